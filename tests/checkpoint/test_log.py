@@ -9,6 +9,7 @@ import pytest
 
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
+from zset_join.checkpoint.record import BucketHistory
 from zset_join.errors import StateError
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -78,6 +79,24 @@ def test_merged_logs_give_the_same_epochs_in_order(tmp_path: Path) -> None:
     assert [logged.identity for logged in found] == [first.identity, second.identity]
     assert found[0].deltas[1].to_pylist() == [((5,), 1)]
     assert (merged.first_epoch, merged.last_epoch, merged.identity) == (0, 3, second.identity)
+
+
+def test_what_several_joins_logged_of_an_epoch_is_one_entry_that_adds_up(tmp_path: Path) -> None:
+    before = log_epoch(tmp_path, 1, ZSet.of({"id": [7], "note": ["z"]}), ZSet.empty(CUSTOMERS))
+    first = log_epoch(tmp_path, 2, ZSet.of({"id": [1], "note": ["a"]}), ZSet.of({"id": [5]}))
+    second = log_epoch(tmp_path, 2, ZSet.of({"id": [2], "note": ["b"]}), ZSet.empty(CUSTOMERS))
+
+    together = LogEntry.from_json(LogEntry.together([first, second]).to_json())
+    merged = merge_logs(files_at(tmp_path), "log/join-0", [before, together])
+
+    (logged,) = read_log(files_at(tmp_path), together, schemas=SCHEMAS)
+    assert logged.deltas[0].to_pylist() == [((1, "a"), 1), ((2, "b"), 1)]
+    assert logged.deltas[1].to_pylist() == [((5,), 1)]
+    assert (together.identity, together.rows, together.bytes) == (second.identity, 3, first.bytes + second.bytes)
+    again = list(read_log(files_at(tmp_path), merged, schemas=SCHEMAS))
+    assert [(one.tick.epoch, one.identity) for one in again] == [(1, before.identity), (2, second.identity)]
+    assert again[1].deltas[0].to_pylist() == logged.deltas[0].to_pylist()
+    assert BucketHistory(None, (before, together)).log_bytes == merged.bytes
 
 
 def test_the_log_of_another_query_is_refused(tmp_path: Path) -> None:

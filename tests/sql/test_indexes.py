@@ -31,7 +31,32 @@ def test_explain_names_the_index_that_joins_share(session: Session) -> None:
 
     told = session.sql(f"{JOIN} UNION ALL {JOIN} AND o.id > 3").explain()
 
-    assert told.count("looks up in index by_currency (rates.currency): one copy, shared with stage") == 2
+    assert told.count("looks up in index by_currency (currency): one copy, shared with stage") == 2
+
+
+TWICE = (
+    "SELECT o.id, r.rate AS one, q.rate AS other FROM orders AS o "
+    "JOIN rates FOR SYSTEM_TIME AS OF {time} AS r ON o.currency = r.currency AND r.rate > 1 "
+    "LEFT JOIN rates FOR SYSTEM_TIME AS OF {time} AS q ON o.land = q.currency AND q.rate < 9"
+)
+
+
+@pytest.mark.parametrize("time", ["o.ts", "PROCTIME()"])
+def test_a_table_under_two_aliases_of_a_statement_is_kept_once(time: str, session: Session) -> None:
+    session.sql("CREATE INDEX by_currency ON rates (currency)")
+    session.sql(f"CREATE MATERIALIZED VIEW both_rates AS {TWICE.format(time=time)}")
+    session.sql(
+        "INSERT INTO rates VALUES ('EUR', 2, TIMESTAMP '2026-01-01 00:00:00'), ('USD', 3, TIMESTAMP '2026-01-01 00:00:00')"
+    )
+    session.sql("INSERT INTO rates VALUES ('EUR', 9, TIMESTAMP '2026-01-01 00:00:01')")
+    session.sql("INSERT INTO orders VALUES (1, 'EUR', 'USD', TIMESTAMP '2026-01-01 00:00:01')")
+    session.sql("INSERT INTO orders VALUES (2, 'USD', 'EUR', TIMESTAMP '2026-01-01 00:00:01')")
+
+    told = session.sql(TWICE.format(time=time)).explain()
+
+    assert told.count("looks up in index by_currency (currency): one copy, shared with stage") == 2
+    stored = session.sql("SELECT * FROM table(both_rates)").table().to_pylist()
+    assert sorted(stored, key=lambda row: row["id"]) == [{"id": 1, "one": 9, "other": 3}, {"id": 2, "one": 3, "other": None}]
 
 
 def test_a_join_by_processing_time_goes_by_the_columns_of_an_index(session: Session) -> None:
@@ -75,10 +100,3 @@ def test_what_is_refused_says_why(text: str, code: str, words: str, session: Ses
     with pytest.raises(SqlError, match=words) as caught:
         session.sql(text)
     assert caught.value.code == code
-
-
-def test_inside_spark_they_are_refused_with_the_reason(session: Session) -> None:
-    session.catalog.offers_indexes = False  # as the catalog of a session inside Spark says
-
-    with pytest.raises(SqlError, match="every join keeps a copy"):
-        session.sql("CREATE INDEX i ON rates (rate)")

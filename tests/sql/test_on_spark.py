@@ -88,6 +88,21 @@ def test_what_is_written_in_sql_is_planned_inside_spark(planned: Session, text: 
     assert "remembers:" in query(planned, text).explain()
 
 
+@pytest.mark.filterwarnings("ignore:.*has deletes")
+@pytest.mark.parametrize("time", ["o.ts", "PROCTIME()"])
+def test_a_table_under_two_aliases_is_kept_once(planned: Session, time: str) -> None:
+    planned.sql("CREATE INDEX IF NOT EXISTS by_id ON people (id)")
+    text = (
+        f"SELECT o.id, p.name, q.name AS other FROM orders o JOIN people FOR SYSTEM_TIME AS OF {time} p ON o.customer = p.id "
+        f"LEFT JOIN people FOR SYSTEM_TIME AS OF {time} q ON p.name = q.id"
+    )
+
+    told = planned.view_of(query(planned, text)).plan.explained_indexes()
+
+    assert len(told) == 2
+    assert all("looks up in index by_id (id): one copy, shared with" in line for line in told)
+
+
 @pytest.fixture(scope="module")
 def planned(spark: SparkSession) -> Iterator[Session]:
     with connect(engine="spark", spark=spark, dialect="flink") as opened:

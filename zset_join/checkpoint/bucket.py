@@ -35,6 +35,8 @@ from zset_join.zset import ZSet
 __all__ = ["BucketState", "StageContext"]
 
 _CLEAN_EVERY_SECONDS = 3600.0
+_READERS_PATIENCE_SECONDS = 600.0
+"""Who holds a state that several stages read is most likely another one of them, and lets go once it has answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,8 @@ class StageContext:
         count_buckets: buckets that must tell what they hold.
         due_buckets: buckets that wait for a time that has come.
         local_state_retention_seconds: when to remove local state that nobody uses; None for never.
+        has_added_columns: the query has got columns since it began.
+        readers: how many stages open the state of a bucket in an epoch, one after the other.
     """
 
     query_id: str
@@ -71,6 +75,7 @@ class StageContext:
     due_buckets: frozenset[int] = frozenset()
     local_state_retention_seconds: int | None = None
     has_added_columns: bool = False
+    readers: int = 1
 
     @property
     def files(self) -> CheckpointFiles:
@@ -133,7 +138,8 @@ class BucketState:
 
     def __enter__(self) -> BucketState:
         started = time.perf_counter()
-        self._local = LocalState.acquire(self._base, self.context.query_id, self._folder)
+        patience = None if self.context.readers == 1 else _READERS_PATIENCE_SECONDS
+        self._local = LocalState.acquire(self._base, self.context.query_id, self._folder, patience_seconds=patience)
         try:
             self._open()
             opened = time.perf_counter()
@@ -247,7 +253,7 @@ class BucketState:
 
     def _read(self, log: LogEntry) -> Iterator[LoggedEpoch]:
         logged, self._logged = self._logged, None
-        if logged is not None and logged.identity == log.identity and log.first_epoch == log.last_epoch:
+        if logged is not None and logged.identity == log.identity and not log.is_merged and not log.more:
             return iter((LoggedEpoch(logged.tick, logged.deltas, logged.identity),))
         return read_log(self._files, log, schemas=[relation.schema for relation in self.operator.inputs])
 

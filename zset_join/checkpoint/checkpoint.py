@@ -446,7 +446,7 @@ def _is_whole(stored: bytes, plan: Mapping[str, Any]) -> bool:
 def _logged_rows(record: CommitRecord) -> dict[str, int]:
     """Return the rows each bucket logged in the epoch of a record."""
     return {
-        key: log.file.rows
+        key: log.rows
         for key, history in record.histories.items()
         for log in history.logs[-1:]
         if log.first_epoch == log.last_epoch == record.epoch

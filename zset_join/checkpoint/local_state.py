@@ -115,16 +115,17 @@ class LocalState:
         self._lock = lock
 
     @classmethod
-    def acquire(cls, base: Path, query_id: str, bucket: str) -> LocalState:
+    def acquire(cls, base: Path, query_id: str, bucket: str, *, patience_seconds: float | None = None) -> LocalState:
         """Take the directory of a bucket, or a private one when another attempt does not let go of it.
 
         Args:
             base: `localStateDir`.
             query_id: the query.
             bucket: stage and bucket.
+            patience_seconds: how long to wait for another one; None: a minute.
         """
         home = base / query_id / bucket
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + (_PATIENCE_SECONDS if patience_seconds is None else patience_seconds)
         while (lock := _lock(home)) is None and time.monotonic() < deadline:
             time.sleep(0.005)
         if lock is not None:

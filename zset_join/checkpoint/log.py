@@ -6,6 +6,9 @@ A file is a sequence of Arrow IPC streams, one per input that had rows, or one w
 says in its schema metadata whose it is (query, stage, bucket), of which epoch and times, and of which attempt; its last column
 is the weight. Files of several epochs are therefore merged by joining their bytes.
 
+Joins that share one table (`zset_join.plan.sharing`) log their epoch apart, each what came to it: several files are then one
+entry of the list, and what they hold of one epoch is added up.
+
 Memory: one file at a time, written and read. Limits: a merged file is read from its start even when only its end is wanted.
 """
 
@@ -42,12 +45,42 @@ class LogEntry:
         last_epoch: last epoch in it.
         identity: name of the attempt that wrote the last epoch; no other attempt has it.
         file: the file.
+        more: others with what several joins logged of the same epoch, in their order.
     """
 
     first_epoch: int
     last_epoch: int
     identity: str
     file: FileEntry
+    more: tuple[FileEntry, ...] = ()
+
+    @classmethod
+    def together(cls, entries: Sequence[LogEntry]) -> LogEntry:
+        """Return what several joins logged of one epoch as one entry; the last one gives it its name.
+
+        Args:
+            entries: of one epoch, one or more.
+        """
+        first, *others = entries
+        if not others:
+            return first
+        files = tuple(file for entry in others for file in entry.files)
+        return cls(first.first_epoch, first.last_epoch, others[-1].identity, first.file, (*first.more, *files))
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """Return all files."""
+        return (self.file, *self.more)
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of its files."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def rows(self) -> int:
+        """Return the rows in its files."""
+        return sum(file.rows for file in self.files)
 
     @property
     def is_merged(self) -> bool:
@@ -57,21 +90,23 @@ class LogEntry:
     @property
     def is_small(self) -> bool:
         """Say whether merging it with others pays."""
-        return self.file.bytes < _SMALL_BYTES
+        return self.bytes < _SMALL_BYTES
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as it stands in a commit record."""
-        return {
+        written = {
             "first_epoch": self.first_epoch,
             "last_epoch": self.last_epoch,
             "identity": self.identity,
             "file": self.file.to_json(),
         }
+        return {**written, "more": [file.to_json() for file in self.more]} if self.more else written
 
     @classmethod
     def from_json(cls, written: dict[str, Any]) -> LogEntry:
         """Build from what `to_json` gave."""
-        return cls(written["first_epoch"], written["last_epoch"], written["identity"], FileEntry.from_json(written["file"]))
+        file, *more = map(FileEntry.from_json, (written["file"], *written.get("more", ())))
+        return cls(written["first_epoch"], written["last_epoch"], written["identity"], file, tuple(more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +162,18 @@ def _serialised(deltas: Sequence[ZSet], facts: dict[str, Any], tick: Tick) -> pa
 
 
 def read_log(files: CheckpointFiles, entry: LogEntry, *, schemas: Sequence[pa.Schema]) -> Iterator[LoggedEpoch]:
-    """Yield the epochs of a log file in order.
+    """Yield the epochs of a log file, or of several files of one epoch, in order.
 
     Args:
         files: the checkpoint.
-        entry: the file.
+        entry: the file or files.
         schemas: the schemas of the inputs; an input without rows comes back empty.
 
     Raises:
         StateError: the file is missing, damaged, or of another query.
     """
     waiting: LoggedEpoch | None = None
-    for note, delta in _streams(files.read(entry.file)):
+    for note, delta in (one for file in entry.files for one in _streams(files.read(file))):
         if note["format"] != _FORMAT or note["query_id"] != files.query_id:
             path = files.uri(entry.file.name)
             raise StateError(
@@ -147,15 +182,16 @@ def read_log(files: CheckpointFiles, entry: LogEntry, *, schemas: Sequence[pa.Sc
                 code="FOREIGN_STATE",
                 file=path,
             )
-        if waiting is not None and waiting.identity != note["identity"]:
+        tick = Tick(*note["tick"])
+        if waiting is not None and waiting.tick.epoch != tick.epoch:
             yield waiting
             waiting = None
         if waiting is None:
-            empty = tuple(ZSet.empty(schema) for schema in schemas)
-            waiting = LoggedEpoch(Tick(*note["tick"]), empty, note["identity"])
-        deltas = list(waiting.deltas)
-        deltas[note["input"]] = conformed_zset(delta, schemas[note["input"]])
-        waiting = LoggedEpoch(waiting.tick, tuple(deltas), waiting.identity)
+            waiting = LoggedEpoch(tick, tuple(ZSet.empty(schema) for schema in schemas), note["identity"])
+        deltas, position = list(waiting.deltas), note["input"]
+        given = conformed_zset(delta, schemas[position])
+        deltas[position] = deltas[position] + given if len(deltas[position]) else given
+        waiting = LoggedEpoch(waiting.tick, tuple(deltas), note["identity"])
     if waiting is not None:
         yield waiting
 
@@ -174,8 +210,9 @@ def merge_logs(files: CheckpointFiles, folder: str, entries: Sequence[LogEntry])
     last = entries[-1]
     with files.create(f"{folder}/{attempt_name(last.last_epoch, '-merged.arrows')}") as file:
         for entry in entries:
-            file.write(files.read(entry.file))
-    rows = sum(entry.file.rows for entry in entries)
+            for part in entry.files:
+                file.write(files.read(part))
+    rows = sum(entry.rows for entry in entries)
     return LogEntry(entries[0].first_epoch, last.last_epoch, last.identity, file.entry(rows))
 
 

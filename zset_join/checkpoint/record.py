@@ -72,12 +72,12 @@ class BucketHistory:
         start, following_bytes = len(self.logs), 0
         while start and self.logs[start - 1].is_small and not self.logs[start - 1].is_merged:
             start -= 1
-            following_bytes += self.logs[start].file.bytes
+            following_bytes += self.logs[start].bytes
         if len(self.logs) - start < MERGE_AFTER_FILES:
             return ()
-        while start and self.logs[start - 1].is_small and self.logs[start - 1].file.bytes <= following_bytes:
+        while start and self.logs[start - 1].is_small and self.logs[start - 1].bytes <= following_bytes:
             start -= 1
-            following_bytes += self.logs[start].file.bytes
+            following_bytes += self.logs[start].bytes
         return self.logs[start:]
 
     def has_outgrown(self, at_least_bytes: int) -> bool:
@@ -96,12 +96,12 @@ class BucketHistory:
         """Yield the names of all files."""
         if self.snapshot is not None:
             yield from (entry.name for entry in self.snapshot.tables.values())
-        yield from (log.file.name for log in self.logs)
+        yield from (file.name for log in self.logs for file in log.files)
 
     @property
     def log_bytes(self) -> int:
         """Return the size of the log files."""
-        return sum(log.file.bytes for log in self.logs)
+        return sum(log.bytes for log in self.logs)
 
     def to_json(self) -> dict[str, Any]:
         """Return the history as it stands in a commit record."""
@@ -215,10 +215,11 @@ class CommitRecord:
     def _logged(self) -> list[list[Any]]:
         """Return what the epoch logged: what it read, where nobody gave a digest of that."""
         return sorted(
-            [key, log.file.rows, log.file.bytes, log.file.crc32]
+            [key, file.rows, file.bytes, file.crc32]
             for key, history in self.histories.items()
             for log in history.logs[-1:]
             if log.first_epoch == self.epoch
+            for file in log.files
         )
 
     def state_files(self) -> set[str]:

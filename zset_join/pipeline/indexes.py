@@ -11,14 +11,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from zset_join.errors import OptionError, PlanError
-from zset_join.pipeline.rows import Rows, TableIndex
+from zset_join.plan.table_index import TableIndex
 
-__all__ = ["chosen_index", "create_index", "indexes_of"]
+__all__ = ["Indexed", "chosen_index", "create_index", "indexes_of"]
 
-_R = TypeVar("_R", bound=Rows)
+
+class Indexed(Protocol):
+    """Rows that indexes may be declared of, of a pipeline or inside Spark."""
+
+    @property
+    def name(self) -> str:
+        """Return what messages call them."""
+        ...
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Return the names of the columns."""
+        ...
+
+    @property
+    def indexes(self) -> tuple[TableIndex, ...]:
+        """Return the declared ones, of these rows or of those that they were made of."""
+        ...
+
+    @property
+    def row_source(self) -> object:
+        """Return what is the same object for the same rows alone."""
+        ...
+
+
+_R = TypeVar("_R", bound=Indexed)
 
 
 def create_index(view: _R, columns: Sequence[str] | str, *, name: str | None) -> _R:
@@ -28,7 +53,7 @@ def create_index(view: _R, columns: Sequence[str] | str, *, name: str | None) ->
     if not given or missing or len(set(given)) < len(given):
         raise PlanError(
             f'create_index({list(given)!r}) of "{view.name}": name one or more of its columns, each once; they are '
-            f"{view.columns}.",
+            f"{list(view.columns)}.",
             code="INDEX_COLUMNS",
             name=view.name,
             missing=missing,
@@ -40,15 +65,17 @@ def create_index(view: _R, columns: Sequence[str] | str, *, name: str | None) ->
             code="INDEX_NAME",
             name=called,
         )
-    return replace(view, indexes=(*indexes_of(view), TableIndex(called, given, view.node)))
+    described: Any = view
+    indexed: _R = replace(described, indexes=(*indexes_of(view), TableIndex(called, given, view.row_source)))
+    return indexed
 
 
-def indexes_of(view: Rows) -> tuple[TableIndex, ...]:
+def indexes_of(view: Indexed) -> tuple[TableIndex, ...]:
     """Return the indexes of the very rows of a view."""
-    return tuple(index for index in view.indexes if index.node is view.node)
+    return tuple(index for index in view.indexes if index.node is view.row_source)
 
 
-def chosen_index(view: Rows, columns: Sequence[str], index: str | None, *, exactly: bool) -> TableIndex | None:
+def chosen_index(view: Indexed, columns: Sequence[str], index: str | None, *, exactly: bool) -> TableIndex | None:
     """Return the declared index that a join looks up in; None where none fits, and none was asked for.
 
     Args:

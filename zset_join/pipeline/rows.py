@@ -19,25 +19,11 @@ from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
+from zset_join.plan.table_index import TableIndex
 from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply, Merge, Node, Operate, visible
 
-__all__ = ["Rows", "TableIndex"]
-
-
-@dataclass(frozen=True, eq=False)
-class TableIndex:
-    """A declared index; see `zset_join.pipeline.indexes`.
-
-    Args:
-        name: what joins and messages call it.
-        columns: what rows are found by.
-        node: the rows.
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    node: Node
+__all__ = ["Rows"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,6 +41,11 @@ class Rows:
     name: str
     readings: tuple[Reading, ...]
     indexes: tuple[TableIndex, ...] = ()
+
+    @property
+    def row_source(self) -> object:
+        """Return what is the same object for the same rows: how they come about."""
+        return self.node
 
     @property
     def columns(self) -> list[str]:

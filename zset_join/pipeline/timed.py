@@ -48,9 +48,7 @@ def versioned_by(view: _R, column: str, *, delay: Any = None, max_watermark_jump
 
 def describe(view: Rows) -> Versioning:
     """Say whether a view is versioned or latest-only, and why, and which indexes it has; see `View.describe`."""
-    versioning = versioning_of(view.node)
-    declared = tuple(f"{index.name} ({', '.join(index.columns)})" for index in indexes_of(view))
-    return replace(versioning, indexes=declared)
+    return replace(versioning_of(view.node), indexes=tuple(map(str, indexes_of(view))))
 
 
 def dedup(view: _R, *, keys: Sequence[str] | str, order_by: Sequence[str] | str, keep: Keep, n: int, state_ttl: Any) -> _R:

@@ -185,11 +185,8 @@ class Catalog:
     """Keep what names stand for.
 
     Attributes:
-        offers_indexes: whether joins share tables, so that an index names something.
         sinks: queries that write into a table, by their name.
     """
-
-    offers_indexes = True
 
     def __init__(self) -> None:
         self.indexes: dict[str, TableIndex] = {}

@@ -7,9 +7,9 @@ Joins by event time and by processing time share one copy of a table whether an 
 it in EXPLAIN, and lets joins by processing time on more columns go by its columns. It changes no answer. It is of a table or a
 view as a whole: where a condition is pushed below a join, the copy holds other rows and has no index.
 
-Known limits. A query keeps the index it was planned with: DROP INDEX takes the name from later ones. A table that stands in
-FROM under two names is kept twice, for its columns are then called otherwise. Inside Spark indexes are refused: every join
-keeps a copy of its own there.
+A table under two aliases of a statement has one copy; several statements are queries of their own, each with its copy.
+
+Known limits. A query keeps the index it was planned with: DROP INDEX takes the name from later ones.
 """
 
 from __future__ import annotations
@@ -34,16 +34,9 @@ def create_index(session: StatementContext, reader: Reader) -> Message:
     """Run CREATE INDEX [IF NOT EXISTS] name ON table (column, ...).
 
     Raises:
-        SqlError: the table or a column is not there, the name is taken, or the session runs inside Spark.
+        SqlError: the table or a column is not there, or the name is taken.
     """
-    catalog, begin = session.catalog, reader.statement.place(0)
-    if not catalog.offers_indexes:
-        raise SqlError(
-            "CREATE INDEX is not offered inside Spark: every join keeps a copy of its table there, and an index would name "
-            "nothing. Leave it out; answers are the same.",
-            code="NOT_OFFERED",
-            at=begin,
-        )
+    catalog = session.catalog
     may_exist = reader.has("IF", "NOT", "EXISTS")
     at = reader.statement.place(reader.index)
     name = reader.name("the name of the index")

@@ -375,8 +375,6 @@ class SessionOnSpark(InDirectory, Session):
 class _CatalogOverSpark(DecodingCatalog):
     """Look names up in Spark where the session has none of them."""
 
-    offers_indexes = False
-
     def __init__(self, session: SessionOnSpark) -> None:
         super().__init__(session.dialect, recorded_rows)
         self._session = session

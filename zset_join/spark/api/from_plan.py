@@ -30,6 +30,7 @@ from zset_join.expressions.sql_text import quote_name, to_sql
 from zset_join.plan import InputNode, JoinNode, RouteNode, SideNode, ViewNode
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.requests import AggregateRequest
+from zset_join.plan.row_steps import RowStep as PlanStep
 from zset_join.plan.row_steps import SelectStep, WhereStep
 from zset_join.plan.timed_requests import TemporalRequest
 from zset_join.plan.tree import Apply, InputRows, Merge, Node, Operate, Read, with_columns
@@ -222,6 +223,7 @@ def _united(streams: Sequence[SourceStream]) -> SourceStream:
         event_time=first.event_time if same_time else None,
         watermark_delay=max(one.watermark_delay or 0 for one in streams) if same_time else None,
         max_watermark_jump=min(jumps, default=None) if same_time else None,
+        made_of=None,
     )
 
 
@@ -265,6 +267,7 @@ def _shown(part: _Part) -> _Part:
             schema=pa.schema([part.rows.schema.field(name) for name in names]),
             hidden=(),
             sequence_by=(),
+            made_of=None,
         )
     )
 
@@ -314,7 +317,18 @@ def _kept(rows: Rows, condition: Expression) -> Rows:
         prepared = rows.prepared.withColumn(WEIGHT, weight)
     else:
         prepared = rows.prepared.where(is_rejected | passes if rows.may_reject else passes)
-    return replace(rows, prepared=prepared, operation=(*rows.operation, *step.description))
+    return replace(
+        rows,
+        prepared=prepared,
+        operation=(*rows.operation, *step.description),
+        made_of=_made_of(rows, WhereStep(condition)),
+    )
+
+
+def _made_of(rows: SourceStream, step: WhereStep | SelectStep) -> tuple[SourceStream, tuple[PlanStep, ...]]:
+    """Return what a stream is made of after one more step."""
+    origin, steps = rows.origin
+    return origin, (*steps, step)
 
 
 def _selected(rows: Rows, step: SelectStep, *, is_internal: bool) -> Rows:
@@ -347,6 +361,7 @@ def _selected(rows: Rows, step: SelectStep, *, is_internal: bool) -> Rows:
         event_time=relation.event_time,
         watermark_delay=relation.watermark_delay,
         max_watermark_jump=None if relation.watermark_delay is None else rows.max_watermark_jump,
+        made_of=_made_of(rows, step),
     )
 
 

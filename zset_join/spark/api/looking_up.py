@@ -17,6 +17,7 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.lookup import DataFrameSource, Lookup, LookupSource
 from zset_join.pipeline.looking_up import loaded_table
+from zset_join.plan.table_index import TableIndex
 from zset_join.relation import Relation
 from zset_join.spark.api.joined import key_pairs
 from zset_join.spark.api.staged import filled, staged
@@ -140,6 +141,7 @@ def join_as_of_now(
     *,
     snapshot: str = "current",
     condition: Expression | None = None,
+    index: TableIndex | None = None,
 ) -> StagePlan:
     """Join each row with another stream or view as it is when the row comes.
 
@@ -150,6 +152,7 @@ def join_as_of_now(
         how: inner or left.
         snapshot: `current` joins with the right changes of the same epoch, `previous` without them.
         condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
+        index: the declared index of the right rows that is looked up in; None: none is.
 
     Raises:
         PlanError: see the message; it names the argument, its value and the cure.
@@ -165,6 +168,8 @@ def join_as_of_now(
         using=using,
         residual=condition,
         hidden=(_hidden(left), _hidden(right)),
+        index=None if index is None else index.name,
+        find_by=() if index is None or len(index.columns) == len(pairs) else index.columns,
     )
     return staged([left, right], stage, [_route(left, relations[0]), _route(right, relations[1])])
 
@@ -236,6 +241,7 @@ def _with_hidden_column(rows: SourceStream | ViewPlan, name: str, column: Column
         baseline=None if rows.baseline is None else _with_column(rows, rows.baseline, name, column),
         operation=(*rows.operation, *step.description),
         functions=tuple(dict.fromkeys((*rows.functions, *step.functions))),
+        made_of=None,
     )
 
 

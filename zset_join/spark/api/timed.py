@@ -18,6 +18,7 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.operators.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.operators.temporal_join import TemporalOptions
+from zset_join.pipeline.indexes import chosen_index, indexes_of
 from zset_join.pipeline.looking_up import PROCESSING_TIME, check_reloaded
 from zset_join.plan.versioning import of_relation
 from zset_join.relation import Relation
@@ -52,6 +53,7 @@ def temporal_join(
     as_of: str | None = None,
     snapshot: str = "current",
     reload_interval: Any = None,
+    index: str | None = None,
 ) -> StagePlan:
     """Describe the join of rows with the versions that were valid at their times.
 
@@ -74,6 +76,7 @@ def temporal_join(
         snapshot: with that, `current` or `previous`; see `zset_join.spark.api.looking_up.join_as_of_now`.
         reload_interval: with that, and a DataFrame or a table that is loaded: how much time passes until it is read anew;
             default for a DataFrame every epoch, else 10 minutes.
+        index: the declared index of the versions to look up in; default: one that fits, see `ChangeStream.create_index`.
 
     Raises:
         PlanError: the rules of temporal joins; the message names the side and the cure.
@@ -81,7 +84,7 @@ def temporal_join(
     """
     is_loaded = not isinstance(versions, SourceStream | ViewPlan)
     if as_of == PROCESSING_TIME and is_loaded:
-        check_reloaded(snapshot=snapshot, null_safe=False, index=None)
+        check_reloaded(snapshot=snapshot, null_safe=False, index=index)
         return join_loaded(left, versions, on, how, reload_interval=reload_interval, condition=condition)
     if is_loaded or reload_interval is not None:
         raise OptionError(
@@ -91,12 +94,16 @@ def temporal_join(
         )
     _refuse_steps_after_dedup(versions)
     if as_of == PROCESSING_TIME:
-        return join_as_of_now(left, _current_versions(versions), on, how, snapshot=snapshot, condition=condition)
+        compared = [other for _, other in key_pairs(left, versions, on)[0]]
+        used = chosen_index(versions, compared, index, exactly=False)
+        held = _current_versions(versions)
+        return join_as_of_now(left, held, on, how, snapshot=snapshot, condition=condition, index=used)
     sides = (filled(left), _versions_behind(versions))
     pairs, using = key_pairs(left, versions, on)
     relations = [_relation(side, [pair[at] for pair in pairs]) for at, side in enumerate(sides)]
     if isinstance(versions, ViewPlan) and sides[1] is not versions:
         relations[1] = replace(relations[1], primary_key=versions.output.primary_key)
+    used = chosen_index(versions, relations[1].primary_key, index, exactly=True)
     kind = relations[0].schema.field(relations[0].event_time).type if relations[0].event_time is not None else None
     options = TemporalOptions(
         how=how,
@@ -108,7 +115,13 @@ def temporal_join(
         residual=condition,
         using=using,
     )
-    stage = TemporalJoinStage(left=relations[0], right=relations[1], options=options, is_change_time=is_change_time)
+    stage = TemporalJoinStage(
+        left=relations[0],
+        right=relations[1],
+        options=options,
+        is_change_time=is_change_time,
+        index=None if used is None else used.name,
+    )
     return _shown(staged(sides, stage), sides)
 
 
@@ -171,6 +184,12 @@ def describe(rows: Rows) -> str:
     Args:
         rows: a stream or the plan of a view.
     """
+    lines = [_described(rows), *(f"index {index}" for index in indexes_of(rows))]
+    used = getattr(rows.stage_before_steps, "index", None) if isinstance(rows, ViewPlan) else None
+    return "\n".join(lines if used is None else [*lines, f"looks up in index {used}"])
+
+
+def _described(rows: Rows) -> str:
     behind = _versions_behind(rows)
     if behind is not rows and isinstance(rows, ViewPlan):
         relation = _relation(behind, ())

@@ -23,6 +23,7 @@ from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import PlanError
 from zset_join.lookup import LookupSource
 from zset_join.operators.deduplicate import Keep
+from zset_join.pipeline.indexes import create_index
 from zset_join.relation import Relation
 from zset_join.spark.api import joined, looking_up, timed, unions
 from zset_join.spark.api.dedup import dedup_stage
@@ -61,7 +62,7 @@ class _Joinable:
         )
 
     def describe(self) -> str:
-        """Say whether these rows are versioned or latest-only, and why."""
+        """Say whether these rows are versioned or latest-only, and why; and which indexes they have or are looked up by."""
         return timed.describe(_plan(self))
 
     def temporal_join(self, versions: Any, on: Any, how: str = "inner", **options: Any) -> View:
@@ -85,6 +86,22 @@ def _plan(rows: Any) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class ChangeStream(SourceStream, _Joinable):
     """A streaming DataFrame whose rows change a table, with the words of a stream; made by `changes` and `appends`."""
+
+    def create_index(self, columns: Sequence[str] | str, *, name: str | None = None) -> ChangeStream:
+        """Declare an index of these rows, for `temporal_join` with the stream that is returned.
+
+        Joins of a query that look up in one stream by the same columns share one copy of it, declared or not. An index names
+        it, and lets joins by processing time on more columns than it has go by its columns.
+
+        Args:
+            columns: what rows are found by; for joins by event time the primary key.
+            name: of the index; default: made of the names of the stream and the columns.
+
+        Raises:
+            PlanError: columns that are not there.
+            OptionError: the name is taken.
+        """
+        return create_index(self, columns, name=name)
 
     def alias(self, name: str) -> ChangeStream:
         """Return the same stream under another name, to be used twice in one query.
@@ -303,9 +320,18 @@ class View(_Joinable):
 
     unionAll = union  # noqa: N815 - the name PySpark users type
 
+    def create_index(self, columns: Sequence[str] | str, *, name: str | None = None) -> View:
+        """Declare an index of these rows, for `temporal_join` with the view that is returned; see `ChangeStream.create_index`.
+
+        Raises:
+            PlanError: columns that are not there.
+            OptionError: the name is taken.
+        """
+        return View(create_index(self.plan, columns, name=name))
+
     def explain(self) -> None:
         """Print what the query will do and what it must remember, as DataFrame.explain does."""
-        print(self.plan.explanation())  # noqa: T201 - printing is what explain() does in PySpark
+        print("\n".join([*self.plan.explained_indexes(), self.plan.explanation()]))  # noqa: T201 - printing is what explain() does in PySpark
 
     def __getattr__(self, name: str) -> Any:
         raise missing_on_view(name)

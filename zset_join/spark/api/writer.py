@@ -10,6 +10,7 @@ writer has and makes no sense here (`format`, `outputMode`, `partitionBy`) raise
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -338,7 +339,7 @@ class JoinStreamWriter:
             stream = stream.queryName(self._name)
         if self._trigger:
             stream = stream.trigger(**self._trigger)
-        return start_query(stream, runner, self._plan, checkpoint_location=location)
+        return start_query(stream, runner, runner.query, checkpoint_location=location)
 
     def attach(self) -> StoredQuery:
         """Open the checkpoint and the output of the query while it does not run, to verify it or to explain a row.
@@ -355,22 +356,23 @@ class JoinStreamWriter:
         if query_id is None:
             raise no_checkpoint(location)
         runner.attach(query_id)
-        return StoredQuery(self._plan, runner)
+        return StoredQuery(runner.query, runner)
 
     def _prepared(self, *, makes_place: bool = False) -> tuple[EpochRunner, TaggedStreams, str]:
         """Check everything; return what runs the epochs, the rows it will be given, and the checkpoint's place."""
         options = QueryOptions.from_options(self._query_options)
         checkpoint_folder(options.checkpoint_location)
-        limited_join(self._plan.planned_stages, options.buffer_limit)
+        plan = _as_stored(self._plan, options.checkpoint_location)
+        limited_join(plan.planned_stages, options.buffer_limit)
         if not self._outputs:
             raise OptionError(
                 "no output was chosen; add .toDuckDB(path, table), .toDelta(path), .toParquet(path) or "
                 ".foreachBatch(function).",
                 code="MISSING_OUTPUT",
             )
-        encoded_schema(self._plan.output.schema, format_named("weight"))
-        session = self._plan.session
-        stages = [one.stage for one in self._plan.planned_stages]
+        encoded_schema(plan.output.schema, format_named("weight"))
+        session = plan.session
+        stages = [one.stage for one in plan.planned_stages]
         compile_on_first_use()
         warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         check_session(session)
@@ -378,13 +380,13 @@ class JoinStreamWriter:
             _make_place(options.checkpoint_location)
         stored = stored_buckets(options.checkpoint_location)
         buckets = options.buckets or stored or session.sparkContext.defaultParallelism
-        tagged = tag(self._plan.planned_stages, buckets)
+        tagged = tag(plan.planned_stages, buckets)
         if options.dead_letter_path is None:
             quarantine = folder_below(options.checkpoint_location, "quarantine")
         else:
             quarantine = open_folder(options.dead_letter_path, option="deadLetterPath")
         runner = EpochRunner(
-            self._plan,
+            plan,
             tagged,
             options,
             buckets=buckets,
@@ -420,6 +422,12 @@ class JoinStreamWriter:
             )
         self._outputs.append(output)
         return self
+
+
+def _as_stored(plan: ViewPlan, location: str) -> ViewPlan:
+    """Return a plan that shares tables only where its checkpoint does: one of an older version has a copy for every join."""
+    stored = stored_description(location)
+    return plan if stored is None or "shared" in stored else replace(plan, shares_tables=False)
 
 
 def _make_place(location: str) -> None:

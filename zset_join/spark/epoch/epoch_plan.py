@@ -118,13 +118,13 @@ class EpochPlan:
         for planned in self.planned_stages:
             if planned.target is not None:
                 continue
-            context = self.checkpoint.stage(planned.name, self.tick)
+            context = self._opened(planned, self.tick)
             context = replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset())
             rows = session.range(0, self.buckets, 1, self.buckets)
             first = self.buckets * len(answered)
             layout = self._layouts(self._fused_with(planned.number))[planned.number]
             task = self._task(planned, context, layout, first, self._delivery(planned))
-            again = ReplayTask(task=task, logs=_logs_of(record, planned.name))
+            again = ReplayTask(task=task, logs=_logs_of(record, planned.state_name))
             answered.append(self._closed(planned, rows.mapInArrow(again, spark_schema(task.delivery.schema)), first))
         return _whole(answered)
 
@@ -199,11 +199,11 @@ class EpochPlan:
         due_buckets = set()
         for key, history in self.checkpoint.before(self.tick.epoch).items():
             stage, _, bucket = key.partition("/")
-            if stage != planned.name:
+            if stage != planned.state_name:
                 continue
             newest = history.logs[-1].last_epoch if history.logs else -1
             newest = newest if history.snapshot is None else max(newest, history.snapshot.through_epoch)
-            due = dues.get(key)
+            due = dues.get(f"{planned.name}/{bucket}")
             has_come = due is not None and due.is_due(
                 watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us
             )
@@ -211,9 +211,16 @@ class EpochPlan:
                 due_buckets.add(int(bucket))
         return frozenset(due_buckets)
 
+    def _opened(self, planned: PlannedStage, tick: Tick) -> StageContext:
+        """Return what the tasks of a stage open."""
+        readers = 1 if planned.shared is None else len(planned.shared.index.readers)
+        return replace(self.checkpoint.stage(planned.state_name, tick), readers=readers)
+
     def _context(self, planned: PlannedStage) -> StageContext:
-        context = self.checkpoint.stage(planned.name, self.ticks.get(planned.number, self.tick))
+        context = self._opened(planned, self.ticks.get(planned.number, self.tick))
         context = replace(context, due_buckets=self._due(planned))
+        if planned.shared is not None and planned.shared.place:  # the first of those that share a table cares for it
+            context = replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset())
         if planned.name != self.buffer.stage:
             return context
         return replace(context, count_buckets=self.buffer.uncounted(self.checkpoint.histories, self.checkpoint.buffered))
@@ -288,6 +295,8 @@ class EpochPlan:
             delivery=delivery,
             first_partition=first_partition,
             buckets=self.buckets,
+            name=planned.name,
+            shared=planned.shared,
         )
 
     def _delivery(self, planned: PlannedStage) -> Delivery:

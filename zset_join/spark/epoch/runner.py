@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_description
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
@@ -80,6 +82,7 @@ class EpochRunner:
     Attributes:
         name: what its jobs and log lines call the query.
         error: what stopped the query, as it was raised here; None while it runs.
+        query: the plan of its view.
         progress: what the newest epochs did.
         lock: held while an epoch runs.
         is_open: the output is open.
@@ -104,7 +107,7 @@ class EpochRunner:
         self.lock = threading.Lock()
         self.is_open = False
         self._owner: Ownership | None = None
-        self._query = query
+        self.query = query
         self._tagged = tagged
         self._options = options
         self._buckets = buckets
@@ -152,11 +155,11 @@ class EpochRunner:
             raise
 
     def _open(self, query_id: str) -> None:
-        given = {**self._query.fingerprint(), **self.buffer.description()}
+        given = {**self.query.description(), **self.buffer.description()}
         location = self._options.checkpoint_location
         stored = stored_description(location)
         description = resolve_baselines(given, stored, is_loaded=has_commits(location))
-        description = with_functions(description, stored, self._query.functions, self._options.udf_version)
+        description = with_functions(description, stored, self.query.functions, self._options.udf_version)
         self._output.open(self.relation, query_id)
         self.is_open = True
         self.progress.publish(query_id)
@@ -165,7 +168,7 @@ class EpochRunner:
             query_id=query_id,
             buckets=self._buckets,
             description=description,
-            plan=self._query.to_json(),
+            plan=self.query.to_json(),
             local_state_dir=self._options.local_state_dir,
             snapshot_after_bytes=self._options.snapshot_after_bytes,
             retain_input_log=self._options.retain_input_log,
@@ -180,12 +183,12 @@ class EpochRunner:
     def explanation(self) -> str:
         """Return what `explain` prints."""
         with explained_for(self.operator_options.more):
-            return self._query.query_explanation(self._output.describe(), replace(self._options, buckets=self._buckets))
+            return self.query.query_explanation(self._output.describe(), replace(self._options, buckets=self._buckets))
 
     @property
     def relation(self) -> Relation:
         """Return the relation of the answer."""
-        return self._query.output
+        return self.query.output
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         """Run one epoch.
@@ -291,7 +294,7 @@ class EpochRunner:
         with job_settings(batch.sparkSession, self._wanted), described_jobs(batch.sparkSession, title):
             self._locality.begin(batch.sparkSession)
             plan = self._plan(tick, self._buckets)
-            keep_epoch_rows(self._query.planned_stages, self._opened().files.folder, tick)
+            keep_epoch_rows(self.query.planned_stages, self._opened().files.folder, tick)
             if self._times.is_needed:
                 lines, times = self._answered_in_time(plan, batch)
             else:
@@ -319,7 +322,7 @@ class EpochRunner:
         if last is None:
             return None
         times = [due.processing_time_us for due in last.dues.values() if due.processing_time_us is not None]
-        parking = {one.name for one in self._query.planned_stages if one.stage.parks}
+        parking = {one.name for one in self.query.planned_stages if one.stage.parks}
         for key, history in last.histories.items():
             if key.partition("/")[0] in parking and history.logs and history.logs[-1].last_epoch == last.epoch:
                 times.append(0)
@@ -355,9 +358,9 @@ class EpochRunner:
         return replace(record, parts=tuple(part for receipt in receipts for part in receipt.parts))
 
     def _plan(self, tick: Tick, buckets: int) -> EpochPlan:
-        checkpoint, planned_stages = self._opened(), self._query.planned_stages
+        checkpoint, planned_stages = self._opened(), self.query.planned_stages
         return EpochPlan(
-            fused_stages=self._query.fused_stages,
+            fused_stages=self.query.fused_stages,
             tagged=self._tagged,
             checkpoint=checkpoint,
             tick=tick,
@@ -372,7 +375,7 @@ class EpochRunner:
         )
 
     def _title(self, epoch: int) -> str:
-        return epoch_title(self.name, epoch, [one.stage.kind for one in self._query.planned_stages])
+        return epoch_title(self.name, epoch, [one.stage.kind for one in self.query.planned_stages])
 
     def _processing_time_us(self) -> int:
         """Return the wall-clock time in microseconds; it never goes back."""
@@ -383,7 +386,7 @@ class EpochRunner:
     def _check(self, receipts: Sequence[TaskReceipt], epoch: int) -> None:
         """Raise what a task reported; count rows in against rows applied and quarantined."""
         self._raise_first(receipts)
-        check_rows(self._query.planned_stages, self._places, receipts, self._buckets, epoch)
+        check_rows(self.query.planned_stages, self._places, receipts, self._buckets, epoch)
 
     def _refuse_if_full(self, session: SparkSession, receipts: Sequence[TaskReceipt], tick: Tick) -> None:
         """Raise where the epoch would bring an append-only join to its limit."""
@@ -409,20 +412,8 @@ class EpochRunner:
                 dues.pop(receipt.key, None)
                 due = NextDue(*receipt.due)
                 dues |= {} if due == NOTHING_DUE else {receipt.key: due}
-        replaced = checkpoint.before(tick.epoch)
-        histories: dict[str, BucketHistory] = dict(replaced)
-        for receipt in receipts:
-            history = histories.get(receipt.key, BucketHistory())
-            if receipt.snapshot is not None:
-                history = history.with_snapshot(receipt.snapshot)
-            if receipt.merged is not None:
-                history = history.with_merged(receipt.merged)
-            if receipt.log is not None:
-                history = history.with_log(receipt.log)
-            if history != BucketHistory():
-                histories[receipt.key] = history
-            if receipt.statistics:
-                self._statistics[receipt.key] = receipt.statistics
+        histories = self._histories(receipts, checkpoint.before(tick.epoch))
+        self._statistics |= {receipt.key: receipt.statistics for receipt in receipts if receipt.statistics}
         held = self.buffer.held(checkpoint.buffered, receipts)
         record = CommitRecord(
             query_id=checkpoint.query_id,
@@ -442,6 +433,27 @@ class EpochRunner:
         if self._times.is_needed:
             counts |= self._times.progress(times.watermarks, times.late_rows, tick.processing_time_us)
         return replace(record, progress={**counts, "buffered": self.buffer.counts(held, receipts)})
+
+    def _histories(self, receipts: Sequence[TaskReceipt], before: Mapping[str, BucketHistory]) -> dict[str, BucketHistory]:
+        """Return what the state is made of after an epoch; stages that share a table have one history."""
+        states = {one.name: one.state_name for one in self.query.planned_stages}
+        places = {one.name: one.number for one in self.query.planned_stages}
+        histories = dict(before)
+        logs: dict[str, list[LogEntry]] = defaultdict(list)
+        for receipt in sorted(receipts, key=lambda receipt: places.get(receipt.stage, -1)):
+            key = f"{states.get(receipt.stage, receipt.stage)}/{receipt.bucket}"
+            history = histories.get(key, BucketHistory())
+            if receipt.snapshot is not None:
+                history = history.with_snapshot(receipt.snapshot)
+            if receipt.merged is not None:
+                history = history.with_merged(receipt.merged)
+            if receipt.log is not None:
+                logs[key].append(receipt.log)
+            if history != BucketHistory():
+                histories[key] = history
+        for key, entries in logs.items():
+            histories[key] = histories.get(key, BucketHistory()).with_log(LogEntry.together(entries))
+        return histories
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ The fluent API makes it (`changes`, `appends`); everything below reads it: plann
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -13,6 +13,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from zset_join.plan.row_steps import RowStep
+from zset_join.plan.table_index import TableIndex
 from zset_join.relation import ChangelogMode, Relation
 from zset_join.spark.rows.record_streams import reject_partial
 from zset_join.spark.rows.row_reading import REJECT
@@ -43,6 +45,8 @@ class SourceStream:
         watermark_delay: how far the watermark stays behind the largest of them, in microseconds or in the unit of an integer.
         max_watermark_jump: how far ahead of the watermark a row may be, in the unit of the delay; None: any distance.
         control: the last of the hidden columns, where changes may leave columns out or be truncates; None: they are whole.
+        indexes: declared ones.
+        made_of: the stream that it was made of, and what was done to its rows since, where that is known; else it is its own.
     """
 
     name: str
@@ -62,6 +66,25 @@ class SourceStream:
     watermark_delay: int | None = None
     max_watermark_jump: int | None = None
     control: str | None = None
+    indexes: tuple[TableIndex, ...] = field(default=(), repr=False)
+    made_of: tuple[SourceStream, tuple[RowStep, ...]] | None = field(default=None, repr=False)
+
+    @property
+    def row_source(self) -> object:
+        """Return what is the same object for the same rows, whatever they are called."""
+        return self.prepared
+
+    @property
+    def origin(self) -> tuple[SourceStream, tuple[RowStep, ...]]:
+        """Return the stream that it was made of, and what was done to its rows since."""
+        return (self, ()) if self.made_of is None else self.made_of
+
+    @property
+    def identity(self) -> Hashable:
+        """Return what tells it from streams of other rows, whatever it is called."""
+        rows = (id(self.prepared), None if self.baseline is None else id(self.baseline))
+        times = (self.event_time, self.watermark_delay, self.max_watermark_jump)
+        return (*rows, *times, self.mode, self.keys, self.sequence_by, self.hidden)
 
     @property
     def session(self) -> SparkSession:
@@ -103,4 +126,5 @@ class SourceStream:
             schema=pa.schema([field for field in self.schema if field.name != self.control]),
             hidden=tuple(name for name in self.hidden if name != self.control),
             control=None,
+            made_of=None,
         )

@@ -16,7 +16,7 @@ are not in their bucket already.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
@@ -25,12 +25,14 @@ from pyspark.sql import DataFrame
 
 from zset_join.config import HotBudget, QueryOptions
 from zset_join.errors import OptionError, StateError
+from zset_join.plan.row_steps import RowStep as PlanStep
 from zset_join.relation import Relation
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stage_names import rows_stage, stage_name
 from zset_join.spark.planning.stream_places import StreamPlace
 from zset_join.spark.rows.user_functions import UserFunction
 from zset_join.spark.worker.receipts import TaskReceipt
+from zset_join.spark.worker.shared_place import SharedPlace
 from zset_join.stages import Stage
 from zset_join.state.cold.row_limit import WHOLE_BUDGET_BYTES
 
@@ -86,6 +88,16 @@ class Stream(Protocol):
     @property
     def hidden(self) -> tuple[str, ...]:
         """Return those of its columns that are not part of the table."""
+        ...
+
+    @property
+    def origin(self) -> tuple[Stream, tuple[PlanStep, ...]]:
+        """Return the stream that it was made of, and what was done to its rows since."""
+        ...
+
+    @property
+    def identity(self) -> Hashable:
+        """Return what tells it from streams of other rows, whatever it is called."""
         ...
 
     def relation(self, join_key: Sequence[str]) -> Relation:
@@ -156,6 +168,7 @@ class PlannedStage:
         streams: which inputs of the stage are streams.
         name: what its receipts, its histories in commit records and its directories are called; given by `named`.
         label: the number in such names.
+        shared: the table that it looks up in with other stages, where there is one; given by `sharing`.
     """
 
     number: int
@@ -166,6 +179,23 @@ class PlannedStage:
     streams: Mapping[int, Stream] = field(default_factory=dict)
     name: str = ""
     label: int = 0
+    shared: SharedPlace | None = None
+
+    @property
+    def state_name(self) -> str:
+        """Return what its histories and its directories are called: those of the table where it shares one."""
+        return self.name if self.shared is None else self.shared.name
+
+    @property
+    def state_stage(self) -> Stage:
+        """Return what has its state."""
+        return self.stage if self.shared is None else self.shared.table
+
+    def state_input(self, side: int) -> int:
+        """Return the input of what has its state that an input of it is."""
+        if self.shared is None:
+            return side
+        return 0 if side == 1 else 1 + self.shared.place
 
     @property
     def before(self) -> Relation:

@@ -19,11 +19,12 @@ from pyspark.sql import SparkSession
 from zset_join.config import QueryOptions
 from zset_join.errors import OptionError, PlanError
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.table_index import TableIndex
 from zset_join.relation import Relation
 from zset_join.spark.planning.buffer_limit import explained_limit
 from zset_join.spark.planning.collations import refuse_compared_collations
 from zset_join.spark.planning.fusing import FusedStages, Fusing, fused_stages_of, fusings_of
-from zset_join.spark.planning.query_plan import query_plan_of, written_plan
+from zset_join.spark.planning.query_plan import query_plan_of, sharing, written_plan
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import PlannedStage, StageStep, Step, explained_state, named, with_steps
 from zset_join.spark.rows.names import names_clash
@@ -39,9 +40,14 @@ class ViewPlan(ABC):
 
     Args:
         steps: what is done with the rows, in order.
+        shares_tables: joins that look up in one table share its copy, where this is the view of a query; not so in the
+            checkpoint of a version that did not.
+        indexes: declared ones.
     """
 
     steps: tuple[Step, ...] = field(default=(), repr=False)
+    shares_tables: bool = field(default=True, repr=False)
+    indexes: tuple[TableIndex, ...] = field(default=(), repr=False)
 
     @property
     @abstractmethod
@@ -76,6 +82,11 @@ class ViewPlan(ABC):
         """Return the planned stages before the steps, numbered from 0; those without a target are this view's rows."""
 
     @property
+    def row_source(self) -> object:
+        """Return what is the same object for the same rows: those behind other steps are others."""
+        return self.steps
+
+    @property
     def name(self) -> str:
         """Return what messages call the view."""
         return self.output.name
@@ -88,7 +99,12 @@ class ViewPlan(ABC):
     @cached_property
     def planned_stages(self) -> tuple[PlannedStage, ...]:
         """Return the stages of the view with what happens to their answers, in the order of an epoch."""
-        return named(self.unnamed_stages)
+        return self._sharing[0]
+
+    @cached_property
+    def _sharing(self) -> tuple[tuple[PlannedStage, ...], tuple[tuple[int, str], ...]]:
+        stages = named(self.unnamed_stages)
+        return sharing(stages) if self.shares_tables else (stages, ())
 
     @property
     def unnamed_stages(self) -> list[PlannedStage]:
@@ -145,6 +161,31 @@ class ViewPlan(ABC):
         described = self._described()
         return {**described, "steps": [list(step.description) for step in self.steps]} if self.steps else described
 
+    def description(self) -> dict[str, Any]:
+        """Return what a checkpoint remembers of the view of a query: its fingerprint, and which stages share a table."""
+        shared = sorted(
+            {(one.shared.name, one.shared.index) for one in self.planned_stages if one.shared is not None}, key=repr
+        )
+        tables = {name: {"columns": list(index.columns), "readers": list(index.readers)} for name, index in shared}
+        return {**self.fingerprint(), "shared": tables} if tables else self.fingerprint()
+
+    def explained_indexes(self) -> list[str]:
+        """Return which index every join uses that looks up in a table, and why it keeps a copy of its own."""
+        names = {one.number: one.name for one in self.planned_stages}
+        reasons = dict(self._sharing[1])
+        lines = []
+        for one in self.planned_stages:
+            index, declared = one.shared, getattr(one.stage, "index", None)
+            if index is not None:
+                others = ", ".join(names[number] for number in index.index.readers if number != one.number)
+                columns = ", ".join(index.index.columns)
+                lines.append(f"{one.name} looks up in index {index.index.name} ({columns}): one copy, shared with {others}")
+            elif declared is not None:
+                lines.append(f"{one.name} looks up in index {declared} ({', '.join(one.stage.inputs[1].key)})")
+            if one.number in reasons:
+                lines.append(f"{one.name} keeps a second copy of its right side: {reasons[one.number]}")
+        return lines
+
     def to_json(self) -> dict[str, Any]:
         """Return what it takes to build the operators of the view without its program, and its plan; JSON-ready."""
         return written_plan(self.planned_stages, self.name)
@@ -168,6 +209,7 @@ class ViewPlan(ABC):
         lines += explained_state(self.planned_stages, options, workers=self.session.sparkContext.defaultParallelism)
         lines += explained_limit(self.planned_stages, options.buffer_limit)
         lines += explained_functions(self.functions, options.udf_version)
+        lines += self.explained_indexes()
         return "\n".join([*lines, self.explanation(buckets=options.buckets)])
 
     def explanation(self, *, buckets: int | None = None) -> str:

@@ -260,9 +260,9 @@ def _own_table(
     while _has_snapshot(checkpoint, planned) and planned.stage.forwards and planned.target is not None:
         planned, side, is_forwarded = planned_stages[planned.target], planned.side, True
     relation = planned.stage.inputs[side].relation
-    histories = stage_histories(checkpoint, planned.name)
     has_snapshot = _has_snapshot(checkpoint, planned)
-    tables = [name for name, key in planned.stage.state_tables.items() if key.of_input == side and key.is_whole]
+    position = planned.state_input(side)
+    tables = [name for name, key in planned.state_stage.state_tables.items() if key.of_input == position and key.is_whole]
     if has_snapshot and not tables:
         raise OptionError(
             f'verify(): what came for "{stream.name}" is partly in a snapshot of {planned.name}, which does not keep all its '
@@ -270,8 +270,7 @@ def _own_table(
             code="VERIFY_TABLE",
             name=stream.name,
         )
-    schemas = [given.fed.schema for given in planned.stage.inputs]
-    changes = logged_changes(session, checkpoint, histories, schemas, side, table=tables[0] if tables else None)
+    changes = _changes_of(session, checkpoint, planned, side, table=tables[0] if tables else None)
     columns = list(stream.columns)
     control = planned.stage.inputs[side].everywhere
     if control is not None:
@@ -291,8 +290,19 @@ def _own_table(
     return table, "snapshot and log" if has_snapshot else "log"
 
 
+def _changes_of(
+    session: SparkSession, checkpoint: Checkpoint, planned: PlannedStage, side: int, *, table: str | None
+) -> DataFrame:
+    """Return what came to an input of a stage, under the names that it has for it."""
+    histories = stage_histories(checkpoint, planned.state_name)
+    schemas = [given.fed.schema for given in planned.state_stage.inputs]
+    changes = logged_changes(session, checkpoint, histories, schemas, planned.state_input(side), table=table)
+    names = planned.stage.inputs[side].fed.schema.names
+    return changes.toDF(*names, *changes.columns[len(names) :])
+
+
 def _has_snapshot(checkpoint: Checkpoint, planned: PlannedStage) -> bool:
-    return any(history.snapshot is not None for history in stage_histories(checkpoint, planned.name))
+    return any(history.snapshot is not None for history in stage_histories(checkpoint, planned.state_name))
 
 
 def stage_histories(checkpoint: Checkpoint, stage: str) -> list[BucketHistory]:
@@ -401,9 +411,9 @@ def _timed_histories(
             continue
         if stage.left.mode != "append" or set(planned.streams) != {0, 1} or _has_snapshot(checkpoint, planned):
             continue
-        histories = stage_histories(checkpoint, planned.name)
-        schemas = [given.fed.schema for given in stage.inputs]
-        sides = [logged_changes(session, checkpoint, histories, schemas, side, table=None) for side in (0, 1)]
+        histories = stage_histories(checkpoint, planned.state_name)
+        schemas = [given.fed.schema for given in planned.state_stage.inputs]
+        sides = [_changes_of(session, checkpoint, planned, side, table=None) for side in (0, 1)]
         if chosen is not None:
             sides = [chosen.of_input(changes, planned.streams[side].name) for side, changes in enumerate(sides)]
         marks = marks_of(session, checkpoint.files, histories, schemas)

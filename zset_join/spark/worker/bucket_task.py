@@ -70,7 +70,7 @@ class BucketTask:
         if self.begun is not None:
             _hand_on(self.begun.delivery, expressed, arrivals)
         for number, task in self.tasks.items():
-            receipt = TaskReceipt(stage=task.context.stage, bucket=bucket, executor=executor_name())
+            receipt = TaskReceipt(stage=task.name, bucket=bucket, executor=executor_name())
             receipt.seconds["receive"], received = received, 0.0
             answer = task.run(arrivals.pop(number), receipt)
             if task is last:

@@ -28,6 +28,7 @@ from pyspark import TaskContext
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.errors import ZsetJoinError
+from zset_join.operators.shared_table import SharedTable
 from zset_join.protocol import CorrectingOperator, DurableOperator, TimedOperator
 from zset_join.spark.rows.layout import GLOBAL_BUCKET, Arrivals, SlotLayout
 from zset_join.spark.worker.buffered_bytes import AppendBuffer, note_of_buffer
@@ -37,6 +38,7 @@ from zset_join.spark.worker.outside import with_outside
 from zset_join.spark.worker.parts import merged
 from zset_join.spark.worker.quarantine import DeadLetters, Rejected, refusal, undecodable_reasons
 from zset_join.spark.worker.receipts import TaskReceipt
+from zset_join.spark.worker.shared_place import SharedPlace
 from zset_join.stages import Stage, StageOptions
 from zset_join.zset import ZSet
 
@@ -69,6 +71,8 @@ class StageTask:
         delivery: where the answer goes.
         first_partition: partition of bucket 0.
         buckets: how many there are.
+        name: what its receipts are called.
+        shared: the table that it looks up in with other stages, whose state it opens then; None: it has a state of its own.
     """
 
     context: StageContext
@@ -79,6 +83,8 @@ class StageTask:
     delivery: Delivery
     first_partition: int = 0
     buckets: int = 1
+    name: str
+    shared: SharedPlace | None = None
 
     def run(self, arrivals: Arrivals, receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         """Yield what the delivery makes of the answer to what has come; the rest is told in the receipt."""
@@ -87,23 +93,31 @@ class StageTask:
         try:
             if len(arrivals) or may_be_due or self.context.is_work_due(receipt.bucket):
                 with BucketState(self.context, receipt.bucket, self.build) as state:
-                    is_due = begins or self._is_due(state.operator, receipt)
-                    inputs = self._accept(arrivals, receipt, state.operator)
-                    inputs = self._with_what_is_outside(inputs, receipt, state.operator)
+                    operator = self.asked(state)
+                    is_due = begins or self._is_due(operator, receipt)
+                    inputs = self._accept(arrivals, receipt, operator)
+                    inputs = self._with_what_is_outside(inputs, receipt, operator)
                     yield from self.answer(state, inputs, receipt)
-                    _finish(state, inputs, receipt, is_due=is_due)
+                    logged = inputs if self.shared is None else self.shared.deltas(inputs)
+                    _finish(state, logged, receipt, is_due=is_due)
         except ZsetJoinError as error:
             refuse_in_receipt(receipt, error)
 
     @property
     def build(self) -> Callable[[str], DurableOperator]:
         """Return what makes the operator over a directory."""
-        return partial(self.stage.build, self.options)
+        return partial((self.stage if self.shared is None else self.shared.table).build, self.options)
+
+    def asked(self, state: BucketState) -> DurableOperator:
+        """Return the operator that answers for the stage, of what has the state."""
+        if self.shared is not None and isinstance(state.operator, SharedTable):
+            return state.operator.readers[self.shared.place]
+        return state.operator
 
     def answer(self, state: BucketState, inputs: Sequence[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         """Deliver the answer of the bucket to its inputs."""
         started = time.perf_counter()
-        operator, tick = state.operator, self.context.tick
+        operator, tick = self.asked(state), self.context.tick
         if isinstance(operator, AppendBuffer):
             receipt.buffered = note_of_buffer(operator.buffered(tick, inputs))
         output = self.stage.output.schema
@@ -217,14 +231,16 @@ class ReplayTask:
         for _ in batches:
             pass
         context = self.task.context
-        receipt = TaskReceipt(stage=context.stage, bucket=task_bucket(self.task.first_partition), executor=executor_name())
+        bucket, shared = task_bucket(self.task.first_partition), self.task.shared
+        receipt = TaskReceipt(stage=self.task.name, bucket=bucket, executor=executor_name())
         log = self.logs.get(receipt.bucket)
         if log is not None:
             with BucketState(context, receipt.bucket, self.task.build) as state:
                 schemas = [relation.schema for relation in state.operator.inputs]
                 for logged in read_log(context.files, log, schemas=schemas):
                     then = replace(self.task, context=replace(context, tick=logged.tick))  # its watermarks are in the log
-                    yield from then.answer(state, logged.deltas, receipt)
+                    deltas = logged.deltas if shared is None else shared.deltas_of(logged.deltas)
+                    yield from then.answer(state, deltas, receipt)
                 receipt.seconds.update(state.seconds)
         yield from self.task.delivery.finish([receipt.to_json()])
 

@@ -1,0 +1,206 @@
+"""Joins inside Spark that look up in one copy of a table: answers, one state, restarts, replay, other buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.conftest import Collected, Source
+from zset_join.checkpoint.plan import query_plan, stages_of
+from zset_join.checkpoint.reading import read_committed
+from zset_join.errors import OptionError, PlanError
+from zset_join.pipeline import PROCESSING_TIME
+from zset_join.spark import View, appends, changes, rescale
+
+Run = Callable[..., Any]
+ORDERS = pa.schema([("id", pa.int64()), ("sold_in", pa.string()), ("paid_in", pa.string()), ("t", pa.int64())])
+RATES = pa.schema([("currency", pa.string()), ("at", pa.int64()), ("rate", pa.int64())])
+PRICES = pa.schema([("item", pa.string()), ("shop", pa.string()), ("price", pa.int64())])
+SALES = pa.schema([("id", pa.int64()), ("item", pa.string()), ("shop", pa.string())])
+ROUNDS = [
+    ([(1, "EUR", "USD", 7), (2, "USD", "EUR", 8)], [("EUR", 5, 10), ("USD", 5, 11)]),
+    ([(3, "USD", "USD", 9)], [("EUR", 8, 15), ("USD", 9, 12)]),
+    ([(4, "EUR", "EUR", 10)], []),
+    ([(5, "GBP", "EUR", 11)], [("GBP", 6, 20)]),
+]
+TOTAL = {(1, 10, 11): 1, (2, 11, 15): 1, (3, 12, 12): 1}
+
+
+@pytest.fixture
+def both(spark: SparkSession, tmp_path: Path) -> tuple[Source, Source]:
+    """Give the sources of orders and of rates."""
+    return Source(spark, tmp_path / "orders", ORDERS), Source(spark, tmp_path / "rates", RATES)
+
+
+def add(both: tuple[Source, Source], rounds: Any) -> None:
+    """Append one epoch per round."""
+    for orders, rates in rounds:
+        both[0].add(*orders)
+        both[1].add(*rates)
+
+
+def chain(both: tuple[Source, Source], emit: str = "on_watermark", *, is_deduplicated: bool = False) -> View:
+    """Return orders with the rates of two currencies: the second join looks up by another column of the first one's answer."""
+    orders = appends(both[0].stream(), name="orders", watermark=("t", 0))
+    rates: Any = changes(both[1].stream(), name="rates", keys=["currency"], watermark=("at", 0))
+    again: Any = rates.alias("again")
+    if is_deduplicated:
+        stream = appends(both[1].stream(), name="rates", watermark=("at", 0))
+        rates, again = (one.dedup("currency", order_by="at desc") for one in (stream, stream.alias("again")))
+    sold = orders.temporal_join(rates, on=[("sold_in", "currency")], is_change_time=True, emit=emit)
+    sold = sold.select("id", "paid_in", "t", "rate").withColumnRenamed("rate", "sold")
+    paid = sold.temporal_join(again, on=[("paid_in", "currency")], is_change_time=True, emit=emit)
+    return paid.select("id", "sold", "rate")
+
+
+def logs(checkpoint: Path) -> set[str]:
+    """Return which states have logs, buckets left out."""
+    return {path.name.rpartition("-")[0] for path in (checkpoint / "zset" / "log").iterdir()}
+
+
+def test_a_chain_of_joins_keeps_one_copy_of_the_versions(both: tuple[Source, Source], tmp_path: Path, run: Run) -> None:
+    add(both, ROUNDS)
+    sink = Collected()
+
+    query = run(chain(both, is_deduplicated=True), sink, buckets=2)
+
+    assert sink.total() == TOTAL
+    assert logs(tmp_path / "checkpoint") == {"shared_table-0"}
+    assert {path.name.rpartition("-")[0] for path in (tmp_path / "local").glob("*/*")} == {"shared_table-0"}
+    assert list(stages_of(str(tmp_path / "checkpoint"))) == ["shared_table-0"]
+    assert [index.readers for index in query_plan(str(tmp_path / "checkpoint")).shared] == [(0, 1)]
+    assert query.verify(actual_df=emitted(both[0].spark, query, sink)).equal
+    assert not query.verify(actual_df=emitted(both[0].spark, query, sink).where("id <> 1")).equal
+
+
+def emitted(spark: SparkSession, query: Any, sink: Collected) -> Any:
+    """Return what the sink holds, as `verify` wants it."""
+    types = {pa.int64(): "long", pa.string(): "string"}
+    columns = ", ".join(f"`{field.name}` {types[field.type]}" for field in query.schema)
+    rows = [(*row, weight) for row, weight in sink.total().items()]
+    return spark.createDataFrame(rows, f"{columns}, _weight long")
+
+
+def test_it_lasts_over_restarts_snapshots_and_other_buckets(both: tuple[Source, Source], tmp_path: Path, run: Run) -> None:
+    sink, checkpoint = Collected(), str(tmp_path / "checkpoint")
+    buckets = 2
+
+    for number, one in enumerate(ROUNDS):
+        add(both, [one])
+        run(chain(both, "eager"), sink, buckets=buckets, snapshotAfterBytes=1)
+        if number == 1:
+            buckets = rescale(checkpoint, buckets=3, session=both[0].spark, local_state_dir=str(tmp_path / "local")).buckets
+
+    committed = read_committed(checkpoint)
+    assert committed is not None
+    assert {name.partition("/")[0] for name in committed.histories} == {"shared_table-0"}
+    assert any(history.snapshot is not None for history in committed.histories.values())
+    assert sink.total() == {(1, 10, 11): 1, (2, 11, 15): 1, (3, 12, 12): 1, (4, 15, 15): 1, (5, 20, 15): 1}
+
+
+def test_an_answer_that_was_lost_comes_again_from_what_every_join_logged(
+    both: tuple[Source, Source], tmp_path: Path, run: Run
+) -> None:
+    add(both, ROUNDS)
+    sink = Collected()
+    sink.fails_in = 1
+    with pytest.raises(Exception, match="the output failed"):
+        run(chain(both), sink, buckets=2)
+    lost = list((tmp_path / "checkpoint" / "zset" / "delta").glob("*/*1-*"))
+    for path in lost:
+        path.unlink()
+    sink.fails_in = -1
+
+    run(chain(both), sink, buckets=2)
+
+    assert lost
+    assert sink.total() == TOTAL
+
+
+def test_joins_by_processing_time_beside_each_other_go_by_one_index(spark: SparkSession, tmp_path: Path, run: Run) -> None:
+    sales, prices = Source(spark, tmp_path / "sales", SALES), Source(spark, tmp_path / "prices", PRICES)
+    sales.add((1, "nail", "a"), (2, "nail", "c")).add((1, "nail", "b"))
+    prices.add(("nail", "a", 3), ("nail", "b", 4)).add(("nail", "a", 5))
+    sold = changes(sales.stream(), name="sales", keys=["id"])
+    priced = changes(prices.stream(), name="prices", keys=["item", "shop"]).create_index("item", name="by_item")
+    exact = sold.temporal_join(priced, on=["item", "shop"], how="left", as_of=PROCESSING_TIME)
+    anywhere = sold.alias("sold").temporal_join(
+        priced.alias("anywhere"), on=[("item", "item")], as_of=PROCESSING_TIME, index="by_item"
+    )
+    sink = Collected()
+
+    run(exact.select("id", "price").union(anywhere.select("id", "price")), sink, buckets=2)
+
+    assert sink.total() == {(1, 4): 2, (1, 5): 1, (2, 3): 1, (2, 4): 1, (2, None): 1}
+    assert logs(tmp_path / "checkpoint") == {"route-left", "route-left-1", "shared_table-0"}
+
+
+def test_current_versions_are_looked_up_in_one_copy(both: tuple[Source, Source], tmp_path: Path, run: Run) -> None:
+    add(both, ROUNDS[:1])
+    orders = appends(both[0].stream(), name="orders", watermark=("t", 0))
+    rates = changes(both[1].stream(), name="rates", keys=["currency"], watermark=("at", 0))
+    sold = orders.temporal_join(rates, on=[("sold_in", "currency")], as_of=PROCESSING_TIME).select("id", "rate")
+    paid = orders.alias("paid").temporal_join(rates.alias("again"), on=[("paid_in", "currency")], as_of=PROCESSING_TIME)
+    sink = Collected()
+
+    run(sold.union(paid.select("id", "rate")), sink, buckets=2)
+
+    assert sink.total() == {(1, 10): 1, (2, 11): 1, (1, 11): 1, (2, 10): 1}
+    assert "process_time_join" not in "".join(logs(tmp_path / "checkpoint"))
+    assert [name for name in logs(tmp_path / "checkpoint") if name.startswith("shared_table")] == ["shared_table-1"]
+
+
+def test_explain_and_describe_name_the_index_and_say_why_a_copy_is_kept(
+    both: tuple[Source, Source], capsys: pytest.CaptureFixture[str]
+) -> None:
+    orders = appends(both[0].stream(), name="orders", watermark=("t", 0))
+    rates = changes(both[1].stream(), name="rates", keys=["currency"], watermark=("at", 0))
+    rates = rates.create_index("currency", name="by_currency")
+    sold = orders.temporal_join(rates, on=[("sold_in", "currency")], is_change_time=True)
+    paid = sold.select("id", "paid_in", "t").temporal_join(
+        rates.alias("again"), on=[("paid_in", "currency")], is_change_time=True, emit="eager"
+    )
+
+    paid.explain()
+    told = capsys.readouterr().out
+    beside = orders.alias("beside").temporal_join(rates.alias("later"), on=[("sold_in", "currency")], as_of=PROCESSING_TIME)
+    beside.select("id").union(sold.select("id")).explain()
+    apart = capsys.readouterr().out
+
+    assert "temporal_join-0 looks up in index by_currency (currency): one copy, shared with temporal_join-1" in told
+    assert "temporal_join-1 looks up in index by_currency (currency): one copy, shared with temporal_join-0" in told
+    assert rates.describe().endswith("\nindex by_currency (currency)")
+    assert sold.describe().endswith("\nlooks up in index by_currency")
+    assert "temporal_join-2 keeps a second copy of its right side: it keeps latest rows, or versions, unlike stage 1" in apart
+
+
+def test_an_index_that_does_not_fit_is_refused(both: tuple[Source, Source]) -> None:
+    orders = appends(both[0].stream(), name="orders", watermark=("t", 0))
+    rates = changes(both[1].stream(), name="rates", keys=["currency"], watermark=("at", 0)).create_index("rate", name="by_rate")
+
+    with pytest.raises(PlanError, match="looks up by the primary key of the versions"):
+        orders.temporal_join(rates, on=[("sold_in", "currency")], is_change_time=True, index="by_rate")
+    with pytest.raises(OptionError, match="by_rate"):
+        orders.temporal_join(rates, on=[("sold_in", "currency")], is_change_time=True, index="by_city")
+    with pytest.raises(PlanError, match="name one or more of its columns"):
+        rates.create_index("amount")
+
+
+def test_a_checkpoint_whose_joins_have_copies_of_their_own_goes_on_with_these(
+    both: tuple[Source, Source], tmp_path: Path, run: Run
+) -> None:
+    add(both, ROUNDS[:2])
+    sink = Collected()
+    run(View(replace(chain(both).plan, shares_tables=False)), sink, buckets=2)
+    add(both, ROUNDS[2:])
+
+    run(chain(both), sink, buckets=2)
+
+    assert sink.total() == TOTAL
+    assert logs(tmp_path / "checkpoint") == {"temporal_join-0", "temporal_join-1"}
