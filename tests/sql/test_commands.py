@@ -45,6 +45,38 @@ def test_check_says_what_is_kept_and_runs_nothing(pipeline: Path, capsys: pytest
     assert lines[1].startswith("2: query of customer, revenue; remembers:")
 
 
+def test_check_plans_what_writes_and_opens_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = f"WITH ('connector' = 'duckdb', 'path' = '{tmp_path}/out.db', 'table-name' = 't')"
+    file = tmp_path / "pipeline.sql"
+    file.write_text(f"""
+        CREATE TABLE orders (id INT, total INT);
+        INSERT INTO orders VALUES (1, 2);
+        CREATE TABLE out (id INT, total INT, PRIMARY KEY (id)) {out};
+        INSERT INTO out SELECT id, sum(total) FROM orders GROUP BY id;
+        INSERT INTO out (id) SELECT id FROM table(orders);
+        CREATE SINK s AS SELECT id, total FROM orders {out};
+        CREATE MATERIALIZED VIEW m INTO out AS SELECT id, max(total) FROM orders GROUP BY id;
+    """)
+
+    assert main(["check", str(file)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3].startswith("4: query of id, total; remembers:")
+    assert lines[5] == "6: sink s: duckdb"
+    assert [path.name for path in tmp_path.iterdir()] == ["pipeline.sql"]
+
+
+@pytest.mark.parametrize("text", ["INSERT INTO t", "INSERT INTO t SELECT 1, 2 FROM t", "INSERT INTO t (b) SELECT a FROM t"])
+def test_check_refuses_an_insert_that_cannot_run_at_its_place(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pipeline.sql"
+    file.write_text(f"CREATE TABLE t (a INT);\n{text}")
+
+    assert main(["check", str(file)]) != 0
+    assert "line 2, column" in capsys.readouterr().err
+
+
 def test_explain_prints_the_plans_of_a_file(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(pipeline)]) == 0
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.sql.timeplus_page import has_the_numbers_of_the_page, query, rows
-from zset_join.errors import BadInputError, OptionError, SqlError, ZsetJoinError
+from zset_join.errors import BadInputError, OptionError, PlanError, SqlError, ZsetJoinError
 from zset_join.sql import Message, Session, SqlWarning, connect
 
 
@@ -429,3 +429,27 @@ def test_a_text_that_is_left_open_shows_no_password() -> None:
         session.sql("CREATE TABLE t (a INT) WITH ('password' = 'hush', 'path' = 'x)")
 
     assert "hush" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT 1 AS a FROM t;\nINSERT INTO filled VALUES (1)",
+        "SELECT a FROM t;\nSET state_ttl_by = 'event'; SET state_ttl = '1 day';\nSELECT DISTINCT a FROM t",
+    ],
+)
+def test_what_a_session_refuses_has_the_place_of_its_statement(text: str, tmp_path: Path) -> None:
+    with connect(directory=tmp_path) as session:
+        session.sql("CREATE TABLE t (a INT)")
+        session.sql("CREATE TABLE filled (a INT) WITH ('connector' = 'datagen', 'number-of-rows' = '1')")
+        with pytest.raises(PlanError) as failure:
+            session.sql(text)
+
+    assert failure.value.facts["line"] == text.count("\n") + 1
+    assert "^" in str(failure.value)
+
+
+def test_distinct_rows_of_groups_end_by_time_as_groups_do(session: Session) -> None:
+    session.sql("CREATE STREAM s (k int, v int); SET state_ttl = '1 day'")
+
+    assert query(session, "SELECT DISTINCT sum(v) AS total FROM s GROUP BY k").explain().count("86400 seconds") > 1

@@ -163,8 +163,8 @@ class Aggregation:
         if isinstance(node, exp.Filter):
             call = node.this
             condition = self._binder.condition(node.expression.this)
-        made = self._call(call)
-        return made if condition is None else made.filter(condition)
+        aggregated = self._call(call)
+        return aggregated if condition is None else aggregated.filter(condition)
 
     def _call(self, node: exp.Expr) -> Aggregated:
         if isinstance(node, exp.Any):

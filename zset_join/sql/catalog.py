@@ -231,15 +231,15 @@ class Catalog:
             SqlError: there is none.
         """
         known: dict[str, Table | NamedView] = {**self.tables, **self.views}
-        found = pick(known, name)
-        if found is None:
+        entry = pick(known, name)
+        if entry is None:
             raise SqlError(
                 f'there is no table or view "{name}".{near(name, self.relations())} Create or register it first.',
                 code="UNKNOWN_TABLE",
                 at=at,
                 name=name,
             )
-        return found
+        return entry
 
     def function(self, name: str, *, at: Place | None = None) -> TemporalFunction:
         """Return a temporal table function.
@@ -247,8 +247,8 @@ class Catalog:
         Raises:
             SqlError: there is none.
         """
-        found = pick(self.functions, name)
-        if found is None:
+        function = pick(self.functions, name)
+        if function is None:
             raise SqlError(
                 f'there is no temporal table function "{name}".{near(name, self.functions)} Make it with '
                 "session.create_temporal_table_function(name, relation, time, key), or write FOR SYSTEM_TIME AS OF.",
@@ -256,7 +256,7 @@ class Catalog:
                 at=at,
                 name=name,
             )
-        return found
+        return function
 
     def is_kept(self, name: str) -> bool:
         """Say whether rows or a running query stand behind a name: a table, a materialized view, or a sink."""

@@ -13,53 +13,58 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import pyarrow as pa
 
 from zset_join.errors import SqlError, ZsetJoinError
 from zset_join.sql.connecting import connect
 from zset_join.sql.dialects import split
-from zset_join.sql.query_statements import bind_query
 from zset_join.sql.results import Message, Query, Running
 from zset_join.sql.session import Session
 from zset_join.sql.statements import execute
+from zset_join.zset import ZSet
 
 __all__ = ["check_file", "explain_file", "file_text", "run_shell", "show", "write_lines"]
 
 
+class _CheckingSession(Session):
+    """A session that plans, and neither writes outside nor opens what would."""
+
+    writes = False
+
+    def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:  # noqa: ARG002 - as every session
+        """Plan a query; its changes go nowhere."""
+        return super().start(query, name=name)
+
+
 def check_file(path: str, *, dialect: str, output: TextIO | None = None) -> int:
-    """Parse, bind and plan every statement of a file; say what each query keeps, and run nothing."""
+    """Parse, bind and plan every statement of a file; say what each query keeps, and write nothing."""
     stream = output or sys.stdout
-    text = file_text(path)
-    with connect(dialect=dialect) as session:
-        for number, statement in enumerate(split(text, dialect=dialect), 1):
-            made = execute(session, statement) if statement.words[0] != "INSERT" else _checked_insert(session, statement)
-            if isinstance(made, Query):
-                kept = [line.strip() for line in made.explain().splitlines() if "remembers" in line]
-                _say(f"{number}: query of {', '.join(made.columns)}; {'; '.join(kept) or 'remembers: nothing'}", stream)
-            else:
-                _say(f"{number}: {made}", stream)
+    for number, result in enumerate(_checked(path, dialect), 1):
+        if isinstance(result, Query):
+            kept = [line.strip() for line in result.explain().splitlines() if "remembers" in line]
+            _say(f"{number}: query of {', '.join(result.columns)}; {'; '.join(kept) or 'remembers: nothing'}", stream)
+        else:
+            _say(f"{number}: {result}", stream)
     return 0
-
-
-def _checked_insert(session: Session, statement: Any) -> Message | Query:
-    if "VALUES" in statement.words:
-        return Message("rows are inserted")
-    begin = next(place for place, word in enumerate(statement.words) if word in {"SELECT", "WITH"})
-    return bind_query(session, statement, begin)
 
 
 def explain_file(path: str, *, dialect: str, output: TextIO | None = None) -> int:
     """Print the plan of every query of a file."""
     stream = output or sys.stdout
-    with connect(dialect=dialect) as session:
-        for statement in split(file_text(path), dialect=dialect):
-            made = execute(session, statement) if statement.words[0] != "INSERT" else _checked_insert(session, statement)
-            if isinstance(made, Query):
-                _say(made.explain(), stream)
+    for result in _checked(path, dialect):
+        if isinstance(result, Query):
+            _say(result.explain(), stream)
     return 0
+
+
+def _checked(path: str, dialect: str) -> Iterator[Message | Query]:
+    with _CheckingSession(dialect=dialect, keep_tables=True, clock=None) as session:
+        for statement in split(file_text(path), dialect=dialect):
+            yield execute(session, statement)
 
 
 def show(result: Message | Query | Running, stream: TextIO) -> None:
@@ -100,15 +105,15 @@ def run_shell(*, dialect: str) -> int:
         consoles: list[Running] = []
         for text in prompt(session):
             try:
-                made = session.sql(text)
-                if isinstance(made, Query) and made.emits_changelog and not made.bound.is_bounded:
-                    running = made.start()
+                result = session.sql(text)
+                if isinstance(result, Query) and result.emits_changelog and not result.bound.is_bounded:
+                    running = result.start()
                     consoles.append(running)
                     _say(
                         f"{running.name}: {', '.join(running.query.columns)}; its changes are printed as they come", sys.stdout
                     )
                 else:
-                    show(made, sys.stdout)
+                    show(result, sys.stdout)
                 for running in consoles:
                     lines = running.changelog()
                     if lines.num_rows:

@@ -137,17 +137,17 @@ _RISINGWAVE_JDBC = {"jdbc.url": "url", "table.name": "table-name", "user": "user
 
 def sink_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return options under the names used here: RisingWave's `jdbc.url`, `table.name` and `type` go."""
-    made = dict(options)
-    connector = made.get("connector")
+    named = dict(options)
+    connector = named.get("connector")
     if connector == "jdbc":
-        made = {_RISINGWAVE_JDBC.get(name, name): value for name, value in made.items()}
-    if made.get("type") in {"append-only", "upsert", "debezium"}:
-        kind = made.pop("type")
-        if "format" not in made and connector == "kafka":
-            made["format"] = {"append-only": "json", "upsert": "upsert-json", "debezium": "debezium-json"}[kind]
+        named = {_RISINGWAVE_JDBC.get(name, name): value for name, value in named.items()}
+    if named.get("type") in {"append-only", "upsert", "debezium"}:
+        kind = named.pop("type")
+        if "format" not in named and connector == "kafka":
+            named["format"] = {"append-only": "json", "upsert": "upsert-json", "debezium": "debezium-json"}[kind]
     if options.get("force_append_only", "").lower() == "false":
-        made.pop("force_append_only")
-    return made
+        named.pop("force_append_only")
+    return named
 
 
 def check_options(options: Mapping[str, str], *, at: Place | None) -> list[str]:

@@ -13,8 +13,13 @@ __all__ = ["StatementContext"]
 
 
 class StatementContext(QueryRunner, Protocol):
-    """A session, as statements see it."""
+    """A session, as statements see it.
 
+    Attributes:
+        writes: whether queries write where they are told to; not where statements are only checked.
+    """
+
+    writes: bool
     catalog: Catalog
     dialect: str
     running: list[Running]

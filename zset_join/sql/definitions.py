@@ -99,8 +99,8 @@ class Reader:
         Raises:
             SqlError: always.
         """
-        found = f'"{self.tokens[self.index].text}"' if not self.is_done else "the end"
-        raise SqlError(f"{what}, found {found}.", code="SQL_SYNTAX", at=self.statement.place(self.index))
+        here = f'"{self.tokens[self.index].text}"' if not self.is_done else "the end"
+        raise SqlError(f"{what}, found {here}.", code="SQL_SYNTAX", at=self.statement.place(self.index))
 
     def name(self, what: str = "a name") -> str:
         """Read a name, or the last part of one with dots.
@@ -108,11 +108,11 @@ class Reader:
         Raises:
             SqlError: none comes.
         """
-        found = self._part(what)
+        part = self._part(what)
         while not self.is_done and self.tokens[self.index].token_type == TokenType.DOT:
             self.index += 1
-            found = self._part(what)
-        return found
+            part = self._part(what)
+        return part
 
     def _part(self, what: str) -> str:
         token = self.tokens[self.index] if not self.is_done else None
@@ -126,11 +126,11 @@ class Reader:
     def names(self) -> tuple[str, ...]:
         """Read names in brackets."""
         self.expect("(")
-        found = [self.name("a column")]
+        columns = [self.name("a column")]
         while self.has(","):
-            found.append(self.name("a column"))
+            columns.append(self.name("a column"))
         self.expect(")")
-        return tuple(found)
+        return tuple(columns)
 
     def value(self) -> str:
         """Read a string, number, or word."""
@@ -144,14 +144,14 @@ class Reader:
 
     def options(self, *, equals: str = "=") -> dict[str, str]:
         """Read `key = value, ...` as long as it goes on."""
-        found: dict[str, str] = {}
+        options: dict[str, str] = {}
         while not self.is_done and self.word != ")":
             key = self._key()
             self.expect(equals)
-            found[key] = self.value()
+            options[key] = self.value()
             if not self.has(","):
                 break
-        return found
+        return options
 
     def _key(self) -> str:
         if not self.is_done and self.tokens[self.index].token_type == TokenType.STRING:
@@ -280,13 +280,13 @@ def encoding(reader: Reader) -> dict[str, str]:
 def _external_stream(settings: dict[str, str], options: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the options and settings of Timeplus' external stream."""
     left = {name: value for name, value in settings.items() if name not in {"type", "brokers", "topic", "data_format"}}
-    made = {
+    of_kafka = {
         "connector": "kafka",
         "topic": settings.get("topic", ""),
         "properties.bootstrap.servers": settings.get("brokers", ""),
         "format": {"JSONEachRow": "json"}.get(settings.get("data_format", "JSONEachRow"), settings.get("data_format", "json")),
     }
-    return {**options, **made}, left
+    return {**options, **of_kafka}, left
 
 
 def _schema(columns: list[ColumnDefinition]) -> pa.Schema:

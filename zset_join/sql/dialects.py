@@ -168,14 +168,14 @@ def dialect_named(name: str) -> type[StreamSql]:
     Raises:
         OptionError: there is none of that name.
     """
-    found = DIALECTS.get(name.lower())
-    if found is None:
+    dialect = DIALECTS.get(name.lower())
+    if dialect is None:
         raise OptionError(
             f"dialect={name!r} is not known.{near(name, DIALECTS)} Choose one of {', '.join(DIALECTS)}.",
             code="UNKNOWN_DIALECT",
             dialect=name,
         )
-    return found
+    return dialect
 
 
 def split(text: str, *, dialect: str) -> list[Statement]:
@@ -250,8 +250,8 @@ def parse_expression(statement: Statement, tokens: tuple[Token, ...]) -> exp.Exp
     node = _parsed(statement, (shifted, *tokens))
     if not isinstance(node, exp.Select) or len(node.expressions) != 1 or node.args.get("from_"):
         raise SqlError("this is not one expression.", code="SQL_SYNTAX", at=Place(statement.text, tokens[0].start))
-    found: exp.Expr = node.expressions[0]
-    return found
+    expression: exp.Expr = node.expressions[0]
+    return expression
 
 
 def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
@@ -323,15 +323,15 @@ def _unreadable(text: str, error: SqlglotError) -> SqlError:
 
 
 def _syntax(statement: Statement, error: ParseError) -> SqlError:
-    found: dict[str, Any] = error.errors[0] if error.errors else {}
-    line, column = found.get("line"), found.get("col")
-    highlight = str(found.get("highlight") or "")
+    detail: dict[str, Any] = error.errors[0] if error.errors else {}
+    line, column = detail.get("line"), detail.get("col")
+    highlight = str(detail.get("highlight") or "")
     place = statement.place(0)
     if isinstance(line, int) and isinstance(column, int):
         for token in statement.tokens:
             if token.line == line and token.col == column:
                 place = Place(statement.text, token.start)
                 break
-    what = str(found.get("description") or "it cannot be read").rstrip(".")
+    what = str(detail.get("description") or "it cannot be read").rstrip(".")
     shown = f' at "{highlight}"' if highlight else ""
     return SqlError(f"syntax: {what}{shown}.", code="SQL_SYNTAX", at=place)

@@ -87,8 +87,8 @@ def feed_of(table: Table) -> Feed | None:
 def feeds_of(session: StatementContext) -> list[Feed]:
     """Return the feeds of all tables of a session that have one and are not written by a query of it."""
     written = {name for running in session.running for name in [getattr(running.output, "table_name", None)] if name}
-    made = [feed_of(table) for table in session.catalog.tables.values() if table.name not in written]
-    return [feed for feed in made if feed is not None]
+    feeds = [feed_of(table) for table in session.catalog.tables.values() if table.name not in written]
+    return [feed for feed in feeds if feed is not None]
 
 
 def read_available(session: StatementContext, *, wait_seconds: float = 2.0) -> int:
@@ -300,14 +300,14 @@ def texts_of(records: pa.Table) -> pa.Table:
 
 def kafka_config(table: Table) -> dict[str, Any]:
     """Return what Kafka's client takes of a table's options."""
-    found: dict[str, Any] = {
+    config: dict[str, Any] = {
         option.removeprefix("properties."): value
         for option, value in table.options.items()
         if option.startswith("properties.") and option != "properties.group.id"
     }
-    if "bootstrap.server" in found:
-        found["bootstrap.servers"] = found.pop("bootstrap.server")
-    return found
+    if "bootstrap.server" in config:
+        config["bootstrap.servers"] = config.pop("bootstrap.server")
+    return config
 
 
 def record_form(table: Table) -> str:
@@ -325,11 +325,11 @@ def start_of(table: Table, offered: tuple[str, ...]) -> str:
     Raises:
         SqlError: it is to be read from elsewhere.
     """
-    told = table.options.get("scan.startup.mode", "earliest")
-    mode = told.removesuffix("-offset")
+    given = table.options.get("scan.startup.mode", "earliest")
+    mode = given.removesuffix("-offset")
     if mode not in offered:
         raise SqlError(
-            f"\"{table.name}\": scan.startup.mode='{told}' is not offered; "
+            f"\"{table.name}\": scan.startup.mode='{given}' is not offered; "
             f"{' and '.join(f'{one}-offset' for one in offered)} {'is' if len(offered) == 1 else 'are'}.",
             code="NOT_OFFERED",
             name=table.name,

@@ -69,24 +69,24 @@ def _keys(node: exp.Expr) -> tuple[exp.Expr, ...]:
 
 
 def _distinct(keys: list[exp.Expr]) -> list[exp.Expr]:
-    made: list[exp.Expr] = []
+    nodes: list[exp.Expr] = []
     for key in keys:
-        if key not in made:
-            made.append(key)
-    return made
+        if key not in nodes:
+            nodes.append(key)
+    return nodes
 
 
 def _select(node: exp.Select, chosen: list[exp.Expr], keys: list[exp.Expr]) -> exp.Select:
-    made = node.copy()
+    part = node.copy()
     absent = [key for key in keys if key not in chosen]
-    made.set("group", exp.Group(expressions=[key.copy() for key in _distinct(chosen)]) if chosen else None)
-    made.set(
+    part.set("group", exp.Group(expressions=[key.copy() for key in _distinct(chosen)]) if chosen else None)
+    part.set(
         "expressions",
-        [_named(original, _without(one, absent)) for original, one in zip(node.expressions, made.expressions, strict=True)],
+        [_named(original, _without(one, absent)) for original, one in zip(node.expressions, part.expressions, strict=True)],
     )
-    if made.args.get("having") is not None:
-        made.args["having"].set("this", _without(made.args["having"].this, absent))
-    return made
+    if part.args.get("having") is not None:
+        part.args["having"].set("this", _without(part.args["having"].this, absent))
+    return part
 
 
 def _named(original: exp.Expr, made: exp.Expr) -> exp.Expr:

@@ -51,8 +51,8 @@ def create_index(session: StatementContext, reader: Reader) -> Message:
             return Message(f"{name} is there already")
         raise SqlError(f'there is an index "{name}" already. DROP INDEX it first.', code="NAME_TAKEN", at=at)
     known = entry.shown if isinstance(entry, Table) else entry.query.columns
-    found = [pick(dict(zip(known, known, strict=True)), column) for column in columns]
-    missing = [column for column, there in zip(columns, found, strict=True) if there is None]
+    picked = [pick(dict(zip(known, known, strict=True)), column) for column in columns]
+    missing = [column for column, there in zip(columns, picked, strict=True) if there is None]
     if missing:
         raise SqlError(
             f'"{entry.name}" has no column {missing[0]}.{near(missing[0], known)}',
@@ -60,11 +60,11 @@ def create_index(session: StatementContext, reader: Reader) -> Message:
             at=columns_at,
             name=missing[0],
         )
-    if len(set(found)) < len(found):
+    if len(set(picked)) < len(picked):
         raise SqlError(f"the index {name} names a column twice.", code="INDEX_COLUMNS", at=columns_at)
-    made = TableIndex(name, entry.name, tuple(str(column) for column in found))
-    catalog.indexes[name] = made
-    return Message(f"index {made}")
+    index = TableIndex(name, entry.name, tuple(str(column) for column in picked))
+    catalog.indexes[name] = index
+    return Message(f"index {index}")
 
 
 def drop_index(session: StatementContext, reader: Reader) -> Message:
@@ -76,15 +76,15 @@ def drop_index(session: StatementContext, reader: Reader) -> Message:
     may_lack = reader.has("IF", "EXISTS")
     at = reader.statement.place(reader.index)
     name = reader.name("the name of the index")
-    found = pick(session.catalog.indexes, name)
-    if found is None and may_lack:
+    index = pick(session.catalog.indexes, name)
+    if index is None and may_lack:
         return Message(f"there is no index {name}")
-    if found is None:
+    if index is None:
         raise SqlError(
             f'there is no index "{name}".{near(name, session.catalog.indexes)}', code="NO_SUCH_INDEX", at=at, name=name
         )
-    del session.catalog.indexes[found.name]
-    return Message(f"index {found.name} is dropped")
+    del session.catalog.indexes[index.name]
+    return Message(f"index {index.name} is dropped")
 
 
 def show_indexes(session: StatementContext, reader: Reader) -> Message:

@@ -15,7 +15,7 @@ from typing import Any
 from sqlglot import exp
 
 from zset_join.errors import PlanError, SqlError
-from zset_join.expressions import Call, Column, Expression
+from zset_join.expressions import Call, Column, Expression, references
 from zset_join.expressions.rows import named
 from zset_join.pipeline import View
 from zset_join.plan.conditions import together
@@ -234,11 +234,6 @@ class JoinPlanner:
             mine = {physical: f"{item.alias}.{physical}" for physical in item.view.columns if physical in shared}
             if not mine:
                 continue
-            if item.lookup is not None:
-                # Its columns get their own names behind the join.
-                item.view = item.view.select({mine.get(name, name): named(name) for name in item.view.columns})
-                item.columns = {name: mine.get(physical, physical) for name, physical in item.columns.items()}
-                continue
             item.view = item.view.select({mine.get(name, name): named(name) for name in item.view.columns})
             item.columns = {name: mine.get(physical, physical) for name, physical in item.columns.items()}
             if item.first_rows is not None:
@@ -302,8 +297,8 @@ class JoinPlanner:
         near_scope = Scope(self.query.statement, [*joined, item])
 
         def resolve(column: exp.Column) -> Expression:
-            found, physical = near_scope.find(column)
-            return Column("right" if found is item else "left", physical)
+            near_item, physical = near_scope.find(column)
+            return Column("right" if near_item is item else "left", physical)
 
         schemas = {"left": view.schema, "right": item.view.schema}
         binder = ScalarBinder(resolve, schemas, self.query.statement)
@@ -330,29 +325,21 @@ class JoinPlanner:
         """
         condition = together(list(trees))
         at = self.query.at(node)
+        crossed = (
+            f'the join of "{view.name}" and "{right.name}" has no pair of equal expressions; a cross join has no bounded '
+            "change. Add ON a.key = b.key."
+        )
         if condition is None:
-            raise SqlError(
-                f'the join of "{view.name}" and "{right.name}" has no pair of equal expressions; a cross join has no bounded '
-                "change. Add ON a.key = b.key.",
-                code="CROSS_JOIN",
-                at=at,
-            )
+            raise SqlError(crossed, code="CROSS_JOIN", at=at)
         try:
             return view.join(right, on=condition, how=how, state_ttl=state_ttl)
         except PlanError as error:
-            message = error.message
-            if error.code == "CROSS_JOIN":
-                message = (
-                    f'the join of "{view.name}" and "{right.name}" has no pair of equal expressions; a cross join has no '
-                    "bounded change. Add ON a.key = b.key."
-                )
+            message = crossed if error.code == "CROSS_JOIN" else error.message
             raise SqlError(message, code=error.code, at=at) from error
 
     @staticmethod
     def _asked_before(view: View, right: View, trees: list[Expression], how: str) -> tuple[View, View, list[Expression]]:
         """Ask conditions over one side before the join, where that is the same."""
-        from zset_join.expressions import references
-
         kept: list[Expression] = []
         for tree in trees:
             left_names, right_names = references(tree)
@@ -386,9 +373,9 @@ class JoinPlanner:
         return Call("eq", (Column("left", mine), Column("right", theirs)))
 
     def _subquery(self, view: View, scope: Scope, conjunct: exp.Expr) -> View:
-        found = _subquery_of(conjunct)
-        assert found is not None  # noqa: S101 - only such conjuncts come here
-        node, is_negated = found
+        subquery = _subquery_of(conjunct)
+        assert subquery is not None  # noqa: S101 - only such conjuncts come here
+        node, is_negated = subquery
         at = self.query.at(conjunct)
         select = node.args["query"] if isinstance(node, exp.In) else node.this
         while isinstance(select, exp.Subquery):

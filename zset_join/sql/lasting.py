@@ -203,9 +203,9 @@ class _LastingRunning(Running):
             if only is not None and name not in only:
                 continue
             # The first one may wait; whoever has nothing by then is asked once.
-            found, position = source.poll(wait_seconds=0.02 if rows else wait_seconds)
-            if found is not None:
-                rows[name], positions[name] = found, position
+            taken, position = source.poll(wait_seconds=0.02 if rows else wait_seconds)
+            if taken is not None:
+                rows[name], positions[name] = taken, position
         if rows:
             self.take(rows, positions, now_us)
         return bool(rows)

@@ -309,15 +309,15 @@ class SessionOnSpark(InDirectory, Session):
                 options = record_options(table)
                 own = pa.schema([field for field in given if field.name not in options.metadata.values()])
                 keys = list(table.primary_key)
-                made = changes(records, name=table.name, keys=keys, format=form, schema=own, options=options)
-                return checked_stream(made, relation)
+                stream = changes(records, name=table.name, keys=keys, format=form, schema=own, options=options)
+                return checked_stream(stream, relation)
             metadata = {column.name: column.metadata for column in table.columns if column.metadata is not None}
             rows = json_rows(records, pa.schema([field for field in given if field.name not in metadata]), metadata)
         return table_stream(with_columns(rows, self._texts(table)), relation, delta_column=table.delta_column)
 
     def _texts(self, table: Table) -> list[ColumnText]:
         """Return how Spark makes the columns of a table."""
-        made: list[ColumnText] = []
+        texts: list[ColumnText] = []
         before: list[tuple[str, pa.DataType]] = []
         for column in table.columns:
             text = None
@@ -325,9 +325,9 @@ class SessionOnSpark(InDirectory, Session):
                 schema = pa.schema(before)
                 tree = ScalarBinder.over(schema, Statement("", (), self.dialect)).bind(column.computed)
                 text = to_sql(tree, {"row": schema}, dialect="spark")
-            made.append(ColumnText(column.name, column.type, text, column.is_processing_time))
+            texts.append(ColumnText(column.name, column.type, text, column.is_processing_time))
             before.append((column.name, column.type))
-        return made
+        return texts
 
     def _feed(self, table: Table, rows: Any, now: int) -> None:  # noqa: ARG002 - the rows have it, where they have a time
         self._add(table, rows, self.statement)
@@ -347,8 +347,8 @@ class SessionOnSpark(InDirectory, Session):
     def pipeline_of(self, running: Running) -> SparkPipeline:
         """Return what runs a query of this session."""
         handle: Any = running.pipeline
-        made: SparkPipeline = handle
-        return made
+        pipeline: SparkPipeline = handle
+        return pipeline
 
     def _pipeline_of(self, running: Running, sink: Sink | None) -> SparkPipeline:
         query = running.query
@@ -362,14 +362,14 @@ class SessionOnSpark(InDirectory, Session):
         """
         settings = query.settings
         stage_options(settings)
-        made = {option: settings[name] for name, option in _OPTIONS.items() if name in settings}
+        options = {option: settings[name] for name, option in _OPTIONS.items() if name in settings}
         idle_seconds = idle_timeout(settings)
         if idle_seconds:
-            made["idleTimeout"] = str(int(idle_seconds))
+            options["idleTimeout"] = str(int(idle_seconds))
         is_hybrid = "hybrid" in (settings.get("default_hash_join"), settings.get("default_hash_table"))
         if is_hybrid and not {"max_hot_bytes", "max_hot_keys"} & settings.keys():
-            made["max_hot_bytes"] = str(_HOT_BYTES)
-        return made
+            options["max_hot_bytes"] = str(_HOT_BYTES)
+        return options
 
 
 class _CatalogOverSpark(DecodingCatalog):

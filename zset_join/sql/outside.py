@@ -34,8 +34,8 @@ def outside_source(name: str, schema: pa.Schema, options: Mapping[str, str], *, 
         SqlError: an option that is not known, is missing, or names a database that is not offered.
     """
     connector = options["connector"]
-    made: Any = _redis(name, schema, options, at) if connector == "redis" else _jdbc(name, schema, options, at)
-    source: LookupSource = made
+    looked_up: Any = _redis(name, schema, options, at) if connector == "redis" else _jdbc(name, schema, options, at)
+    source: LookupSource = looked_up
     return source
 
 

@@ -248,13 +248,13 @@ class QueryBinder:
         self, node: exp.Select, scope: Scope
     ) -> tuple[list[tuple[str, Expression | exp.Expr]], bool, exp.Alias | None]:
         """Return the SELECT list: names with trees (of stars) or nodes; whether `_tp_delta` is in it; its ROW_NUMBER()."""
-        made: list[tuple[str, Expression | exp.Expr]] = []
+        outputs: list[tuple[str, Expression | exp.Expr]] = []
         shows_delta = False
         numbered: exp.Alias | None = None
         for one in node.expressions:
             inner = one.this if isinstance(one, exp.Alias) else one
             if isinstance(inner, exp.Star) or (isinstance(inner, exp.Column) and isinstance(inner.this, exp.Star)):
-                made += self._star(one, inner, scope)
+                outputs += self._star(one, inner, scope)
             elif isinstance(inner, exp.Column) and inner.name == "_tp_delta" and scope.search(inner) is None:
                 shows_delta = True
             elif isinstance(inner, exp.Window) and isinstance(inner.this, exp.RowNumber):
@@ -267,10 +267,10 @@ class QueryBinder:
                 numbered = one
             else:
                 name = one.alias if isinstance(one, exp.Alias) else self._title(inner)
-                made.append((name, inner))
-        if not made:
+                outputs.append((name, inner))
+        if not outputs:
             raise SqlError("the SELECT list holds no column of a table.", code="NOT_OFFERED", at=self.at(node))
-        return made, shows_delta, numbered
+        return outputs, shows_delta, numbered
 
     def _star(self, one: exp.Expr, inner: exp.Expr, scope: Scope) -> list[tuple[str, Expression | exp.Expr]]:
         """Return what a star stands for, without what EXCEPT names and with what REPLACE gives."""
@@ -321,11 +321,11 @@ class QueryBinder:
             if not isinstance(one, exp.Expr):
                 raise SqlError("name the columns of a grouped query instead of *.", code="NOT_OFFERED", at=self.at(node))
             chosen.append((name, after.bind(one)))
-        made = self._projected(grouped, _distinctly_named(chosen), node)
+        query = self._projected(grouped, _distinctly_named(chosen), node)
         if node.args.get("distinct") is not None:
-            made = made.distinct()
-        order, limit = self._order(node, made.columns, is_bounded=bounded)
-        return BoundQuery(view=made, reads=reads, is_bounded=bounded, order_by=order, limit=limit)
+            query = self._distinct(query, state_ttl, node)
+        order, limit = self._order(node, query.columns, is_bounded=bounded)
+        return BoundQuery(view=query, reads=reads, is_bounded=bounded, order_by=order, limit=limit)
 
     def _projected(self, view: View, chosen: Sequence[tuple[str, Expression]], node: exp.Expr) -> View:
         """Select columns, unless they are all there in this order."""
@@ -432,7 +432,7 @@ def _compared_whole(left: View, right: View, how: str, state_ttl: StateTtl | Non
 
 def _distinctly_named(chosen: Sequence[tuple[str, Expression]]) -> list[tuple[str, Expression]]:
     """Return the columns, a second one of a name under that of the column it is (`alias.name`)."""
-    made: list[tuple[str, Expression]] = []
+    renamed: list[tuple[str, Expression]] = []
     taken: set[str] = set()
     for name, tree in chosen:
         shown = name
@@ -442,5 +442,5 @@ def _distinctly_named(chosen: Sequence[tuple[str, Expression]]) -> list[tuple[st
         while shown in taken:
             shown, number = f"{name}_{number}", number + 1
         taken.add(shown)
-        made.append((shown, tree))
-    return made
+        renamed.append((shown, tree))
+    return renamed

@@ -101,10 +101,13 @@ class Query:
 
     def explain(self) -> str:
         """Return what it does, what it must remember, and its normal form as SQL, where it is written so."""
+        plan = self.session.explain(self)
         try:
-            return f"{self.session.explain(self)}\n\nAs SQL: {self.normal_form()}"
-        except PlanError:
-            return self.session.explain(self)
+            return f"{plan}\n\nAs SQL: {self.normal_form()}"
+        except PlanError as error:
+            if error.code != "NOT_WRITTEN":
+                raise
+            return plan
 
     def normal_form(self) -> str:
         """Return it as SQL of Spark's dialect, every step a SELECT.
@@ -161,9 +164,9 @@ class Running:
 
     def changelog(self) -> pa.Table:
         """Return the changes since it was asked last, with `_tp_delta` as the last column; retractions first."""
-        made = [changelog_table(delta) for delta in self.deltas if len(delta)]
+        tables = [changelog_table(delta) for delta in self.deltas if len(delta)]
         self.deltas.clear()
-        return pa.concat_tables(made) if made else changelog_schema(self.pipeline.schema).empty_table()
+        return pa.concat_tables(tables) if tables else changelog_schema(self.pipeline.schema).empty_table()
 
     def table(self) -> pa.Table:
         """Return the contents of the view."""
@@ -171,11 +174,11 @@ class Running:
 
     def progress(self) -> dict[str, Any] | None:
         """Return what its newest epoch did: query, epoch, rows in and out; None before the first."""
-        told = self.pipeline.progress
-        if not told:
+        progress = self.pipeline.progress
+        if not progress:
             return None
-        rows = sum(told["rows"].values())
-        return {"query": self.name, "epoch": told["epoch"], "rows_in": rows, "rows_out": told["answer_rows"]}
+        rows = sum(progress["rows"].values())
+        return {"query": self.name, "epoch": progress["epoch"], "rows_in": rows, "rows_out": progress["answer_rows"]}
 
     def verify(self) -> Any:
         """Compare what it answered with the batch query over everything that came; the report says `equal`.

@@ -128,11 +128,11 @@ def _run_statements(session: Session, statements: Sequence[Statement], runner: _
     bounded: list[Query] = []
     for statement in statements:
         with runner.statement(statement):
-            made = execute(session, statement)
-        if isinstance(made, Query) and not made.bound.is_bounded:
-            session.start(made, output=PrintSink(stream=stream))
-        elif isinstance(made, Query):
-            bounded.append(made)
+            result = execute(session, statement)
+        if isinstance(result, Query) and not result.bound.is_bounded:
+            session.start(result, output=PrintSink(stream=stream))
+        elif isinstance(result, Query):
+            bounded.append(result)
     return bounded
 
 
@@ -297,10 +297,10 @@ class _Progress:
             return
         self._next = time.monotonic() + self._seconds
         for running in self._session.running:
-            found = running.progress()
-            if found is not None and self._told.get(running.name) != found:
-                self._told[running.name] = found
-                print(json.dumps(found), file=self._stream)
+            progress = running.progress()
+            if progress is not None and self._told.get(running.name) != progress:
+                self._told[running.name] = progress
+                print(json.dumps(progress), file=self._stream)
 
 
 @contextmanager

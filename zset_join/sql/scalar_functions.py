@@ -196,17 +196,17 @@ def _json_steps(binder: Binder, node: exp.Expr) -> str:
 
 
 def _path_text(binder: Binder, path: exp.JSONPath) -> str:
-    made = []
+    parts = []
     for part in path.expressions:
         if isinstance(part, exp.JSONPathRoot):
             continue
         if isinstance(part, exp.JSONPathKey) and isinstance(part.this, str):
-            made.append(f"['{part.this}']" if "'" not in part.this else f'["{part.this}"]')
+            parts.append(f"['{part.this}']" if "'" not in part.this else f'["{part.this}"]')
         elif isinstance(part, exp.JSONPathSubscript) and isinstance(part.this, int):
-            made.append(f"[{part.this}]")
+            parts.append(f"[{part.this}]")
         else:
             raise binder.refused(path, "a path of JSON holds names and places, as '$.a.b[0]'")
-    return "".join(made)
+    return "".join(parts)
 
 
 def _dollar(path: str) -> str:
@@ -378,8 +378,8 @@ def _path_call(binder: Binder, node: exp.Expr, text: exp.Expr, *path: exp.Expr) 
 
 def _casting(kind: pa.DataType) -> Callable[..., Expression]:
     def make(binder: Binder, _: exp.Expr, value: exp.Expr) -> Expression:
-        made = binder.bind(value)
-        return made if binder.type_of(made) == kind else Cast(made, kind)
+        operand = binder.bind(value)
+        return operand if binder.type_of(operand) == kind else Cast(operand, kind)
 
     return make
 

@@ -51,7 +51,7 @@ class ScalarSubqueries:
             SqlError: a subquery that may give several rows.
         """
         stands: dict[int, Expression] = {}
-        for node in [found for part in parts for found in _subqueries(part)]:
+        for node in [subquery for part in parts for subquery in _subqueries(part)]:
             view, stands[id(node)] = self._joined(view, node, f"subquery {len(stands) + 1}")
         return view, stands
 
@@ -112,17 +112,17 @@ class ScalarSubqueries:
             return select, []
         pairs = [self._pair(one, inner_scope) for one in planner.correlated]
         kept = [one for one in conjuncts_of(select.args["where"].this) if not any(one is other for other in planner.correlated)]
-        made = select.copy()
-        made.set("where", exp.Where(this=exp.and_(*kept, copy=True)) if kept else None)
-        value = made.expressions[0]
+        keyed = select.copy()
+        keyed.set("where", exp.Where(this=exp.and_(*kept, copy=True)) if kept else None)
+        value = keyed.expressions[0]
         keys = [exp.alias_(mine.copy(), f"key {place}", quoted=True) for place, (mine, _) in enumerate(pairs)]
         value = value if isinstance(value, exp.Alias) else exp.alias_(value, "value", quoted=True)
-        made.set("expressions", [value, *keys])
+        keyed.set("expressions", [value, *keys])
         if _is_aggregate(select):
             if select.args.get("group") is not None:
                 raise SqlError("a subquery of groups may give several rows.", code="NOT_OFFERED", at=self.query.at(select))
-            made.set("group", exp.Group(expressions=[mine.copy() for mine, _ in pairs]))
-        return made, pairs
+            keyed.set("group", exp.Group(expressions=[mine.copy() for mine, _ in pairs]))
+        return keyed, pairs
 
     def _pair(self, node: exp.Expr, inner: Scope) -> tuple[exp.Expr, exp.Expr]:
         if isinstance(node, exp.EQ):
@@ -148,8 +148,8 @@ class ScalarSubqueries:
 
 def _output(select: exp.Select) -> exp.Expr:
     value = select.expressions[0]
-    found: exp.Expr = value.this if isinstance(value, exp.Alias) else value
-    return found
+    output: exp.Expr = value.this if isinstance(value, exp.Alias) else value
+    return output
 
 
 def _is_aggregate(select: exp.Select) -> bool:
@@ -162,4 +162,4 @@ def _subqueries(node: exp.Expr) -> list[exp.Subquery]:
         return [node]
     if isinstance(node, exp.Exists | exp.Query) or (isinstance(node, exp.In) and node.args.get("query") is not None):
         return []
-    return [found for child in node.iter_expressions() for found in _subqueries(child)]
+    return [subquery for child in node.iter_expressions() for subquery in _subqueries(child)]

@@ -90,14 +90,14 @@ class ScalarBinder:
         """Return a binder over one row of a schema."""
 
         def resolve(node: exp.Column) -> Expression:
-            found = pick({name: name for name in schema.names}, node.name)
-            if found is None:
+            column = pick({name: name for name in schema.names}, node.name)
+            if column is None:
                 raise SqlError(
                     f'there is no column "{node.name}".{near(node.name, schema.names)}',
                     code="UNKNOWN_COLUMN",
                     at=place_of(node, statement.text),
                 )
-            return Column("row", found)
+            return Column("row", column)
 
         return cls(resolve, {"row": schema}, statement)
 
@@ -125,14 +125,14 @@ class ScalarBinder:
         Raises:
             SqlError: as `bind`, or it is not boolean.
         """
-        made = self.bind(node)
-        if kind_of(self.type_of(made)) not in {"boolean", "null"}:
+        tree = self.bind(node)
+        if kind_of(self.type_of(tree)) not in {"boolean", "null"}:
             raise SqlError(
-                f"this is of type {self.type_of(made)}; a condition must be boolean. Compare it with something.",
+                f"this is of type {self.type_of(tree)}; a condition must be boolean. Compare it with something.",
                 code="NOT_BOOLEAN",
                 at=place_of(node, self._statement.text),
             )
-        return made if kind_of(self.type_of(made)) == "boolean" else Literal(None, pa.bool_())
+        return tree if kind_of(self.type_of(tree)) == "boolean" else Literal(None, pa.bool_())
 
     def type_of(self, tree: Expression) -> pa.DataType:
         """Return the plain type of a tree, computed once per node."""
@@ -147,20 +147,20 @@ class ScalarBinder:
             )
             schema = pa.schema([(f"operand {place}", kind) for place, kind in enumerate(operands)])
             try:
-                found = result_type(Call(tree.operation, stand_ins), {"row": schema})
+                result = result_type(Call(tree.operation, stand_ins), {"row": schema})
             except PlanError:
                 # Once more with the real operands, for a message in their words.
-                found = result_type(tree, self._schemas)
+                result = result_type(tree, self._schemas)
         elif isinstance(tree, Cast):
             schema = pa.schema([("operand", self.type_of(tree.operand))])
             try:
-                found = result_type(Cast(Column("row", "operand"), tree.type), {"row": schema})
+                result = result_type(Cast(Column("row", "operand"), tree.type), {"row": schema})
             except PlanError:
-                found = result_type(tree, self._schemas)
+                result = result_type(tree, self._schemas)
         else:
-            found = result_type(tree, self._schemas)
-        self._types[id(tree)] = (tree, found)
-        return found
+            result = result_type(tree, self._schemas)
+        self._types[id(tree)] = (tree, result)
+        return result
 
     @property
     def dialect(self) -> str:
@@ -175,9 +175,9 @@ class ScalarBinder:
 
     def _bind(self, node: exp.Expr) -> Expression:
         kind = type(node)
-        found = bind_function(self, node)
-        if found is not None:
-            return found
+        function = bind_function(self, node)
+        if function is not None:
+            return function
         match node:
             case exp.Column():
                 return self._resolve(node)
@@ -286,10 +286,10 @@ class ScalarBinder:
     def _connected(self, node: exp.Expr) -> Expression:
         operation = "and" if isinstance(node, exp.And) else "or"
         parts = list(node.flatten())
-        made = self.condition(parts[0])
+        tree = self.condition(parts[0])
         for part in parts[1:]:
-            made = Call(operation, (made, self.condition(part)))
-        return made
+            tree = Call(operation, (tree, self.condition(part)))
+        return tree
 
     def _is(self, node: exp.Is) -> Expression:
         value, what = self.bind(node.this), node.expression
@@ -306,20 +306,20 @@ class ScalarBinder:
             return self._tuple_in(node)
         if not node.expressions:
             raise self.refused(node, "IN takes values in brackets, or a subquery")
-        made: Expression | None = None
+        alternatives: Expression | None = None
         pairs = [self._brought_together(node.this, one) for one in node.expressions]
         value = pairs[0][0]
         if all(isinstance(other, Literal) and first.same_as(value) for first, other in pairs):
             return Call("in", (value, *(other for _, other in pairs)))
         for pair in pairs:
             equal = Call("eq", pair)
-            made = equal if made is None else Call("or", (made, equal))
-        return made if made is not None else lit(False)
+            alternatives = equal if alternatives is None else Call("or", (alternatives, equal))
+        return alternatives if alternatives is not None else lit(False)
 
     def _tuple_in(self, node: exp.In) -> Expression:
         """Return (a, b) IN ((1, 2), (3, 4)) as alternatives."""
         names = node.this.expressions
-        made: Expression | None = None
+        alternatives: Expression | None = None
         for one in node.expressions:
             if not isinstance(one, exp.Tuple) or len(one.expressions) != len(names):
                 raise self.refused(node, f"each value in the list has {len(names)} parts, in brackets")
@@ -327,10 +327,10 @@ class ScalarBinder:
             equal = both[0]
             for part in both[1:]:
                 equal = Call("and", (equal, part))
-            made = equal if made is None else Call("or", (made, equal))
-        if made is None:
+            alternatives = equal if alternatives is None else Call("or", (alternatives, equal))
+        if alternatives is None:
             raise self.refused(node, "IN takes values in brackets, or a subquery")
-        return made
+        return alternatives
 
     def _like(self, node: exp.Expr) -> Expression:
         escape: Expression = lit("\\")
@@ -346,11 +346,11 @@ class ScalarBinder:
         else:
             branches, otherwise = [(one.this, one.args["true"]) for one in node.args["ifs"]], node.args.get("default")
         subject = node.this if isinstance(node, exp.Case) else None
-        made = [
+        bound = [
             (self.condition(one) if subject is None else self.compared("eq", subject, one), self.bind(value))
             for one, value in branches
         ]
-        return self.case(made, None if otherwise is None else self.bind(otherwise))
+        return self.case(bound, None if otherwise is None else self.bind(otherwise))
 
     def _cast(self, node: exp.Expr) -> Expression:
         target = type_of_node(node.args["to"], dialect=self._statement.dialect)
@@ -369,12 +369,12 @@ class ScalarBinder:
 
     def _cast_to(self, operand: Expression, target: pa.DataType, node: exp.Expr) -> Expression:
         """Cast; a constant is computed at once."""
-        made = Cast(operand, target)
+        cast = Cast(operand, target)
         if not isinstance(operand, Literal):
-            return made
-        self.type_of(made)
+            return cast
+        self.type_of(cast)
         try:
-            return Literal(compute(made, {}, 1)[0].as_py(), target)
+            return Literal(compute(cast, {}, 1)[0].as_py(), target)
         except BadInputError as error:
             raise SqlError(f"{operand} is no {target}.", code="LITERAL", at=place_of(node, self._statement.text)) from error
 
@@ -416,8 +416,8 @@ class ScalarBinder:
 
     def text(self, node: exp.Expr) -> Expression:
         """Return the tree of a node, as text."""
-        made = self.bind(node)
-        return made if kind_of(self.type_of(made)) in {"string", "null"} else self._cast_to(made, pa.string(), node)
+        tree = self.bind(node)
+        return tree if kind_of(self.type_of(tree)) in {"string", "null"} else self._cast_to(tree, pa.string(), node)
 
     def _concat(self, node: exp.Expr) -> Expression:
         parts = list(node.flatten()) if isinstance(node, exp.DPipe) else node.expressions
@@ -436,8 +436,8 @@ class ScalarBinder:
 
     def timed(self, node: exp.Expr) -> Expression:
         """Return the tree of a node, a string read as a timestamp."""
-        made = self.bind(node)
-        return self._cast_to(made, pa.timestamp("us"), node) if kind_of(self.type_of(made)) == "string" else made
+        tree = self.bind(node)
+        return self._cast_to(tree, pa.timestamp("us"), node) if kind_of(self.type_of(tree)) == "string" else tree
 
     def _arithmetic(self, node: exp.Expr, operation: str) -> Expression:
         first, second = node.this, node.expression

@@ -90,9 +90,9 @@ class Scope:
         Raises:
             SqlError: no item has it, or several.
         """
-        found = self.search(node)
-        if found is not None:
-            return found
+        place = self.search(node)
+        if place is not None:
+            return place
         at = place_of(node, self.statement.text)
         if node.table and self.item(node.table) is None:
             raise SqlError(
@@ -119,16 +119,16 @@ class Scope:
             physical = None if item is None else pick(item.columns, node.name)
             return None if item is None or physical is None else (item, physical)
         exact = [(item, item.columns[node.name]) for item in self.items if node.name in item.columns]
-        found = exact or [(item, name) for item in self.items if (name := pick(item.columns, node.name)) is not None]
-        if len(found) > 1:
-            owners = " and ".join(f'"{item.alias}"' for item, _ in found)
+        places = exact or [(item, name) for item in self.items if (name := pick(item.columns, node.name)) is not None]
+        if len(places) > 1:
+            owners = " and ".join(f'"{item.alias}"' for item, _ in places)
             raise SqlError(
-                f'the column "{node.name}" is in {owners}. Say which, as in {found[0][0].alias}.{node.name}.',
+                f'the column "{node.name}" is in {owners}. Say which, as in {places[0][0].alias}.{node.name}.',
                 code="AMBIGUOUS_COLUMN",
                 at=place_of(node, self.statement.text),
                 name=node.name,
             )
-        return found[0] if found else None
+        return places[0] if places else None
 
     def row_column(self, node: exp.Column) -> Expression:
         """Return a column of the joined row."""
@@ -138,12 +138,12 @@ class Scope:
 
     def aliases_of(self, node: exp.Expr) -> set[str]:
         """Return the items that an expression reads; those of outer queries are not among them."""
-        found = set()
+        aliases = set()
         for column in node.find_all(exp.Column):
             place = self.search(column)
             if place is not None:
-                found.add(place[0].alias)
-        return found
+                aliases.add(place[0].alias)
+        return aliases
 
     def star(self, node: exp.Expr | None, alias: str = "") -> list[tuple[str, Expression]]:
         """Return the columns that `*` or `alias.*` stands for, each with the name it shows under."""
@@ -158,7 +158,7 @@ class Scope:
                     name=alias,
                 )
             items = [item]
-        made: list[tuple[str, Expression]] = []
+        columns: list[tuple[str, Expression]] = []
         taken: set[str] = set()
         for item in items:
             for name in item.listed:
@@ -167,5 +167,5 @@ class Scope:
                 shown = name if name not in taken else f"{item.alias}.{name}"
                 taken.add(shown)
                 merged = self.merged.get(name) if not alias else None
-                made.append((shown, merged if merged is not None else Column("row", item.columns[name])))
-        return made
+                columns.append((shown, merged if merged is not None else Column("row", item.columns[name])))
+        return columns

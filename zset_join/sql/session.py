@@ -54,7 +54,12 @@ class Session:
         keep_tables: keep the rows of tables.
         clock: returns the processing time in microseconds since 1970.
         keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
+
+    Attributes:
+        writes: whether INSERT INTO ... SELECT writes; where not, it is only planned.
     """
+
+    writes = True
 
     def __init__(self, *, dialect: str, keep_tables: bool, clock: Callable[[], int] | None, keep_inputs: bool = False) -> None:
         self.catalog = Catalog()

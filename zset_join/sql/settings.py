@@ -94,7 +94,7 @@ def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
     Raises:
         SqlError: there is none of that name, or it cannot have the value.
     """
-    found = known_setting(name, at=at)
+    known = known_setting(name, at=at)
     plain = name.lower()
     if plain == "temporal_join_emit" and value not in _EMITS:
         raise SqlError(f"{name}='{value}' is not known.{near(value, _EMITS)}", code="OPTION_VALUE", at=at, name=name)
@@ -109,7 +109,7 @@ def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
         watermark_jump({plain: value})
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at, name=name) from error
-    return found
+    return known
 
 
 def stage_options(settings: Mapping[str, str]) -> StageOptions:
@@ -192,8 +192,8 @@ def state_ttl_of(settings: Mapping[str, str]) -> StateTtl | None:
         for option in ("by", "on_expire", "refreshed_by")
         if f"state_ttl_{option}" in settings
     }
-    made = StateTtl(seconds_of(text, option="state_ttl"), **words)
-    return made if made.after else None
+    ttl = StateTtl(seconds_of(text, option="state_ttl"), **words)
+    return ttl if ttl.after else None
 
 
 def _number(settings: Mapping[str, str], name: str) -> int | None:

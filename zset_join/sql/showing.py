@@ -138,12 +138,12 @@ def declaration(table: Table) -> str:
     if table.watermark is not None:
         column_name, delay = quote_name(table.watermark[0], "spark"), table.watermark[1]
         parts.append(f"WATERMARK FOR {column_name} AS {column_name} - INTERVAL '{delay}' MICROSECOND")
-    made = f"CREATE {table.word} {quote_name(table.name, 'spark')} (\n  " + ",\n  ".join(parts) + "\n)"
+    text = f"CREATE {table.word} {quote_name(table.name, 'spark')} (\n  " + ",\n  ".join(parts) + "\n)"
     if table.options:
         shown = {name: "***" if name.startswith(_SECRET) else value for name, value in table.options.items()}
         pairs = ", ".join(f"{quote_text(name, 'spark')} = {quote_text(value, 'spark')}" for name, value in shown.items())
-        made += f" WITH ({pairs})"
-    return made
+        text += f" WITH ({pairs})"
+    return text
 
 
 def _more(column: ColumnDefinition) -> str:

@@ -122,15 +122,15 @@ def _jdbc(table: Table, key: tuple[str, ...]) -> Sink:
     from zset_join.sinks.postgres_view import PostgresViewSink
 
     parts = urlsplit(f"postgresql:{rest}")
-    told: dict[str, Any] = {
+    connection: dict[str, Any] = {
         "host": parts.hostname or "localhost",
         "port": parts.port or 5432,
         "dbname": parts.path.lstrip("/") or "postgres",
         "user": options.get("username", parts.username or "postgres"),
     }
     if options.get("password", parts.password):
-        told["password"] = options.get("password", parts.password)
-    return PostgresViewSink(_conninfo(told), options["table-name"], list(key))
+        connection["password"] = options.get("password", parts.password)
+    return PostgresViewSink(_conninfo(connection), options["table-name"], list(key))
 
 
 def _conninfo(told: Mapping[str, Any]) -> str:

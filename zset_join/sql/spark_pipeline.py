@@ -92,16 +92,16 @@ class SparkPipeline:
     def progress(self) -> dict[str, Any] | None:
         """Return what the newest epoch did: its number, rows in and out, seconds; None before the first."""
         recent = [] if self._handle is None else self._handle.recentProgress
-        found = next((one for one in reversed(recent) if one["join"] is not None), None)
-        if found is None:
+        newest = next((one for one in reversed(recent) if one["join"] is not None), None)
+        if newest is None:
             return None
-        ours = found["join"]
+        ours = newest["join"]
         return {
             "query": self._name,
             "epoch": ours["epoch"],
             "rows_in": sum(ours["rows_in"].values()),
             "rows_out": ours["delta_rows"],
-            "seconds": round(found["batchDuration"] / 1000, 3),
+            "seconds": round(newest["batchDuration"] / 1000, 3),
         }
 
     def view(self) -> pa.Table:
@@ -136,8 +136,8 @@ class RunningOnSpark(Running):
     def progress(self) -> dict[str, Any] | None:
         """Return what its newest epoch did."""
         pipeline: Any = self.pipeline
-        found: dict[str, Any] | None = pipeline.progress()
-        return found
+        progress: dict[str, Any] | None = pipeline.progress()
+        return progress
 
 
 class _Taken:

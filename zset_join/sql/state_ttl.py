@@ -43,16 +43,16 @@ class StateTtls:
     @classmethod
     def of(cls, hints: Hints, items: Sequence[Item], settings: Mapping[str, str], warnings: list[str]) -> StateTtls:
         """Return what the hints of a SELECT say; those that name nothing of FROM, or no duration, become warnings."""
-        made = cls(settings)
+        ttls = cls(settings)
         for name, text in hints.state_ttls.items():
-            found = [item for item in items if name.lower() in _names(item)]
-            if not found:
+            named = [item for item in items if name.lower() in _names(item)]
+            if not named:
                 known = [item.alias for item in items]
                 warnings.append(
                     f"the hint STATE_TTL changes nothing for '{name}', which FROM does not name.{near(name, known)}"
                 )
                 continue
-            if any(item.lookup is not None for item in found):
+            if any(item.lookup is not None for item in named):
                 warnings.append(f"the hint STATE_TTL changes nothing for '{name}', which is looked up and not remembered.")
                 continue
             try:
@@ -60,8 +60,8 @@ class StateTtls:
             except OptionError as error:
                 warnings.append(f"the hint STATE_TTL changes nothing for '{name}': {error.message}")
                 continue
-            made.hinted.update({item.alias.lower(): text for item in found})
-        return made
+            ttls.hinted.update({item.alias.lower(): text for item in named})
+        return ttls
 
     def of_items(self, items: Sequence[Item]) -> StateTtl | None:
         """Return how long rows of these items live: by the hint of a single one, else by the setting.

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from sqlglot.tokenizer_core import Token, TokenType
 
-from zset_join.errors import SqlError, ZsetJoinError
+from zset_join.errors import PlanError, SqlError, ZsetJoinError
 from zset_join.expressions.rows import compute, value_type
 from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.changing import delete, update
@@ -68,8 +68,19 @@ def execute(session: StatementContext, statement: Statement) -> Message | Query:
     """Run one statement.
 
     Raises:
-        SqlError: it cannot be read, or is refused.
+        PlanError: it cannot be read, or is refused; its place is that of the statement where no smaller one is known.
     """
+    try:
+        return _executed(session, statement)
+    except PlanError as error:
+        if "line" in error.facts:
+            raise
+        place = statement.place(0)
+        facts = {**error.facts, "line": place.line, "column": place.column}
+        raise type(error)(f"{error.message}\n{place}", code=error.code, **facts) from error
+
+
+def _executed(session: StatementContext, statement: Statement) -> Message | Query:
     first = (statement.words[0].split() or [""])[0]
     run = _RUN.get(first)
     if run is None and first in _ELSEWHERE:
@@ -189,7 +200,7 @@ def _create_materialized_view(session: StatementContext, reader: Reader, replace
     return Message(f"materialized view {name}: {', '.join(query.columns)}")
 
 
-def _insert(session: StatementContext, statement: Statement) -> Message:
+def _insert(session: StatementContext, statement: Statement) -> Message | Query:
     reader = Reader(statement, 1)
     if reader.has("OVERWRITE"):
         raise SqlError("INSERT OVERWRITE is not offered; rows change by key.", code="NOT_OFFERED", at=statement.place(1))
@@ -204,6 +215,8 @@ def _insert(session: StatementContext, statement: Statement) -> Message:
     query = bind_query(session, statement, reader.index)
     at = statement.place(0)
     query = fitted(query, table, names, at=at)
+    if not session.writes:
+        return query
     if query.bound.is_bounded:
         if is_outside(table):
             return _written_once(session, table, query, statement)

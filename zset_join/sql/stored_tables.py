@@ -68,13 +68,13 @@ class StoredTables:
         path = self.directory_of(table.name) / f"{once}.parquet"
         if not path.exists():
             return None
-        found: bytes = (pq.read_schema(path).metadata or {}).get(_DIGEST, b"")
-        return found.decode()
+        digest: bytes = (pq.read_schema(path).metadata or {}).get(_DIGEST, b"")
+        return digest.decode()
 
     def files(self, table: Table) -> list[Path]:
         """Return the files of a table in their order."""
-        found = [one for one in self.directory_of(table.name).glob("*.parquet") if not one.name.startswith(".")]
-        return sorted(found, key=lambda one: (one.stat().st_mtime_ns, one.name))
+        paths = [one for one in self.directory_of(table.name).glob("*.parquet") if not one.name.startswith(".")]
+        return sorted(paths, key=lambda one: (one.stat().st_mtime_ns, one.name))
 
     def write(self, table: Table, rows: pa.Table | ZSet, *, once: str | None = None, digest: str = "") -> None:
         """Add a file to those of a table.
@@ -113,9 +113,9 @@ class StoredTables:
             number = self._count(table)
             path = directory / f"{once}.parquet"
             if not path.exists():
-                (made,) = written.glob("*.parquet")
+                (file,) = written.glob("*.parquet")
                 hidden = path.with_name(f".{path.name}")
-                made.rename(hidden)
+                file.rename(hidden)
                 self._publish(table, hidden, path, number)
         shutil.rmtree(written)
 
@@ -181,9 +181,9 @@ class StoredTableSink:
         Raises:
             SinkError: other rows are there under its number: an older checkpoint was restored beside a newer table.
         """
-        found = self._tables.digest_of(self._table, self._name(epoch))
-        if found is None or link is None or found == link.digest:
-            return found is not None
+        digest = self._tables.digest_of(self._table, self._name(epoch))
+        if digest is None or link is None or digest == link.digest:
+            return digest is not None
         raise SinkError(
             f"{self!r} holds the epoch {epoch} of this query, and it is another one than the checkpoint's: an older checkpoint "
             "was restored beside it, or the other way round. Bring back the session's directory as a whole, or begin with a "
@@ -191,7 +191,7 @@ class StoredTableSink:
             code="SINK_OTHER_CHAIN",
             sink=repr(self),
             epoch=epoch,
-            found=found,
+            digest=digest,
             expected=link.digest,
         )
 

@@ -235,12 +235,12 @@ class _KafkaRows:
 
     def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | None, Any]:
         """Return the next records."""
-        found, position = self._feed.poll_records(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
-        if not found.num_rows:
+        records, position = self._feed.poll_records(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
+        if not records.num_rows:
             return None, position
         if self._feed.form != "json":
-            return texts_of(found), position
-        return self._completed(self._table, self._feed.rows(found)), position
+            return texts_of(records), position
+        return self._completed(self._table, self._feed.rows(records)), position
 
     def close(self) -> None:
         """Let go of the broker."""

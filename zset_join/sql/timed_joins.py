@@ -183,9 +183,9 @@ def as_of_join(
             code="NOT_OFFERED",
             at=at,
         )
-    found = _order_of(ordered[0])
-    assert found is not None  # noqa: S101 - just asked
-    left_time, operator, right_time = found
+    order = _order_of(ordered[0])
+    assert order is not None  # noqa: S101 - just asked
+    left_time, operator, right_time = order
     parts = _parts(planner, view, step.item, [tree for tree in trees if tree is not ordered[0]], step.node)
     try:
         view, names = _named_keys(view, parts.keys)
@@ -282,9 +282,9 @@ def _looked_up(planner: JoinContext, view: View, item: Item, how: str, parts: Jo
     options = planner.hints.lookups.get(item.alias, planner.hints.lookups.get(source.name, {}))
     defaults = Lookup.from_hint(planner.lookup_defaults())
     hint = (Lookup.from_hint(options) if options else Lookup()).over(defaults)
-    made = view.lookup_join(source, on=pairs, how=how, hint=hint, condition=parts.condition, alias=item.alias)
+    joined = view.lookup_join(source, on=pairs, how=how, hint=hint, condition=parts.condition, alias=item.alias)
     if all(name == shown for name, shown in item.columns.items()):
-        return made
-    return made.select(
-        {item.columns.get(name, name) if name in source.schema.names else name: named(name) for name in made.columns}
+        return joined
+    return joined.select(
+        {item.columns.get(name, name) if name in source.schema.names else name: named(name) for name in joined.columns}
     )

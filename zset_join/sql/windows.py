@@ -98,8 +98,8 @@ def _with_step(view: View, time: str, step: int, size: int, steps: int) -> View:
     """Return the rows that are in the window of so many steps."""
     whole = _with_window(view, time, size, size, 0)
     end = Call("add", (named("window_start"), lit(steps * step * _MICROSECOND)))
-    made = whole.select({**{name: named(name) for name in whole.columns}, "window_end": end})
-    return made if steps * step == size else made.where(Call("lt", (named(time), named("window_end"))))
+    windowed = whole.select({**{name: named(name) for name in whole.columns}, "window_end": end})
+    return windowed if steps * step == size else windowed.where(Call("lt", (named(time), named("window_end"))))
 
 
 def _with_window(view: View, time: str, slide: int, size: int, back: int) -> View:
