@@ -142,8 +142,10 @@ def test_canal_writes_several_rows_at_once() -> None:
         (1, "upsert", None, 1),
         (2, "delete", None, 1),
         (3, "truncate", None, None),
-        (5, None, "UNDECODABLE_RECORD", None),
+        (5, "truncate", None, None),
         (6, None, "UNDECODABLE_RECORD", None),
+        (8, None, "UNDECODABLE_RECORD", None),
+        (9, None, "UNDECODABLE_RECORD", None),
     ]
 
 

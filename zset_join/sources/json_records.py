@@ -249,7 +249,7 @@ class _DuckDBDialect(Dialect):
     def parsed_list(self, text: str, fields: Mapping[str, object]) -> str:
         spec = self.literal(json.dumps([self._structure(fields)]))
         listed = f"CASE WHEN json_valid({text}) AND json_type({text}) = 'ARRAY' THEN json_transform({text}, {spec}) END"
-        return f"unnest(coalesce({listed}, [NULL]))"
+        return f"unnest(coalesce(CASE WHEN len({listed}) > 0 THEN {listed} END, [NULL]))"  # no row is a line too, as in Spark
 
     def is_bad(self, struct: str) -> str:
         return f"{struct} IS NULL"

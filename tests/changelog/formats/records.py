@@ -115,6 +115,19 @@ CASES: dict[str, tuple[str, pa.Schema, list[str], RecordOptions, pa.Table]] = {
             )
         ),
     ),
+    "records that break off, and quotes of another language": (
+        "debezium-json",
+        pa.schema({"id": pa.int64(), "v": pa.string()}),
+        ["id"],
+        RecordOptions(),
+        _values(
+            '{"op":"m","source":{"lsn"after":{}}',
+            '{"op":"m","message":{}}',
+            '{"op":"u","after":{"id":1,"v":"a"}',
+            """{'op':'c','after':{'id':1,'v':'a'}}""",
+            """{'op':'m','message':{}}""",
+        ),
+    ),
     "times of Debezium before 2.5": (
         "debezium-json",
         pa.schema({"id": pa.int64(), "v": pa.string()}),
@@ -138,6 +151,9 @@ CASES: dict[str, tuple[str, pa.Schema, list[str], RecordOptions, pa.Table]] = {
             '{"data":[{"id":"1","v":"b"}],"type":"DELETE","es":9223372036854775807}',
             '{"data":null,"type":"TRUNCATE","isDdl":true}',
             '{"data":null,"type":"ALTER","isDdl":true}',
+            '{"data":[],"type":"TRUNCATE"}',
+            '{"data":[],"type":"INSERT"}',
+            '{"data":[],"type":"ALTER"}',
             '{"data":null,"type":"INSERT"}',
             "nope",
         ),

@@ -224,9 +224,10 @@ class RecordStatements:
             return [what, bad, "__record AS __body", *(["key"] if self._has_key else [])]
         operation = f"lower({self._path('__record', record.operation)})"
         cases = " ".join(f"WHEN {text(said)} THEN {text(means)}" for said, means in record.operations.items())
-        what = f"CASE WHEN value IS NULL THEN 'ignore' ELSE CASE {operation} {cases} END END AS __what"
+        is_bad = self.dialect.is_bad("__record")  # of a record that breaks off, what was read before may be an operation
+        what = f"CASE WHEN value IS NULL THEN 'ignore' WHEN {is_bad} THEN NULL ELSE CASE {operation} {cases} END END AS __what"
         bad = (
-            f"CASE WHEN value IS NULL THEN NULL WHEN {self.dialect.is_bad('__record')} THEN 'UNDECODABLE_RECORD' "
+            f"CASE WHEN value IS NULL THEN NULL WHEN {is_bad} THEN 'UNDECODABLE_RECORD' "
             f"WHEN {operation} IS NULL THEN 'NULL_OP' "
             f"WHEN {operation} NOT IN ({', '.join(map(text, record.operations))}) THEN 'UNDECODABLE_OP' END AS __reject_record"
         )

@@ -245,7 +245,8 @@ def _put(fields: _Fields, path: Sequence[str], inner: Any) -> None:
 def parsed_json(text: str, fields: Mapping[str, object]) -> str:
     """Return an expression that reads an object of JSON; what cannot be read is in its field `CORRUPT`."""
     wanted = literal(struct_fields({**fields, CORRUPT: "STRING"}))
-    return f"from_json({text}, {wanted}, map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}'))"
+    options = f"'mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}', 'allowSingleQuotes', 'false'"
+    return f"from_json({text}, {wanted}, map({options}))"
 
 
 def struct_fields(fields: Mapping[str, object], between: str = " ") -> str:
