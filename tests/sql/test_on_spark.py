@@ -38,6 +38,14 @@ def test_a_view_inside_spark_knows_the_hint_that_its_state_ends(session: Session
     assert 'rows of "o" are taken back from the answer, 10 seconds after their last write' in told
 
 
+def test_the_bound_of_event_times_is_set_for_the_tables_of_a_query_inside_spark(planned: Session) -> None:
+    planned.sql("SET max_watermark_jump = '1 hour'")
+    bounded = planned.view_of(query(planned, "SELECT customer, count(*) FROM orders GROUP BY customer")).plan
+    planned.sql("RESET max_watermark_jump")
+
+    assert [stream.max_watermark_jump for stream in bounded.streams] == [3_600_000_000]
+
+
 def test_a_file_of_statements_that_is_run_again_goes_on(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -248,9 +248,13 @@ def test_metadata_become_columns(spark: SparkSession, tmp_path: Path) -> None:
         schema=ORDERS,
         keys="id",
         options=options,
+        watermark=("changed_at", "5 seconds"),
+        max_watermark_jump="1 hour",
     )
 
     assert stream.columns[-2:] == ("changed_at", "from")
+    assert (stream.event_time, stream.watermark_delay) == ("changed_at", 5_000_000)
+    assert (stream.max_watermark_jump, stream.may_reject) == (3_600_000_000, True)
     assert str(stream.schema.field("changed_at").type) == "timestamp[us, tz=UTC]"
 
 
