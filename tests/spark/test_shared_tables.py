@@ -150,10 +150,27 @@ def test_current_versions_are_looked_up_in_one_copy(both: tuple[Source, Source],
     sink = Collected()
 
     run(sold.union(paid.select("id", "rate")), sink, buckets=2)
+    add(both, ROUNDS[1:2])
+    run(sold.union(paid.select("id", "rate")), sink, buckets=2)
 
-    assert sink.total() == {(1, 10): 1, (2, 11): 1, (1, 11): 1, (2, 10): 1}
-    assert "process_time_join" not in "".join(logs(tmp_path / "checkpoint"))
-    assert [name for name in logs(tmp_path / "checkpoint") if name.startswith("shared_table")] == ["shared_table-1"]
+    assert sink.total() == {(1, 10): 1, (2, 11): 1, (1, 11): 1, (2, 10): 1, (3, 12): 2}
+    assert logs(tmp_path / "checkpoint") == {"current_versions-0", "shared_table-1"}
+
+
+def test_upserts_whose_key_changes_go_through_one_route(spark: SparkSession, tmp_path: Path, run: Run) -> None:
+    sales, prices = Source(spark, tmp_path / "sales", SALES), Source(spark, tmp_path / "prices", PRICES)
+    sales.add((1, "nail", "a")).add((2, "nail", "a"))
+    prices.add(("nail", "a", 3), ("nail", "b", 4)).add(("screw", "a", 5))
+    sold = appends(sales.stream(), name="sales")
+    priced = changes(prices.stream(), name="prices", keys=["shop"])
+    one = sold.temporal_join(priced, on="item", as_of=PROCESSING_TIME).select("id", "price")
+    other = sold.alias("sold").temporal_join(priced.alias("priced"), on="item", as_of=PROCESSING_TIME).select("id", "price")
+    sink = Collected()
+
+    run(one.union(other), sink, buckets=2)
+
+    assert sink.total() == {(1, 3): 2, (1, 4): 2, (2, 4): 2}
+    assert logs(tmp_path / "checkpoint") == {"route-right", "shared_table-0"}
 
 
 def test_explain_and_describe_name_the_index_and_say_why_a_copy_is_kept(

@@ -16,7 +16,7 @@ Inside Spark the same pass runs over the plan of the query, where a stream that 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from zset_join.stages.process_time_join import ProcessTimeJoinStage
 from zset_join.stages.shared_table import MOST_READERS
 from zset_join.stages.temporal_join import TemporalJoinStage
 
-__all__ = ["share_tables"]
+__all__ = ["prepared_alike", "share_tables"]
 
 _TimedStage = TemporalJoinStage | ProcessTimeJoinStage
 _PREPARING = frozenset({"current_versions", "latest", "route"})
@@ -58,6 +58,28 @@ def share_tables(plan: QueryPlan) -> QueryPlan:
             fitting.take(kept, node.number)
     shared = [group.index() for group in groups if len(group.numbers) > 1]
     return replace(plan, shared=tuple(shared), copies=tuple(copies))
+
+
+def prepared_alike(plan: QueryPlan) -> tuple[tuple[int, ...], ...]:
+    """Return the stages that prepare the same rows for joins that share a table, by their numbers.
+
+    Args:
+        plan: one whose joins share what they can.
+    """
+    alike = []
+    for index in plan.shared:
+        before = [list(_preparing(plan, plan.nodes[number].feeds[1])) for number in index.readers]
+        alike += [tuple(dict.fromkeys(numbers)) for numbers in zip(*before, strict=True)]
+    return tuple(numbers for numbers in alike if len(numbers) > 1)
+
+
+def _preparing(plan: QueryPlan, feeds: Sequence[Feed]) -> Iterator[int]:
+    """Yield the stages that prepare rows, those nearest to the sources first."""
+    for feed in feeds:
+        if isinstance(feed.origin, int) and plan.nodes[feed.origin].stage.kind in _PREPARING:
+            for before in plan.nodes[feed.origin].feeds:
+                yield from _preparing(plan, before)
+            yield feed.origin
 
 
 @dataclass(frozen=True)

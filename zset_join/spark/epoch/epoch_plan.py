@@ -213,13 +213,13 @@ class EpochPlan:
 
     def _opened(self, planned: PlannedStage, tick: Tick) -> StageContext:
         """Return what the tasks of a stage open."""
-        readers = 1 if planned.shared is None else len(planned.shared.index.readers)
+        readers = 1 if planned.shared is None else len(planned.shared.readers)
         return replace(self.checkpoint.stage(planned.state_name, tick), readers=readers)
 
     def _context(self, planned: PlannedStage) -> StageContext:
         context = self._opened(planned, self.ticks.get(planned.number, self.tick))
         context = replace(context, due_buckets=self._due(planned))
-        if planned.shared is not None and planned.shared.place:  # the first of those that share a table cares for it
+        if planned.shared is not None and planned.shared.place:  # the first of those that share a state cares for it
             context = replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset())
         if planned.name != self.buffer.stage:
             return context

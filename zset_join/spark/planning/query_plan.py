@@ -19,7 +19,7 @@ from zset_join.expressions.rows import named as column
 from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan, StageNode
 from zset_join.plan.row_steps import OpaqueStep, SelectStep
 from zset_join.plan.row_steps import RowStep as PlanStep
-from zset_join.plan.sharing import share_tables
+from zset_join.plan.sharing import prepared_alike, share_tables
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stage_names import stage_name
 from zset_join.spark.planning.stages import PlannedStage, Stream
@@ -38,7 +38,7 @@ def query_plan_of(planned_stages: Sequence[PlannedStage], name: str) -> QueryPla
     """
     plan = _plan_of(planned_stages, name, _Sources())
     indexes = {one.shared.name: one.shared.index for one in planned_stages if one.shared is not None}
-    return replace(plan, shared=tuple(indexes.values()))
+    return replace(plan, shared=tuple(index for index in indexes.values() if index is not None))
 
 
 def sharing(planned_stages: Sequence[PlannedStage]) -> tuple[tuple[PlannedStage, ...], tuple[tuple[int, str], ...]]:
@@ -57,8 +57,13 @@ def sharing(planned_stages: Sequence[PlannedStage]) -> tuple[tuple[PlannedStage,
             name = stage_name(state.stage.kind, stages[state.number].label)
             index = next(one for one in plan.shared if one.readers == state.readers)
             for place, number in enumerate(state.readers):
-                shared = SharedPlace(name=name, table=state.stage, place=place, index=index)
+                shared = SharedPlace(name=name, stage=state.stage, place=place, readers=state.readers, index=index)
                 stages[number] = replace(stages[number], shared=shared)
+    for readers in prepared_alike(plan):
+        first = stages[readers[0]]
+        for place, number in enumerate(readers):
+            shared = SharedPlace(name=first.name, stage=first.stage, place=place, readers=readers)
+            stages[number] = replace(stages[number], shared=shared)
     return tuple(stages), plan.copies
 
 

@@ -168,7 +168,7 @@ class PlannedStage:
         streams: which inputs of the stage are streams.
         name: what its receipts, its histories in commit records and its directories are called; given by `named`.
         label: the number in such names.
-        shared: the table that it looks up in with other stages, where there is one; given by `sharing`.
+        shared: the state that it has together with other stages, where it does; given by `sharing`.
     """
 
     number: int
@@ -183,19 +183,17 @@ class PlannedStage:
 
     @property
     def state_name(self) -> str:
-        """Return what its histories and its directories are called: those of the table where it shares one."""
+        """Return what its histories and its directories are called."""
         return self.name if self.shared is None else self.shared.name
 
     @property
     def state_stage(self) -> Stage:
         """Return what has its state."""
-        return self.stage if self.shared is None else self.shared.table
+        return self.stage if self.shared is None else self.shared.stage
 
     def state_input(self, side: int) -> int:
         """Return the input of what has its state that an input of it is."""
-        if self.shared is None:
-            return side
-        return 0 if side == 1 else 1 + self.shared.place
+        return side if self.shared is None else self.shared.input_of(side)
 
     @property
     def before(self) -> Relation:

@@ -162,12 +162,13 @@ class ViewPlan(ABC):
         return {**described, "steps": [list(step.description) for step in self.steps]} if self.steps else described
 
     def description(self) -> dict[str, Any]:
-        """Return what a checkpoint remembers of the view of a query: its fingerprint, and which stages share a table."""
-        shared = sorted(
-            {(one.shared.name, one.shared.index) for one in self.planned_stages if one.shared is not None}, key=repr
-        )
-        tables = {name: {"columns": list(index.columns), "readers": list(index.readers)} for name, index in shared}
-        return {**self.fingerprint(), "shared": tables} if tables else self.fingerprint()
+        """Return what a checkpoint remembers of the view of a query: its fingerprint, and which stages share a state."""
+        shared = {one.shared.name: one.shared for one in self.planned_stages if one.shared is not None}
+        states = {
+            name: {"columns": [] if one.index is None else list(one.index.columns), "readers": list(one.readers)}
+            for name, one in sorted(shared.items())
+        }
+        return {**self.fingerprint(), "shared": states} if states else self.fingerprint()
 
     def explained_indexes(self) -> list[str]:
         """Return which index every join uses that looks up in a table, and why it keeps a copy of its own."""
@@ -175,11 +176,12 @@ class ViewPlan(ABC):
         reasons = dict(self._sharing[1])
         lines = []
         for one in self.planned_stages:
-            index, declared = one.shared, getattr(one.stage, "index", None)
+            index = None if one.shared is None else one.shared.index
+            declared = getattr(one.stage, "index", None)
             if index is not None:
-                others = ", ".join(names[number] for number in index.index.readers if number != one.number)
-                columns = ", ".join(index.index.columns)
-                lines.append(f"{one.name} looks up in index {index.index.name} ({columns}): one copy, shared with {others}")
+                others = ", ".join(names[number] for number in index.readers if number != one.number)
+                columns = ", ".join(index.columns)
+                lines.append(f"{one.name} looks up in index {index.name} ({columns}): one copy, shared with {others}")
             elif declared is not None:
                 lines.append(f"{one.name} looks up in index {declared} ({', '.join(one.stage.inputs[1].key)})")
             if one.number in reasons:

@@ -1,4 +1,6 @@
-"""A stage that looks up in a table together with others: what it opens, and what it logs.
+"""A stage that has its state together with others: what it opens, and what it logs.
+
+These are joins that look up in one table, and stages that prepare the same rows for such joins, which the first one logs.
 
 The tasks of such stages have one state per bucket. Each opens it, answers in the state before the epoch, and logs what came to
 it; what the first one logs has the rows of the table too. The epoch is folded in by whichever opens the state next.
@@ -11,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zset_join.operators.shared_table import SharedTable
 from zset_join.plan.query_plan import SharedIndex
+from zset_join.protocol import DurableOperator
+from zset_join.stages import Stage
 from zset_join.stages.shared_table import SharedTableStage
 from zset_join.zset import ZSet
 
@@ -20,29 +25,52 @@ __all__ = ["SharedPlace"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SharedPlace:
-    """Say which table a stage looks up in together with others.
+    """Say which state a stage has together with others.
 
     Args:
-        name: what its state is called.
-        table: how that is built.
-        place: of the stage among those that look up in it.
-        index: by what its rows are found, and the numbers of these stages.
+        name: what the state is called.
+        stage: how it is built: a table, or the first of stages that are the same.
+        place: of the stage among those that have it.
+        readers: the numbers of these stages.
+        index: by what the rows of a table are found; None for another stage.
     """
 
     name: str
-    table: SharedTableStage
+    stage: Stage
     place: int
-    index: SharedIndex
+    readers: tuple[int, ...]
+    index: SharedIndex | None = None
+
+    def input_of(self, side: int) -> int:
+        """Return the input of what has the state that an input of the stage is."""
+        if not isinstance(self.stage, SharedTableStage):
+            return side
+        return 0 if side == 1 else 1 + self.place
+
+    def asked(self, operator: DurableOperator) -> DurableOperator:
+        """Return the operator that answers for the stage, of what has the state."""
+        return operator.readers[self.place] if isinstance(operator, SharedTable) else operator
+
+    @property
+    def logs(self) -> bool:
+        """Say whether what came to the stage is logged by it, not by another one that the same rows come to."""
+        return self.place == 0 or isinstance(self.stage, SharedTableStage)
 
     def deltas(self, given: Sequence[ZSet]) -> list[ZSet]:
-        """Return what the table is fed of the deltas of this stage: its left rows, and the rows of the table by the first."""
-        fed = [ZSet.empty(one.relation.schema) for one in self.table.inputs]
+        """Return what this stage logs of its deltas: of a table its left rows, and the table's own where it is the first."""
+        if not isinstance(self.stage, SharedTableStage) and self.place == 0:
+            return list(given)
+        fed = [ZSet.empty(one.fed.schema) for one in self.stage.inputs]
+        if not isinstance(self.stage, SharedTableStage):
+            return fed
         if self.place == 0:
             fed[0] = given[1]
         fed[1 + self.place] = given[0]
         return fed
 
     def deltas_of(self, logged: Sequence[ZSet]) -> list[ZSet]:
-        """Return the deltas of this stage among those that were logged of the table."""
-        own = self.table.readers[self.place].inputs[1].relation.schema
+        """Return the deltas of this stage among those that were logged."""
+        if not isinstance(self.stage, SharedTableStage):
+            return list(logged)
+        own = self.stage.readers[self.place].inputs[1].relation.schema
         return [logged[1 + self.place], logged[0].with_schema(own)]

@@ -28,7 +28,6 @@ from pyspark import TaskContext
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.errors import ZsetJoinError
-from zset_join.operators.shared_table import SharedTable
 from zset_join.protocol import CorrectingOperator, DurableOperator, TimedOperator
 from zset_join.spark.rows.layout import GLOBAL_BUCKET, Arrivals, SlotLayout
 from zset_join.spark.worker.buffered_bytes import AppendBuffer, note_of_buffer
@@ -72,7 +71,7 @@ class StageTask:
         first_partition: partition of bucket 0.
         buckets: how many there are.
         name: what its receipts are called.
-        shared: the table that it looks up in with other stages, whose state it opens then; None: it has a state of its own.
+        shared: the state that it has together with other stages; None: it has one of its own.
     """
 
     context: StageContext
@@ -99,20 +98,19 @@ class StageTask:
                     inputs = self._with_what_is_outside(inputs, receipt, operator)
                     yield from self.answer(state, inputs, receipt)
                     logged = inputs if self.shared is None else self.shared.deltas(inputs)
-                    _finish(state, logged, receipt, is_due=is_due)
+                    is_logged = self.shared is None or self.shared.logs
+                    _finish(state, logged, receipt, is_due=is_due and is_logged)
         except ZsetJoinError as error:
             refuse_in_receipt(receipt, error)
 
     @property
     def build(self) -> Callable[[str], DurableOperator]:
         """Return what makes the operator over a directory."""
-        return partial((self.stage if self.shared is None else self.shared.table).build, self.options)
+        return partial((self.stage if self.shared is None else self.shared.stage).build, self.options)
 
     def asked(self, state: BucketState) -> DurableOperator:
         """Return the operator that answers for the stage, of what has the state."""
-        if self.shared is not None and isinstance(state.operator, SharedTable):
-            return state.operator.readers[self.shared.place]
-        return state.operator
+        return state.operator if self.shared is None else self.shared.asked(state.operator)
 
     def answer(self, state: BucketState, inputs: Sequence[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         """Deliver the answer of the bucket to its inputs."""
