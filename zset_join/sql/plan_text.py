@@ -129,6 +129,9 @@ class _Writer:
                 return self._looked_up(node, node.request)
             case ExpiringRequest():
                 return self._expiring(node, node.request)
+            case CurrentVersionsRequest(key, delete_column):
+                # Below a join by processing time, which takes the current ones by itself.
+                return self._latest_version(node.inputs[0], key, delete_column)
             case LatestRequest():
                 return f"SELECT {_names(node.relation.schema.names)} FROM {self.source(node.inputs[0])}"
         raise _unwritten(type(node.request).__name__.removesuffix("Request"))
