@@ -7,6 +7,7 @@ before its epoch, and taken back is only what is above it too. The verdict comes
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -177,8 +178,14 @@ class TimedCase:
         pool = [row for row in live if past is None or row[2] > past]
         draw.shuffle(pool)
         gone = [(row, -1) for row in pool[: draw.randint(0, 2 * self.scale)]]
-        for row, _ in gone:
-            live.remove(row)
+        taken = Counter(row for row, _ in gone)
+        kept = []
+        for row in live:  # of equal rows the oldest goes
+            if taken[row]:
+                taken[row] -= 1
+            else:
+                kept.append(row)
+        live = kept
         made += gone
         draw.shuffle(made)
         return made, live

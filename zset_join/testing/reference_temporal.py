@@ -12,6 +12,7 @@ Source: semantics sections 11, 14, 15 and 16, written down from the text and not
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,7 +57,9 @@ class LiveRows:
     """The rows of a relation in order of arrival; a retraction takes the oldest equal one."""
 
     def __init__(self) -> None:
-        self._rows: list[TimedRow] = []
+        self._rows: dict[int, TimedRow] = {}  # by number of arrival
+        self._arrivals: dict[TimedRow, deque[int]] = {}
+        self._arrived = 0
 
     def add(self, changes: Iterable[tuple[TimedRow, int]]) -> None:
         """Insert all that came in an epoch, then take back what was retracted in it.
@@ -66,16 +69,19 @@ class LiveRows:
         """
         given = list(changes)
         for row, weight in given:
-            self._rows.extend([row] * max(weight, 0))
+            for _ in range(max(weight, 0)):
+                self._rows[self._arrived] = row
+                self._arrivals.setdefault(row, deque()).append(self._arrived)
+                self._arrived += 1
         for row, weight in given:
             for _ in range(max(-weight, 0)):
-                if row not in self._rows:
+                if not self._arrivals.get(row):
                     raise IllegalHistoryError(f"{row} is retracted and not there")
-                self._rows.remove(row)
+                del self._rows[self._arrivals[row].popleft()]
 
     def rows(self) -> list[TimedRow]:
         """Return what is live, oldest arrival first."""
-        return list(self._rows)
+        return list(self._rows.values())
 
 
 class Versions:
@@ -97,7 +103,7 @@ class Versions:
         if None in key:
             return None
         run = self._runs.get(row_identity(key), [])
-        place = bisect_right([entry[0] for entry in run], time)
+        place = bisect_right(run, time, key=lambda entry: entry[0])
         return run[place - 1][3] if place else None
 
 
@@ -181,10 +187,13 @@ def batch_as_of(
     tolerance: int | None = None,
     passes: Predicate | None = None,
 ) -> Counts:
-    """Return the as-of join of all rows of both sides, `right` in order of arrival. Cost: every pair."""
+    """Return the as-of join of all rows of both sides, `right` in order of arrival. Cost: every pair with one key."""
+    candidates: dict[Key, list[TimedRow]] = {}
+    for row in right:
+        candidates.setdefault(row.key, []).append(row)
     counts = dict[Key, int]()
     for row in left:
-        chosen = nearest(row, right, op=op, tie=tie, tolerance=tolerance)
+        chosen = nearest(row, candidates.get(row.key, ()), op=op, tie=tie, tolerance=tolerance)
         joined = _joined(row.row, None if chosen is None else chosen.row, right_width, how, passes)
         if joined is not None:
             counts[row_identity(joined)] = counts.get(row_identity(joined), 0) + 1
