@@ -32,6 +32,8 @@ QUERIES = [
     "SELECT id FROM o WHERE total >= (SELECT max(i.total) FROM o i WHERE i.customer = o.customer AND i.qty > 0)",
     "SELECT id, (SELECT name FROM c WHERE c.id = o.customer) AS name FROM o",
     "SELECT o.id, total - (SELECT min(total) FROM o) AS above FROM o JOIN c ON o.customer = c.id WHERE qty > 0",
+    "SELECT o.id FROM o SEMI JOIN c ON o.customer = c.id",
+    "SELECT o.id FROM o ANTI JOIN c ON o.customer = c.id AND qty > 0",
     "SELECT customer FROM o EXCEPT SELECT id FROM c",
     "SELECT customer FROM o INTERSECT SELECT id FROM c",
     "SELECT customer, qty, sum(total) AS s FROM o GROUP BY GROUPING SETS ((customer), (qty), ())",

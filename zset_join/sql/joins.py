@@ -100,11 +100,10 @@ class JoinPlanner:
         for step in steps:
             view, conjuncts = self._joined(view, joined, step, conjuncts, scope)
             joined.append(step.item)
-        scope.items = [
-            item
-            for item in scope.items
-            if not any(step.item is item and step.how in {"left_semi", "left_anti"} for step in steps)
-        ]
+        unseen = [step.item for step in steps if step.how in {"left_semi", "left_anti"}]
+        first.reads = first.reads.union(*(item.reads for item in unseen))
+        first.is_bounded = first.is_bounded and all(item.is_bounded for item in unseen)
+        scope.items = [item for item in scope.items if not any(item is one for one in unseen)]
         for one in subqueries:
             view = self._subquery(view, scope, one)
         return scope, view, conjuncts
