@@ -107,6 +107,10 @@ class _Writer:
             node = node.inputs[0]
         if isinstance(node, Operate) and isinstance(node.request, LatestRequest):
             return self.source(node.inputs[0], name)
+        if isinstance(node, Operate) and isinstance(node.request, CurrentVersionsRequest):
+            current, below = node.request, node.inputs[0]
+            if current.delete_column is None and below.relation.primary_key == current.key:
+                return self.source(below, name)
         if isinstance(node, Read):
             return f"{_quoted(node.source.name)} AS {_quoted(name)}"
         return f"({self.select(node)}) AS {_quoted(name)}"
