@@ -188,22 +188,10 @@ class _Writer:
         if request.snapshot != "current":
             raise _unwritten(f'a join by processing time with snapshot="{request.snapshot}"')
         left, right = node.inputs
-        names: list[tuple[SelectStep, Apply]] = []
-        held = right
-        while isinstance(held, Apply) and isinstance(held.step, SelectStep):
-            names.insert(0, (held.step, held))
-            held = held.child
-        if isinstance(held, Operate) and isinstance(held.request, CurrentVersionsRequest):
-            # Of versions such a join takes the current ones by itself; what only gives them other names stands behind.
-            current, (versions,) = held.request, held.inputs
+        if isinstance(right, Operate) and isinstance(right.request, CurrentVersionsRequest):
+            # Of versions such a join takes the current ones by itself.
+            current, (versions,) = right.request, right.inputs
             front, table = self._versions(node, versions, current.key, current.delete_column)
-            if names:
-                is_plain = current.delete_column is None and versions.relation.primary_key == current.key
-                text = self.select(versions) if is_plain else self._latest_version(versions, current.key, current.delete_column)
-                for step, one in names:
-                    shown = (f"{_row(tree, one.child.relation.schema)} AS {_quoted(name)}" for name, tree in step.columns)
-                    text = f"SELECT {', '.join(shown)} FROM ({text}) AS `rows`"
-                front, table = self._in_front(node, text)
         else:
             front, table = self._table(node, right)
         aliases = _two(request.names or (left.relation.name, right.relation.name))
