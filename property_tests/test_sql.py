@@ -73,10 +73,10 @@ def queries(draw: Any) -> str:
     where = ""
     sides = "l"
     if kind in {"join", "nested"}:
-        how = draw(st.sampled_from(["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"]))
+        how = draw(st.sampled_from(["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "SEMI JOIN", "ANTI JOIN"]))
         equal = draw(st.sampled_from(["l.k = r.rk", "l.k = r.rk AND l.v = r.w", "l.k + 1 = r.rk", "l.s = r.u"]))
         more = f" AND {predicate(draw, 'lr')}" if draw(st.booleans()) else ""
-        source, sides = f"lefts l {how} rights r ON {equal}{more}", "lr"
+        source, sides = f"lefts l {how} rights r ON {equal}{more}", "l" if how in {"SEMI JOIN", "ANTI JOIN"} else "lr"
     elif kind == "comma":
         source, sides, where = "lefts l, rights r", "lr", "l.k = r.rk"
     else:
