@@ -17,6 +17,7 @@ ends when all files are read. Orders are routed, the other streams are not.
 | `lookups` | orders LEFT JOIN a table of PostgreSQL, that LEFT JOIN hashes of Redis, misses of both parked |
 | `temporal` | orders LEFT JOIN the rates of their times, once the watermark has passed them |
 | `eager` | the same at once, and corrected |
+| `shared` | orders of two currencies, each with its rate as in `temporal`, from one copy of the rates |
 
 With `--rescale` it gives the checkpoint of such a query another number of buckets, and ends. On its standard output it says
 JSON lines: `ready`, the progress of every epoch, and at last whether the changelog equals Spark's own batch query over the
@@ -55,14 +56,25 @@ if TYPE_CHECKING:
     from zset_join.spark import ChangeStream, View
     from zset_join.spark.worker.parts import PartWriter
 
-__all__ = ["KILLED_ATTEMPTS", "TABLE_KEYS", "VIEWS", "main", "note_attempt", "region_of", "spark_home", "streams_of"]
+__all__ = [
+    "CURRENCIES",
+    "KILLED_ATTEMPTS",
+    "TABLE_KEYS",
+    "VIEWS",
+    "main",
+    "note_attempt",
+    "region_of",
+    "spark_home",
+    "streams_of",
+]
 
 TABLE_KEYS = {"orders": "order_id", "customers": "customer_id", "regions": "region"}
 """Stream to the key of its table."""
 KILLED_ATTEMPTS = 2
-VIEWS = ("join", "groups", "chain", "hybrid", "hybrid-duckdb", "lookup", "lookups", "temporal", "eager")
+VIEWS = ("join", "groups", "chain", "hybrid", "hybrid-duckdb", "lookup", "lookups", "temporal", "eager", "shared")
 _HYBRID = {"default_hash_join": "hybrid", "default_hash_table": "hybrid", "max_hot_keys": 8}  # 2 per bucket of both stages
-_LOOKUPS, _TIMED = ("lookup", "lookups"), ("temporal", "eager")
+CURRENCIES = 12
+_LOOKUPS, _TIMED = ("lookup", "lookups"), ("temporal", "eager", "shared")
 _REGIONS_OF_CUSTOMERS = 8
 _CLUSTER = "local-cluster"
 _SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -272,10 +284,18 @@ def _priced(spark: SparkSession, place: Path, view: str) -> View:
     """Return orders, each with the rate of its time; late ones are put aside."""
     from zset_join.spark import appends
 
-    orders = appends(_rows(spark, place, "orders"), name="orders", watermark=("t", 0))
+    rows = _rows(spark, place, "orders")
+    rows = rows.withColumn("paid_in", rows["id"] % CURRENCIES) if view == "shared" else rows
+    orders = appends(rows, name="orders", watermark=("t", 0))
     rates = appends(_rows(spark, place, "rates"), name="rates", watermark=("at", 0))
     options: dict[str, Any] = {"emit": "eager", "keep_probe_for": 100} if view == "eager" else {"emit": "on_watermark"}
     newest = rates.dedup("currency", order_by="at desc")
+    if view == "shared":
+        again = rates.alias("again").dedup("currency", order_by="at desc")
+        options |= {"how": "left", "delete_column": "gone"}
+        sold = orders.temporal_join(newest, on="currency", **options)
+        paid = orders.alias("paid").temporal_join(again, on=[("paid_in", "currency")], **options)
+        return sold.select("id", "t", "at", "rate").union(paid.select("id", "t", "at", "rate"))
     return orders.temporal_join(newest, on="currency", how="left", delete_column="gone", **options).drop("gone")
 
 
