@@ -36,7 +36,7 @@ from zset_join.spark import appends, local_session
 from zset_join.sql import connect
 from zset_join.zset import ZSet
 
-__all__ = ["main"]
+__all__ = ["cpu_seconds", "main"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _TABLES = ("person", "auction", "bid")

@@ -2,10 +2,15 @@
 
 Orders (append, 95 %) meet rates (new versions, 5 %) of 100 k keys x 20 versions and 1 M keys x 3, in epochs of 1 k, 10 k and
 100 k changes; INNER. Contestants of the same run: dict of sorted lists with bisect; DuckDB's ASOF JOIN over the versions of
-the touched keys; polars' join_asof over the same. Of this library: `on_watermark`, `once`, `eager`, and the as-of join.
+the touched keys; polars' join_asof over the same. Of this library: `on_watermark`, `once`, `eager`, the as-of join, and the
+join by processing time, whose right side has the newest version of each key alone.
 
     python -m benchmarks.temporal            # all
     python -m benchmarks.temporal --keys 100000 --versions 20 --changes 1000 10000
+    python -m benchmarks.temporal --state    # what a change costs with 1 M and 20 M versions, and how versions are freed; 3 GB
+
+`--state`: epochs of 10 k changes, by turns beside 50 k keys x 20 and 1 M keys x 20 versions. Then a watermark passes 1.9 M
+versions at once: wall time of the epochs that free them, beside the same epochs when there was nothing to free.
 
 Figures: changes per CPU second, the median of the epochs (at least five, after one to warm up), rows in and out as Arrow. The
 answers of the contestants are compared by number of rows. Everything comes from seed 7.
@@ -25,6 +30,7 @@ import pyarrow as pa
 from benchmarks.machine import describe_machine
 from zset_join import Relation, Tick, ZSet
 from zset_join.operators.as_of_join import AsOfJoin, AsOfOptions
+from zset_join.operators.process_time_join import ProcessTimeJoin
 from zset_join.operators.temporal_join import TemporalJoin, TemporalOptions
 
 SEED = 7
@@ -33,6 +39,8 @@ ORDER_COLUMNS = pa.schema({"id": pa.int64(), "k": pa.int64(), "t": pa.int64()})
 RATE_COLUMNS = pa.schema({"k": pa.int64(), "at": pa.int64(), "rate": pa.float64()})
 ORDERS = Relation(name="orders", schema=ORDER_COLUMNS, join_key=("k",), event_time="t", watermark_delay=0)
 RATES = Relation(name="rates", schema=RATE_COLUMNS, join_key=("k",), primary_key=("k",), event_time="at", watermark_delay=0)
+NEWEST = Relation(name="rates", schema=RATE_COLUMNS, join_key=("k",), primary_key=("k",), mode="upsert")
+KEPT_CHANGES, KEPT_EPOCHS, ROUNDS = 10_000, 60, 3
 
 Epoch = tuple[pa.RecordBatch, pa.RecordBatch, int]
 Contestant = Callable[[Epoch], int]
@@ -84,6 +92,10 @@ class Engine:
 
     def resident_bytes(self) -> int:
         return int(self._join.resident_bytes())
+
+    def versions(self) -> int:
+        """Return how many versions are kept."""
+        return int(self._join.statistics()["right_rows"])
 
 
 def by_dict(versions: pa.RecordBatch) -> Contestant:
@@ -159,6 +171,7 @@ def contestants(versions: pa.RecordBatch, watermark: int) -> Iterator[tuple[str,
     yield "zset_join eager", lambda: temporal("eager", watermark)
     as_of = AsOfOptions(left_time="t", right_time="at")
     yield "zset_join as-of", lambda: Engine(AsOfJoin(ORDERS, RATES, as_of), versions, None)
+    yield "zset_join process time", lambda: Engine(ProcessTimeJoin(ORDERS, NEWEST), versions, None)
     yield "dict + bisect", lambda: by_dict(versions)
     yield "DuckDB ASOF JOIN", lambda: by_duckdb(versions)
     yield "polars join_asof", lambda: by_polars(versions)
@@ -174,30 +187,71 @@ def measure(step: Contestant, work: list[Epoch], changes: int) -> tuple[float, i
     return changes / float(np.median(seconds[1:])), rows
 
 
+def measure_state() -> None:
+    """Print what a change costs with few and many versions, and what freeing costs."""
+    figures: dict[int, list[float]] = {50_000: [], 1_000_000: []}
+    engines = {}
+    for keys in figures:
+        rows = loaded(keys, 20)
+        engines[keys] = Engine(TemporalJoin(ORDERS, RATES, TemporalOptions(emit="once")), rows, -1)
+        print(f"{keys} keys x 20 versions: {engines[keys].versions()} kept", flush=True)
+    for _ in range(ROUNDS):
+        for keys, step in engines.items():
+            work = [(orders, rates, -1) for orders, rates, _ in epochs(keys, 20, KEPT_CHANGES, 10)]
+            figures[keys].append(measure(step, work, KEPT_CHANGES)[0])
+    few, many = (float(np.median(figures[keys])) for keys in figures)
+    speeds = f"{few / 1000:.0f}k with 1 M versions, {many / 1000:.0f}k with 20 M"
+    print(f"once, changes per CPU second: {speeds}: {few / many:.2f} times the cost")
+    engines.clear()
+
+    versions = loaded(100_000, 20)
+    quiet, busy = (_epoch_seconds(versions, watermark) for watermark in (20_000, -1))
+    for name, (seconds, kept) in {"nothing to free": quiet, "1.9 M versions to free": busy}.items():
+        p50, p99 = np.percentile(seconds, [50, 99]) * 1000
+        times = f"p50 {p50:.2f} ms, p99 {p99:.2f} ms, {p99 / p50:.1f} times; {sum(seconds):.2f} s in all"
+        print(f"{name}: {times}; versions kept {kept}")
+    print(f"freeing: {sum(busy[0]) - sum(quiet[0]):.2f} s more")
+
+
+def _epoch_seconds(versions: pa.RecordBatch, watermark: int) -> tuple[list[float], str]:
+    step = Engine(TemporalJoin(ORDERS, RATES, TemporalOptions(emit="on_watermark")), versions, watermark)
+    kept, seconds = f"{step.versions()} before", []
+    for number, epoch in enumerate(epochs(100_000, 20, KEPT_CHANGES, KEPT_EPOCHS)):
+        begun = time.perf_counter()
+        step(epoch)
+        seconds.append(time.perf_counter() - begun)
+        kept += f", {step.versions()} after epoch {number}" if number in {0, 9, KEPT_EPOCHS - 1} else ""
+    return seconds, kept
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=0)
     parser.add_argument("--versions", type=int, default=0)
     parser.add_argument("--changes", type=int, nargs="*", default=[1_000, 10_000, 100_000])
     parser.add_argument("--only", default="")
-    told = parser.parse_args()
+    parser.add_argument("--state", action="store_true")
+    options = parser.parse_args()
     print(describe_machine())
-    sizes = [(told.keys, told.versions)] if told.keys else [(100_000, 20), (1_000_000, 3)]
+    if options.state:
+        measure_state()
+        return
+    sizes = [(options.keys, options.versions)] if options.keys else [(100_000, 20), (1_000_000, 3)]
     for keys, versions in sizes:
         rows = loaded(keys, versions)
-        print(f"\n{keys} keys x {versions} versions: changes per CPU second at {told.changes} per epoch")
+        print(f"\n{keys} keys x {versions} versions: changes per CPU second at {options.changes} per epoch")
         for name, make in contestants(rows, versions * 1000):
-            if told.only not in name:
+            if options.only not in name:
                 continue
             figures = []
-            for changes in told.changes:
+            for changes in options.changes:
                 step = make()
                 count = max(6, min(60, 100_000 // changes))
                 speed, answered = measure(step, list(epochs(keys, versions, changes, count)), changes)
                 figures.append(f"{speed / 1000:9.0f}k")
-                if isinstance(step, Engine) and changes == told.changes[-1]:
+                if isinstance(step, Engine) and changes == options.changes[-1]:
                     figures.append(f"  {answered} rows, {step.resident_bytes() / (keys * versions):.0f} bytes per version")
-                elif changes == told.changes[-1]:
+                elif changes == options.changes[-1]:
                     figures.append(f"  {answered} rows")
             print(f"  {name:24}", " ".join(figures), flush=True)
 
