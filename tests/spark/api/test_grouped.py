@@ -425,8 +425,8 @@ def test_two_functions_of_python_with_one_name_are_two_arguments(joined: JoinedS
 
     view = joined.agg(ZF.sum(twice("order_id")).alias("a"), ZF.sum(thrice("order_id")).alias("b"), ZF.max(twice("order_id")))
 
-    (step,) = (step for step in view.plan.steps if hasattr(step, "stage"))
-    assert [call.columns for call in step.stage.calls] == [("__a0",), ("__a1",), ("__a0",)]
+    (stage,) = (step.stage for step in view.plan.steps if step.stage is not None)
+    assert [call.columns for call in stage.calls] == [("__a0",), ("__a1",), ("__a0",)]
 
 
 def test_group_by_takes_columns_only(joined: JoinedStream) -> None:

@@ -362,7 +362,7 @@ class JoinStreamWriter:
         """Check everything; return what runs the epochs, the rows it will be given, and the checkpoint's place."""
         options = QueryOptions.from_options(self._query_options)
         checkpoint_folder(options.checkpoint_location)
-        plan = _as_stored(self._plan, options.checkpoint_location)
+        plan = self._plan
         limited_join(plan.planned_stages, options.buffer_limit)
         if not self._outputs:
             raise OptionError(
@@ -378,6 +378,7 @@ class JoinStreamWriter:
         check_session(session)
         if makes_place:
             _make_place(options.checkpoint_location)
+        plan = _as_stored(plan, options.checkpoint_location)
         stored = stored_buckets(options.checkpoint_location)
         buckets = options.buckets or stored or session.sparkContext.defaultParallelism
         tagged = tag(plan.planned_stages, buckets)
