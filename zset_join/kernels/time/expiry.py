@@ -30,6 +30,7 @@ from zset_join.kernels.values.columns import FLAGS
 
 __all__ = ["expire", "forget_deletes", "schedule"]
 
+_AT_ONCE = 512
 _AHEAD = 8
 
 
@@ -75,12 +76,13 @@ def expire(
     length: int,
     horizon: int,
     most: int,
+    most_rows: int,
     forget_time: int,
     dues: Any,
     touched: Any,
     forgetting: Any,
 ) -> tuple[int, int, int, int]:
-    """Free what is past in runs that are due, those of at most `most` keys.
+    """Free what is past in runs that are due, those of at most `most` keys; no more of them once `most_rows` are freed.
 
     Versions go when there is a newer one at or before the horizon; a DELETE that is the newest is to be forgotten at
     `forget_time`, which its key then says `forget_at` bytes in.
@@ -89,47 +91,51 @@ def expire(
         The length of the heap, how many rows were freed, how many keys were touched, and how many DELETEs are to be forgotten.
     """
     freed, count, forgets, popped = 0, 0, 0, 0
-    while (
-        length > 0 and popped < most and load_u64(heap) <= horizon
-    ):  # out of the heap first, so that keys can be fetched ahead
-        dues[popped], touched[popped] = load_u64(heap), load_u64(heap + 8)
-        length = pop_first(heap, length)
-        popped += 1
-    for place in range(popped):
-        if place + 3 * _AHEAD < popped:
-            ahead = key_address(keys, touched[place + 3 * _AHEAD])
-            prefetch(ahead)
-            prefetch(ahead + 63)
-        if place + 2 * _AHEAD < popped:
-            prefetch(run_base(keys, key_address(keys, touched[place + 2 * _AHEAD]), at))
-        if place + _AHEAD < popped:
-            ahead = key_address(keys, touched[place + _AHEAD])
-            if run_length(ahead, at) > 0:
-                prefetch(row_address(side, load_u64(run_base(keys, ahead, at) + 8)))
-        due, number = dues[place], touched[place]
-        key = key_address(keys, number)
-        if load_u8(key + FLAGS) == 0 or load_u64(key + at + RUN_DUE) != due:
-            continue
-        store_u64(key + at + RUN_DUE, NEVER)
-        base = run_base(keys, key, at)
-        past = entries_until(base, run_length(key, at), horizon)
-        leaving = past - 1 if keeps_newest else past
-        if leaving > 0:
-            free_entries(keys, key, at, side, variables, 0, leaving)
-            freed += leaving
-            if keeps_newest:
-                store_u64(key + forget_at, 0)
-        if keeps_newest and past > 0 and load_u64(key + forget_at) == 0 and forget_time != NEVER:
-            if load_u8(row_address(side, load_u64(base + 8)) + FLAGS) & FLAG_DELETE:
-                store_u64(key + forget_at, forget_time)
-                forgetting[forgets] = number
-                forgets += 1
-        touched[count] = number
-        count += 1
-        due = _due_of(keys, key, at, side, keeps_newest, horizon)
-        if due != NEVER:
-            store_u64(key + at + RUN_DUE, due)
-            length = push_due(heap, length, due, number)
+    while freed < most_rows and popped < most:
+        begin, until = popped, min(popped + _AT_ONCE, most)
+        while (
+            length > 0 and popped < until and load_u64(heap) <= horizon
+        ):  # out of the heap first, so that keys can be fetched ahead
+            dues[popped], touched[popped] = load_u64(heap), load_u64(heap + 8)
+            length = pop_first(heap, length)
+            popped += 1
+        if popped == begin:
+            break
+        for place in range(begin, popped):
+            if place + 3 * _AHEAD < popped:
+                ahead = key_address(keys, touched[place + 3 * _AHEAD])
+                prefetch(ahead)
+                prefetch(ahead + 63)
+            if place + 2 * _AHEAD < popped:
+                prefetch(run_base(keys, key_address(keys, touched[place + 2 * _AHEAD]), at))
+            if place + _AHEAD < popped:
+                ahead = key_address(keys, touched[place + _AHEAD])
+                if run_length(ahead, at) > 0:
+                    prefetch(row_address(side, load_u64(run_base(keys, ahead, at) + 8)))
+            due, number = dues[place], touched[place]
+            key = key_address(keys, number)
+            if load_u8(key + FLAGS) == 0 or load_u64(key + at + RUN_DUE) != due:
+                continue
+            store_u64(key + at + RUN_DUE, NEVER)
+            base = run_base(keys, key, at)
+            past = entries_until(base, run_length(key, at), horizon)
+            leaving = past - 1 if keeps_newest else past
+            if leaving > 0:
+                free_entries(keys, key, at, side, variables, 0, leaving)
+                freed += leaving
+                if keeps_newest:
+                    store_u64(key + forget_at, 0)
+            if keeps_newest and past > 0 and load_u64(key + forget_at) == 0 and forget_time != NEVER:
+                if load_u8(row_address(side, load_u64(base + 8)) + FLAGS) & FLAG_DELETE:
+                    store_u64(key + forget_at, forget_time)
+                    forgetting[forgets] = number
+                    forgets += 1
+            touched[count] = number
+            count += 1
+            due = _due_of(keys, key, at, side, keeps_newest, horizon)
+            if due != NEVER:
+                store_u64(key + at + RUN_DUE, due)
+                length = push_due(heap, length, due, number)
     return length, freed, count, forgets
 
 

@@ -17,7 +17,7 @@ from zset_join.state.time.versioned_rows import VersionedRows
 __all__ = ["ExpiringRuns"]
 
 _Words = npt.NDArray[np.int64]
-_LEAST_KEYS = 4096
+_LEAST_KEYS, _LEAST_ROWS = 4096, 8192
 
 
 class ExpiringRuns:
@@ -79,6 +79,7 @@ class ExpiringRuns:
             self._due.length,
             past,
             most,
+            max(_LEAST_ROWS, 4 * changes),
             forget_time,
             dues,
             keys,
