@@ -18,6 +18,7 @@ __all__ = ["KafkaBroker"]
 
 _ARTIFACTS = ("org.apache.kafka:kafka_2.13:4.4.0", "org.slf4j:slf4j-simple:1.7.36")
 _STARTS_WITHIN_SECONDS = 180.0
+_STARTS = 3
 _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
@@ -58,7 +59,7 @@ class KafkaBroker:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> Self:
-        """Start, and wait until it answers.
+        """Start, and wait until it answers; a broker that ends at once is started again, three times in all.
 
         Raises:
             RuntimeError: it does not; with the end of its log.
@@ -69,10 +70,7 @@ class KafkaBroker:
             text = _PROPERTIES.format(port=self.port, controller=self._controller, logs=self.directory / "data")
             properties.write_text(text, encoding="utf-8")
             self._java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(properties))
-        with (self.directory / "broker.log").open("ab") as log:
-            quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-            command = ["java", "-Xmx256m", quiet, "-cp", f"{self._jars}/*", "kafka.Kafka", str(properties)]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        process, starts = self._started(properties), 1
         until = time.monotonic() + _STARTS_WITHIN_SECONDS
         admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
         while True:
@@ -80,8 +78,11 @@ class KafkaBroker:
                 admin.list_topics(timeout=1.0)
                 return self
             except KafkaException as error:
-                if self._process.poll() is not None or time.monotonic() > until:
+                has_ended = process.poll() is not None
+                if (has_ended and starts == _STARTS) or time.monotonic() > until:
                     raise RuntimeError(f"the Kafka broker did not start: {error}\n{self._tail()}") from error
+                if has_ended:
+                    process, starts = self._started(properties), starts + 1
 
     def stop(self) -> None:
         """Stop as an administrator would."""
@@ -128,6 +129,13 @@ class KafkaBroker:
         """Make a topic unless it is there."""
         if name not in AdminClient({"bootstrap.servers": self.servers, "log_level": 0}).list_topics(timeout=30).topics:
             self.create_topic(name)
+
+    def _started(self, properties: Path) -> subprocess.Popen[bytes]:
+        with (self.directory / "broker.log").open("ab") as log:
+            quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+            command = ["java", "-Xmx256m", quiet, "-cp", f"{self._jars}/*", "kafka.Kafka", str(properties)]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        return self._process
 
     def _java(self, *arguments: str) -> None:
         command = ["java", "-cp", f"{self._jars}/*", *arguments]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -29,10 +30,11 @@ _SETTINGS = ("wal_level=logical", "max_wal_senders=8", "max_replication_slots=8"
 class PostgresServer:
     """Run a server over a data directory; its databases stay there when it is stopped and started again.
 
-    The server refuses to run as root, so root starts it as nobody.
+    The server refuses to run as root, so root starts it as nobody, over data in a directory of nobody's own. Elsewhere nobody
+    could lose the way to it: a test run that begins closes the directories of all test runs to others.
 
     Args:
-        directory: where its files and its log go.
+        directory: where its log goes, and its data unless root starts it.
         password: of the user `postgres`; None lets everybody on loopback in.
     """
 
@@ -40,6 +42,7 @@ class PostgresServer:
         self.directory = directory
         self.port = free_port()
         self._password = password
+        self._data: Path | None = None
         self._user: dict[str, Any] = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -55,9 +58,7 @@ class PostgresServer:
         Raises:
             RuntimeError: it does not; with the end of its log.
         """
-        data = self.directory / "data"
-        if not data.exists():
-            self._initialise(data)
+        data = self._data = self._initialised() if self._data is None else self._data
         command = [str(_BIN / "postgres"), "-D", str(data), "-h", "127.0.0.1", "-p", str(self.port)]
         for setting in _SETTINGS:
             command += ["-c", setting]
@@ -95,24 +96,29 @@ class PostgresServer:
             "DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "GRANT USAGE ON SCHEMA public TO PUBLIC", *statements
         )
 
-    def _initialise(self, data: Path) -> None:
+    def _initialised(self) -> Path:
+        """Return a new data directory."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        for folder in (self.directory, *self.directory.parents):
-            if folder.is_relative_to(tempfile.gettempdir()) and os.geteuid() == 0:
-                folder.chmod(folder.stat().st_mode | 0o055)  # nobody must be able to reach its data
+        home = self.directory
+        if self._user:
+            home = Path(tempfile.mkdtemp(prefix="zset_join-postgres-"))
+            weakref.finalize(self, shutil.rmtree, home, ignore_errors=True)
+        data, secret = home / "data", home / "password"
         data.mkdir()
         options: Sequence[str] = ["-A", "trust"]
         if self._password is not None:
-            (self.directory / "password").write_text(self._password, encoding="utf-8")
-            options = ["-A", "scram-sha-256", f"--pwfile={self.directory / 'password'}"]
+            secret.write_text(self._password, encoding="utf-8")
+            options = ["-A", "scram-sha-256", f"--pwfile={secret}"]
         if self._user:
-            shutil.chown(data, _NOBODY, _NOBODY)
+            for path in (home, data, *([secret] if secret.exists() else [])):
+                shutil.chown(path, _NOBODY, _NOBODY)
         command = [str(_BIN / "initdb"), "-D", str(data), "-U", "postgres", "-E", "UTF8", "--locale=C", "-N", *options]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, env=self._environment(), cwd=data, **self._user
         )
         if done.returncode:
             raise RuntimeError(f"initdb failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return data
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "LC_ALL": "C", "HOME": str(self.directory)}
