@@ -13,9 +13,10 @@ whose watermark or processing time has come that far. One without `next_due` nev
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -23,7 +24,17 @@ from zset_join.relation import Relation
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["NOTHING_DUE", "CorrectingOperator", "DurableOperator", "NextDue", "Operator", "TimedOperator", "due_of", "earliest"]
+__all__ = [
+    "NOTHING_DUE",
+    "CorrectingOperator",
+    "DurableOperator",
+    "NextDue",
+    "Operator",
+    "TimedOperator",
+    "corrections_of",
+    "due_of",
+    "earliest",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +115,21 @@ class CorrectingOperator(Protocol):
         It is known once that answer has been read.
         """
         ...
+
+
+def corrections_of(operator: Any) -> int | None:
+    """Return how many earlier answers, counted as rows, the last answer of an operator took back; None where it never does.
+
+    Cost: a look into a table; what an operator can do is asked once per class.
+    """
+    kind: Any = type(operator)
+    corrections: int | None = operator.corrections() if _corrects(kind) else None
+    return corrections
+
+
+@functools.cache
+def _corrects(kind: type) -> bool:
+    return issubclass(kind, CorrectingOperator)
 
 
 class DurableOperator(Operator, Protocol):

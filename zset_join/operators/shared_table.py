@@ -18,7 +18,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from zset_join.protocol import CorrectingOperator, DurableOperator, NextDue, due_of, earliest
+from zset_join.protocol import DurableOperator, NextDue, corrections_of, due_of, earliest
 from zset_join.relation import Relation
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import no_rejections
@@ -99,7 +99,7 @@ class TableReader:
 
     def corrections(self) -> int | None:
         """Return how many earlier answers the last one took back because a row of the table came, changed or went."""
-        return self._join.corrections() if isinstance(self._join, CorrectingOperator) else None
+        return corrections_of(self._join)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         """Take note that the table has folded an epoch in: answers that were asked for are outdated."""

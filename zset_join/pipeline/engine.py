@@ -19,7 +19,7 @@ from zset_join.pipeline.feeding import Feeding
 from zset_join.pipeline.stage_states import StageStates
 from zset_join.pipeline.watermarks import KnownTimes, Watermarks
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.protocol import CorrectingOperator
+from zset_join.protocol import corrections_of
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -114,7 +114,7 @@ class Engine:
             answer = self._gathered(number, list(operator.answer(tick, fed)))
             if answer is not None:
                 known[number] = answer
-            corrected = operator.corrections() if isinstance(operator, CorrectingOperator) else None
+            corrected = corrections_of(operator)
             if corrected is not None:
                 corrections[self.plan.nodes[number].name] = corrected
             if self._quarantines:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -27,11 +26,10 @@ from zset_join.plan.query_plan import PlanSource
 from zset_join.row_conversion import take_rows
 from zset_join.shown_values import shown_key, shown_value
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
+from zset_join.state.time.event_time import EventTime
 from zset_join.zset import ZSet
 
 __all__ = ["FarTimes"]
-
-_UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class FarTimes:
@@ -43,6 +41,9 @@ class FarTimes:
 
     def __init__(self, sources: Mapping[str, PlanSource]) -> None:
         self._sources = {name: source for name, source in sources.items() if source.max_watermark_jump is not None}
+        self._times = {
+            name: EventTime([source.relation], [str(source.relation.event_time)]) for name, source in self._sources.items()
+        }
 
     def part(self, name: str, delta: ZSet, known: KnownTimes) -> tuple[ZSet, RejectedRows | None]:
         """Return the rows of a source that may be taken, and those that may not.
@@ -55,9 +56,9 @@ class FarTimes:
         source, limit = self._sources.get(name), self._limit(name, known)
         if source is None or limit is None or not len(delta):
             return delta, None
-        column = delta.rows.column(str(source.relation.event_time))
-        is_far = _is_beyond(column, limit)
-        if not is_far.any():
+        time = self._times[name]
+        words, last = time.words(delta.rows, 0)[0], time.of_watermark(limit)
+        if last is None or not (is_far := words > last).any():
             return delta, None
         bad, good = np.flatnonzero(is_far), np.flatnonzero(~is_far)
         refused = ZSet(take_rows(delta.rows, bad), np.ascontiguousarray(delta.weights[bad]))
@@ -99,22 +100,6 @@ class FarTimes:
         if source is None or source.max_watermark_jump is None or before is None or before.watermark_us is None:
             return None
         return before.watermark_us + source.max_watermark_jump
-
-
-def _is_beyond(column: pa.Array, limit: int) -> npt.NDArray[np.bool_]:
-    """Say which times are larger than a limit in microseconds, or in the unit of integers; NULL is not."""
-    kind, is_known = column.type, column.is_valid().to_numpy(zero_copy_only=False)
-    if pt.is_integer(kind):
-        values, most = column.fill_null(0).to_numpy(zero_copy_only=False), limit
-    else:
-        # Compared in the unit of the column: a time that is far enough ahead has no microseconds in 64 bits.
-        unit = kind.unit if pt.is_timestamp(kind) else "s"
-        times = column if pt.is_timestamp(kind) else column.cast(pa.timestamp("s"))
-        values = times.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-        per_second = _UNITS_PER_SECOND[unit]
-        most = limit * 1_000 + 999 if unit == "ns" else limit // (1_000_000 // per_second)
-    largest = int(np.iinfo(values.dtype).max)
-    return is_known & (values > most) if most < largest else np.zeros(len(column), np.bool_)
 
 
 def _reason(source: PlanSource, column: pa.Array, row: int, limit: int) -> str:

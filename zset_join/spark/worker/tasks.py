@@ -28,7 +28,7 @@ from pyspark import TaskContext
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.errors import ZsetJoinError
-from zset_join.protocol import CorrectingOperator, DurableOperator, TimedOperator
+from zset_join.protocol import DurableOperator, TimedOperator, corrections_of
 from zset_join.spark.rows.layout import GLOBAL_BUCKET, Arrivals, SlotLayout
 from zset_join.spark.worker.buffered_bytes import AppendBuffer, note_of_buffer
 from zset_join.spark.worker.deliveries import Delivery
@@ -122,7 +122,7 @@ class StageTask:
         chunks = merged((_project(chunk, output) for chunk in operator.answer(tick, inputs)), self.options.chunk_rows)
         yield from self.delivery.deliver(chunks, receipt)
         receipt.fan_out = self._fan_out(operator)
-        receipt.corrections = operator.corrections() if isinstance(operator, CorrectingOperator) else None
+        receipt.corrections = corrections_of(operator)
         receipt.seconds["answer"] = time.perf_counter() - started
 
     def _is_due(self, operator: DurableOperator, receipt: TaskReceipt) -> bool:
