@@ -138,12 +138,14 @@ class NamedView:
         query: what it stands for.
         sql: its text.
         is_materialized: it is kept, not only named.
+        columns: the names its declaration gives the columns; empty: those of the query.
     """
 
     name: str
     query: BoundQuery
     sql: str
     is_materialized: bool = False
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from zset_join.sql.outside import OUTSIDE_CONNECTORS, outside_source
 from zset_join.sql.places import Place, SqlWarning, near
 from zset_join.sql.types import type_named
 
-__all__ = ["Reader", "encoding", "read_table"]
+__all__ = ["Model", "Reader", "encoding", "read_table"]
 
 _CHANGELOG_FORMATS = frozenset({"canal-json", "debezium-avro-confluent", "debezium-json", "maxwell-json", "upsert-json"})
 _ENCODINGS = {"PLAIN": "json", "APPEND": "json", "UPSERT": "upsert-json", "DEBEZIUM": "debezium-json",
@@ -42,6 +42,8 @@ _INTERVALS = {
     "MICROSECOND": 1, "MILLISECOND": 1000, "SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6, "DAY": 86400 * 10**6,
     "US": 1, "MS": 1000, "S": 10**6, "M": 60 * 10**6, "H": 3600 * 10**6, "D": 86400 * 10**6,
 }  # fmt: skip
+_LAYOUTS = frozenset({"DISTRIBUTED", "DISTRIBUTED BY", "PARTITIONED", "PARTITIONED BY"})
+_ENDS_OF_LAYOUT = frozenset({"COMMENT", "FORMAT", "LIKE", "PRIMARY KEY", "SETTINGS", "WITH"})
 _TP_TIME = "_tp_time"
 TP_DELTA = "_tp_delta"
 
@@ -179,12 +181,36 @@ class _Declared:
     watermark: tuple[str, int] | None = None
 
 
-def read_table(reader: Reader, word: str) -> tuple[Table, bool]:
+@dataclass(frozen=True)
+class Model:
+    """What comes along of the table that a declaration is LIKE.
+
+    Args:
+        columns: its columns; they stand first.
+        primary_key: its key.
+        watermark: its watermark.
+        options: those of WITH.
+        settings: those of SETTINGS.
+        is_append_only: its rows are only ever added.
+        end: the token behind the LIKE clause.
+    """
+
+    columns: tuple[ColumnDefinition, ...]
+    primary_key: tuple[str, ...]
+    watermark: tuple[str, int] | None
+    options: dict[str, str]
+    settings: dict[str, str]
+    is_append_only: bool
+    end: int
+
+
+def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tuple[Table, bool]:
     """Read a declaration from behind its first words on.
 
     Args:
         reader: stands at the name.
         word: TABLE, STREAM, MUTABLE STREAM, SOURCE or SINK.
+        model: what comes along of the table it is LIKE.
 
     Returns:
         The table, and whether one of its name may be there already.
@@ -195,22 +221,27 @@ def read_table(reader: Reader, word: str) -> tuple[Table, bool]:
     may_exist = reader.has("IF", "NOT", "EXISTS")
     place = reader.statement.place(reader.index)
     name = reader.name("the name of the table")
-    declared = _Declared([])
+    declared = _Declared([]) if model is None else _Declared([*model.columns], model.primary_key, model.watermark)
     if reader.has("("):
         _elements(reader, declared)
-    options: dict[str, str] = {}
-    settings: dict[str, str] = {}
-    is_append_only = False
+        _replace_copied(declared, 0 if model is None else len(model.columns))
+    options: dict[str, str] = {} if model is None else model.options
+    settings: dict[str, str] = {} if model is None else model.settings
+    is_append_only = model is not None and model.is_append_only and bool(model.primary_key)
     while not reader.is_done:
         if reader.has("PRIMARY", "KEY"):
             declared.primary_key = reader.names() if reader.word == "(" else (reader.name("a column"),)
             reader.has("NOT", "ENFORCED")
         elif reader.has("WITH"):
             reader.expect("(")
-            options = reader.options()
+            options = {**options, **reader.options()}
             reader.expect(")")
         elif reader.has("SETTINGS"):
-            settings = reader.options()
+            settings = {**settings, **reader.options()}
+        elif model is not None and reader.word == "LIKE":
+            reader.index = model.end
+        elif reader.word in _LAYOUTS:
+            _layout(reader, options)
         elif reader.word == "FORMAT":
             options |= encoding(reader)
         elif reader.has("APPEND", "ONLY"):
@@ -254,6 +285,45 @@ def read_table(reader: Reader, word: str) -> tuple[Table, bool]:
     return table, may_exist
 
 
+def _replace_copied(declared: _Declared, copied: int) -> None:
+    """Let computed columns and metadata that are declared anew stand in the place of those that came along."""
+    anew = {column.name for column in declared.columns[copied:]}
+    kept = [one for one in declared.columns[:copied] if one.name not in anew or (one.is_given and one.metadata is None)]
+    declared.columns[:copied] = kept
+
+
+def _layout(reader: Reader, options: dict[str, str]) -> None:
+    """Take PARTITIONED BY and DISTRIBUTED BY: rows are laid out by the plan.
+
+    Raises:
+        SqlError: the partitions of a table of files, whose values would be in the names of directories.
+    """
+    at = reader.statement.place(reader.index)
+    word = reader.word.split()[0]
+    while not reader.is_done and reader.word not in _ENDS_OF_LAYOUT:
+        if reader.has("("):
+            reader.until()
+            while reader.has(","):
+                reader.until()
+            reader.expect(")")
+        else:
+            reader.index += 1
+    if word == "PARTITIONED" and options.get("connector", "filesystem") == "filesystem" and _is_of_files(reader, options):
+        raise SqlError(
+            "PARTITIONED BY is not offered for files: values are read from files, not from the names of directories. Leave it "
+            "out, and give every directory a table of its own.",
+            code="NOT_OFFERED",
+            at=at,
+        )
+    warnings.warn(SqlWarning(f"{word} BY changes nothing here: rows are laid out by the plan."), stacklevel=7)
+
+
+def _is_of_files(reader: Reader, options: dict[str, str]) -> bool:
+    """Say whether a table is one of files; WITH may still be to come."""
+    texts = [token.text for token in reader.tokens[reader.index :]]
+    return "filesystem" in texts or options.get("connector") == "filesystem"
+
+
 def encoding(reader: Reader) -> dict[str, str]:
     """Read RisingWave's FORMAT ... ENCODE ... as a format.
 
@@ -295,6 +365,11 @@ def _schema(columns: list[ColumnDefinition]) -> pa.Schema:
 
 def _elements(reader: Reader, declared: _Declared) -> None:
     while not reader.has(")"):
+        if reader.word == "CONSTRAINT":
+            reader.index += 1
+            reader.name("the name of the constraint")
+            if reader.word.split()[:1] != ["PRIMARY"]:
+                reader.fail("expected PRIMARY KEY")
         if reader.has("PRIMARY", "KEY"):
             declared.primary_key = reader.names()
             reader.has("NOT", "ENFORCED")

@@ -32,6 +32,8 @@ MAX_CHARACTERS = 1_000_000
 MAX_TOKENS = 200_000
 MAX_DEPTH = 60
 MAX_JOINS = 64
+_STATEMENT_SET = ("EXECUTE", "STATEMENT", "SET", "BEGIN")
+_SET_BEGINS = frozenset({_STATEMENT_SET, ("EXECUTE", "STATEMENT SET", "BEGIN")})
 
 
 class _StreamParser(SparkParser):
@@ -218,6 +220,10 @@ def split(text: str, *, dialect: str) -> list[Statement]:
                 at=Place(text, token.start),
             )
         current.append(token)
+        if len(current) <= len(_STATEMENT_SET) and tuple(one.text.upper() for one in current) in _SET_BEGINS:
+            # The statements of the set follow without a semicolon between.
+            statements.append(Statement(text, tuple(current), dialect))
+            current = []
     if current:
         statements.append(Statement(text, tuple(current), dialect))
     return statements

@@ -118,7 +118,8 @@ def _created(session: StatementContext, reader: Reader) -> Message:
 
 def _view_text(entry: Any) -> str:
     word = "MATERIALIZED VIEW" if entry.is_materialized else "VIEW"
-    return f"CREATE {word} {quote_name(entry.name, 'spark')} AS {entry.sql}"
+    columns = f" ({', '.join(quote_name(one, 'spark') for one in entry.columns)})" if entry.columns else ""
+    return f"CREATE {word} {quote_name(entry.name, 'spark')}{columns} AS {entry.sql}"
 
 
 def declaration(table: Table) -> str:

@@ -16,14 +16,15 @@ import pyarrow as pa
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import PlanError, SqlError, ZsetJoinError
-from zset_join.expressions.rows import compute, value_type
+from zset_join.expressions.rows import compute, named, value_type
 from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.changing import delete, update
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.definitions import Reader, read_table
+from zset_join.sql.definitions import Model, Reader, read_table
 from zset_join.sql.dialects import Statement, parse_expression
 from zset_join.sql.indexes import create_index, drop_index
-from zset_join.sql.places import SqlWarning, near
+from zset_join.sql.like_clauses import find_like, model_of
+from zset_join.sql.places import Place, SqlWarning, near
 from zset_join.sql.query_statements import bind_query
 from zset_join.sql.results import Message, Query
 from zset_join.sql.scalars import ScalarBinder
@@ -112,7 +113,7 @@ def _create(session: StatementContext, statement: Statement) -> Message:
             copied = _like_or_as(session, reader, " ".join(words), replaces)
             if copied is not None:
                 return copied
-            table, may_exist = read_table(reader, " ".join(words))
+            table, may_exist = read_table(reader, " ".join(words), model=_model(session, reader))
             if may_exist and table.name in session.catalog.tables:
                 return Message(f"{table.name} is there already")
             _let_go(session, table.name, replaces)
@@ -148,7 +149,8 @@ def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: 
     if reader.has("LIKE"):
         model = written_table(session, reader)
         if not reader.is_done:
-            reader.fail("expected the end after LIKE")
+            reader.index = begin
+            return None
         _let_go(session, name, replaces)
         session.catalog.add(replace(model, name=name, word=word), at=at, replace=replaces)
         return Message(f"{word.lower()} {name}: like {model.name}")
@@ -168,17 +170,56 @@ def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: 
     return Message(f"{word.lower()} {name}: {', '.join(query.columns)}")
 
 
+def _model(session: StatementContext, reader: Reader) -> Model | None:
+    """Return what a declaration takes from the table it is LIKE; None where it has no LIKE."""
+    clause = find_like(reader)
+    if clause is None:
+        return None
+    return model_of(written_table(session, Reader(reader.statement, clause.name_index)), clause)
+
+
 def _create_view(session: StatementContext, reader: Reader, replaces: bool) -> Message:
     may_exist = reader.has("IF", "NOT", "EXISTS")
     at = reader.statement.place(reader.index)
     name = reader.name("the name of the view")
     if may_exist and name in session.catalog.views:
         return Message(f"{name} is there already")
-    reader.expect("AS")
+    names = _view_columns(reader)
     begin = reader.index
-    query = bind_query(session, reader.statement, begin)
-    session.catalog.add(NamedView(name, query.bound, reader.statement.sql_from(begin)), at=at, replace=replaces)
+    query = _renamed(bind_query(session, reader.statement, begin), names, at=at)
+    shown = reader.statement.sql_from(begin)
+    session.catalog.add(NamedView(name, query.bound, shown, columns=names or ()), at=at, replace=replaces)
     return Message(f"view {name}: {', '.join(query.columns)}")
+
+
+def _view_columns(reader: Reader) -> tuple[str, ...] | None:
+    """Read what stands between the name of a view and its query: `(a, b) COMMENT 'text' AS`."""
+    names = reader.names() if reader.word == "(" else None
+    if reader.has("COMMENT"):
+        reader.value()
+    reader.expect("AS")
+    return names
+
+
+def _renamed(query: Query, names: tuple[str, ...] | None, *, at: Place) -> Query:
+    """Return a query whose columns have the names that its view gives them."""
+    if names is None:
+        return query
+    if len(names) != len(query.columns) or len(set(names)) != len(names):
+        raise SqlError(
+            f"the view names {len(names)} columns ({', '.join(names)}), and its query has {len(query.columns)} "
+            f"({', '.join(query.columns)}). Name each, once.",
+            code="INSERT_COLUMNS",
+            at=at,
+        )
+    if query.bound.first_rows is not None:
+        raise SqlError(
+            "a view of a ROW_NUMBER() that nothing uses yet names its columns in the query: SELECT a AS b, ...",
+            code="NOT_OFFERED",
+            at=at,
+        )
+    view = query.bound.view.select({new: named(old) for new, old in zip(names, query.columns, strict=True)})
+    return replace(query, bound=replace(query.bound, view=view, shown=None))
 
 
 def _create_materialized_view(session: StatementContext, reader: Reader, replaces: bool) -> Message:
@@ -186,15 +227,17 @@ def _create_materialized_view(session: StatementContext, reader: Reader, replace
     at = reader.statement.place(reader.index)
     name = reader.name("the name of the view")
     table = written_table(session, reader) if reader.has("INTO") else None
-    reader.expect("AS")
+    names = _view_columns(reader)
     begin = reader.index
-    query = bind_query(session, reader.statement, begin)
+    query = _renamed(bind_query(session, reader.statement, begin), names, at=at)
     output = None
     _let_go(session, name, replaces)
     if table is not None:
         output = writer_of(session, table, fitted(query, table, None, at=at), at=at)
     session.catalog.add(
-        NamedView(name, query.bound, reader.statement.sql_from(begin), is_materialized=True), at=at, replace=replaces
+        NamedView(name, query.bound, reader.statement.sql_from(begin), is_materialized=True, columns=names or ()),
+        at=at,
+        replace=replaces,
     )
     session.start(query, name=name, output=output)
     return Message(f"materialized view {name}: {', '.join(query.columns)}")
@@ -365,9 +408,11 @@ def _reset(session: StatementContext, statement: Statement) -> Message:
     return Message(f"{name} is as it was")
 
 
-def _statement_set(_: StatementContext, statement: Statement) -> Message:
+def _statement_set(session: StatementContext, statement: Statement) -> Message | Query:
     """Take BEGIN STATEMENT SET, END and EXECUTE STATEMENT SET: every INSERT runs from where it stands anyway."""
     reader = Reader(statement, 1)
+    if reader.word == "INSERT":
+        return _insert(session, replace(statement, tokens=statement.tokens[1:]))
     for word in ("STATEMENT", "SET", "BEGIN"):
         reader.has(word)
     if not reader.is_done:
