@@ -6,6 +6,7 @@ import pytest
 
 from zset_join.errors import SqlError
 from zset_join.sql import connect
+from zset_join.sql.dialects import DIALECTS
 
 
 def test_a_statement_set_runs_the_statements_in_it() -> None:
@@ -34,3 +35,20 @@ def test_a_view_with_more_names_than_columns_is_refused() -> None:
         session.sql("CREATE TABLE t (a INT, b INT)")
         with pytest.raises(SqlError, match=r"the view names 1 columns \(x\), and its query has 2 \(a, b\)"):
             session.sql("CREATE VIEW v (x) AS SELECT a, b FROM t")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "value"),
+    [
+        *[(dialect, "'it''s'", "it's") for dialect in DIALECTS],
+        *[(dialect, r"'\d+'", r"\d+") for dialect in ("flink", "laminardb", "risingwave")],
+        *[(dialect, r"'C:\'", "C:\\") for dialect in ("flink", "laminardb", "risingwave")],
+        *[(dialect, r"'a\'b\n'", "a'b\n") for dialect in ("spark", "timeplus")],
+    ],
+)
+def test_quotes_and_backslashes_of_texts_mean_what_they_mean_in_the_system(dialect: str, text: str, value: str) -> None:
+    with connect(dialect=dialect) as session:
+        session.sql("CREATE TABLE t (a STRING)")
+        session.sql(f"INSERT INTO t (a) VALUES ({text})")
+
+        assert session.sql(f"SELECT a FROM table(t) WHERE a = {text}").table()["a"].to_pylist() == [value]

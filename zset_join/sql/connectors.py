@@ -22,8 +22,8 @@ FORMATS = ("avro", "canal-json", "csv", "debezium-avro-confluent", "debezium-jso
 """Formats that some system writes; a connector names those it takes here."""
 
 _CDC = ("canal-json", "debezium-json", "maxwell-json", "upsert-json")
+_CSV_OPTIONS = ("csv.field-delimiter", "csv.null-literal", "csv.quote-character")
 _FORMAT_OPTIONS = (
-    "csv.field-delimiter",
     "json.fail-on-missing-field",
     "json.ignore-parse-errors",
     "json.timestamp-format.standard",
@@ -76,7 +76,7 @@ CONNECTORS: dict[str, Connector] = {
     "duckdb": Connector(needs=("path",), takes=("table-name",), is_row_sink=True),
     "filesystem": Connector(
         needs=("path",),
-        takes=("format",),
+        takes=("format", *_CSV_OPTIONS),
         ignored=("sink.parallelism", "sink.rolling-policy.check-interval", "sink.rolling-policy.file-size",
                  "sink.rolling-policy.rollover-interval", "source.monitor-interval", *_FORMAT_OPTIONS),
         reads=("csv", "json", "parquet"),

@@ -79,6 +79,8 @@ class StreamSql(Spark):
             # With a zone, whatever TIMESTAMP is.
             "TIMESTAMPTZ": TokenType.TIMESTAMPLTZ,
         }
+        # As Spark does since 4.0: a quote is doubled, or has a backslash before it.
+        STRING_ESCAPES: ClassVar[list[str]] = ["'", "\\"]
         # No statement is taken as opaque text.
         COMMANDS: ClassVar[set[TokenType]] = set()
 
@@ -90,7 +92,12 @@ class SparkSql(StreamSql):
 
 
 class FlinkSql(StreamSql):
-    """Flink SQL: names in backticks."""
+    """Flink SQL: names in backticks, and texts of the standard: a quote is doubled, a backslash is one."""
+
+    class Tokenizer(StreamSql.Tokenizer):
+        """Texts of the standard; in double quotes too, as in documents of Flink's vendors."""
+
+        STRING_ESCAPES: ClassVar[list[str]] = ["'"]
 
 
 class TimeplusSql(StreamSql):
@@ -103,6 +110,8 @@ class TimeplusSql(StreamSql):
         # 5s is a span of time here, in Spark a SMALLINT.
         NUMERIC_LITERALS: ClassVar[dict[str, str]] = {}
         QUOTES: ClassVar[list[tuple[str, str] | str]] = ["'"]
+        # As in ClickHouse, both.
+        STRING_ESCAPES: ClassVar[list[str]] = ["'", "\\"]
 
 
 class RisingWaveSql(TimeplusSql):
@@ -112,10 +121,16 @@ class RisingWaveSql(TimeplusSql):
         """INT8 has eight bytes."""
 
         KEYWORDS: ClassVar[dict[str, TokenType]] = {**TimeplusSql.Tokenizer.KEYWORDS, "INT8": TokenType.BIGINT}
+        STRING_ESCAPES: ClassVar[list[str]] = ["'"]
 
 
 class LaminarSql(TimeplusSql):
     """LaminarDB: standard quotes."""
+
+    class Tokenizer(TimeplusSql.Tokenizer):
+        """Texts of the standard."""
+
+        STRING_ESCAPES: ClassVar[list[str]] = ["'"]
 
 
 DIALECTS: dict[str, type[StreamSql]] = {

@@ -15,7 +15,6 @@ with a directory goes on (`zset_join.sql.table_sources`).
 
 from __future__ import annotations
 
-import io
 import random
 from collections import deque
 from pathlib import Path
@@ -23,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
 from zset_join.changelog.formats import RecordOptions
 from zset_join.errors import BadInputError, SqlError
@@ -187,8 +185,7 @@ class KafkaFeed:
     def rows(self, records: pa.Table) -> pa.Table:
         """Return rows of plain JSON, with the metadata of their records."""
         kept = records.filter(pc.is_valid(records.column("value")))
-        texts = [value.replace(b"\n", b" ") for value in kept.column("value").to_pylist()]
-        rows = self._parsed(texts, kept)
+        rows = self._parsed(kept.column("value").to_pylist(), kept)
         columns = {name: rows.column(name) for name in self._given.names if name in rows.column_names}
         for column in self.table.columns:
             if column.metadata is not None:
@@ -196,29 +193,18 @@ class KafkaFeed:
         return pa.table(columns)
 
     def _parsed(self, texts: list[bytes], records: pa.Table) -> pa.Table:
-        options = pj.ParseOptions(explicit_schema=self._given, unexpected_field_behavior="ignore")
-        if not texts:
-            return self._given.empty_table()
+        from zset_join.sources.json_rows import read_json_rows
+
         try:
-            rows = pj.read_json(io.BytesIO(b"\n".join(texts)), parse_options=options)
-            if rows.num_rows == len(texts):
-                return rows
-        except pa.ArrowException:
-            pass
-        for place, text in enumerate(texts):
-            try:
-                fits = pj.read_json(io.BytesIO(text), parse_options=options).num_rows == 1
-            except pa.ArrowException:
-                fits = False
-            if not fits:
-                shown = text[:200].decode(errors="replace")
-                raise BadInputError(
-                    f'table "{self.table.name}": the record at offset {records.column("offset")[place]} of topic '
-                    f"{records.column('topic')[place]} is no JSON object of its columns: {shown}. Mend what writes the topic.",
-                    code="UNDECODABLE_RECORD",
-                    relation=self.table.name,
-                )
-        raise AssertionError("records that can be read one by one can be read together")
+            return read_json_rows(texts, self._given)
+        except BadInputError as error:
+            place = int(error.facts["record"])
+            raise BadInputError(
+                f'table "{self.table.name}": the record at offset {records.column("offset")[place]} of topic '
+                f"{records.column('topic')[place]} is no row of it, {error.message} Mend what writes the topic.",
+                code=error.code,
+                relation=self.table.name,
+            ) from error
 
     def _changes(self, records: pa.Table) -> ZSet:
         from zset_join.pipeline import Pipeline

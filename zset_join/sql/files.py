@@ -2,41 +2,66 @@
 
 `zset-join run` reads a path or a directory of files in the order of their names, each once; every file is one epoch. Files are
 whole when they appear: write them under a name that begins with a dot, and rename them.
-Columns go by name; those a file lacks are NULL. CSV has a header.
+Columns go by name; those a file lacks are NULL, and a file that has none of them is refused. JSON has an object a line. CSV has
+a header; as in Spark, nothing between two delimiters is NULL, and `""` is an empty text.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
-from zset_join.errors import SqlError
+from zset_join.errors import BadInputError, SqlError
 from zset_join.sql.catalog import Table
+from zset_join.sql.places import near
 
-__all__ = ["list_files", "read_file"]
+__all__ = ["csv_options", "list_files", "path_of", "read_file"]
 
 _FORMATS = ("csv", "json", "parquet")
+
+
+def path_of(table: Table) -> Path:
+    """Return the path of a table of files; `file:///data/orders` is `/data/orders`.
+
+    Raises:
+        SqlError: it is on another file system.
+    """
+    given = table.options.get("path", "")
+    if "://" not in given and not given.startswith("file:"):
+        return Path(given)
+    parts = urlsplit(given)
+    if parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
+        raise SqlError(
+            f"\"{table.name}\": '{given}' is not on this machine. Mount it, or copy it here, and give a path.",
+            code="NOT_OFFERED",
+            name=table.name,
+        )
+    return Path(unquote(parts.path))
 
 
 def list_files(table: Table) -> list[Path]:
     """Return the files of a table, in the order of their names; hidden ones, and those that begin with `_`, are none.
 
+    A directory may be empty still.
+
     Raises:
-        SqlError: there is no file, or no such format.
+        SqlError: there is nothing at the path, or no such format.
     """
-    path, form = Path(table.options.get("path", "")), table.options.get("format", "json")
+    path, form = path_of(table), table.options.get("format", "json")
     if form not in _FORMATS:
         raise SqlError(
             f'"{table.name}": files are read as {", ".join(_FORMATS)}, not as {form}.', code="UNKNOWN_FORMAT", name=table.name
         )
     listed = (one for one in path.iterdir() if one.is_file() and not one.name.startswith(("_", "."))) if path.is_dir() else ()
     files = sorted(listed) if path.is_dir() else [path]
-    if not files or not all(one.is_file() for one in files):
-        raise SqlError(f"\"{table.name}\": there is no file at {path}. Give 'path'.", code="NO_FILE", name=table.name)
+    if not all(one.is_file() for one in files):
+        raise SqlError(f"\"{table.name}\": there is no file or directory {path}. Give 'path'.", code="NO_FILE", name=table.name)
     return files
 
 
@@ -44,17 +69,107 @@ def read_file(table: Table, file: Path) -> pa.Table:
     """Return the rows of a file.
 
     Raises:
-        SqlError: it is not in the format it is said to be in.
+        SqlError: it is not in the format it is said to be in, or has no column of the table.
+        BadInputError: a line of JSON that is no row of the table.
     """
     form = table.options.get("format", "json")
     given = pa.schema([(column.name, column.type) for column in table.columns if column.is_given])
     try:
-        if form == "parquet":
-            rows = pq.read_table(file)
-        elif form == "csv":
-            rows = pc.read_csv(file, convert_options=pc.ConvertOptions(column_types=given))
-        else:
-            rows = pj.read_json(file, parse_options=pj.ParseOptions(explicit_schema=given))
+        if form == "json":
+            return _json(table, file, given)
+        rows = pq.read_table(file) if form == "parquet" else _csv(table, file, given)
     except (pa.ArrowException, OSError) as error:
         raise SqlError(f'"{table.name}": {file} cannot be read as {form}: {error}.', code="NO_FILE", name=table.name) from error
+    if not set(rows.column_names) & set(given.names) and rows.column_names:
+        raise _other_columns(table, file, rows.column_names, "; CSV begins with a line of names" if form == "csv" else "")
     return rows.select([name for name in rows.column_names if name in given.names])
+
+
+def _csv(table: Table, file: Path, given: pa.Schema) -> pa.Table:
+    if not file.stat().st_size:
+        return given.empty_table()
+    options = csv_options(table)
+    return pc.read_csv(
+        file,
+        parse_options=pc.ParseOptions(delimiter=options["sep"], quote_char=options["quote"], newlines_in_values=True),
+        convert_options=pc.ConvertOptions(
+            column_types=given,
+            null_values=sorted({"", options["nullValue"]}),
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+
+
+def csv_options(table: Table) -> dict[str, str]:
+    """Return how CSV is written, as Spark calls it: `sep`, `quote` and `nullValue`.
+
+    Raises:
+        SqlError: a delimiter or quote of another length than one.
+    """
+    return {
+        "sep": _character(table, "csv.field-delimiter", ","),
+        "quote": _character(table, "csv.quote-character", '"'),
+        "nullValue": table.options.get("csv.null-literal", ""),
+    }
+
+
+def _character(table: Table, option: str, default: str) -> str:
+    given = {"\\t": "\t", "\\u0001": "\x01"}.get(table.options.get(option, default), table.options.get(option, default))
+    if len(given) != 1:
+        raise SqlError(f"\"{table.name}\": '{option}' is one character, not '{given}'.", code="OPTION_VALUE", name=table.name)
+    return given
+
+
+def _json(table: Table, file: Path, given: pa.Schema) -> pa.Table:
+    from zset_join.sources.json_rows import read_json_rows
+
+    with pa.input_stream(str(file), compression="detect") as stream:
+        text = stream.read()
+    lines = [(number, line) for number, line in enumerate(text.split(b"\n"), 1) if line.strip()]
+    rows = _objects(text, given) if lines else given.empty_table()
+    if rows is None:
+        try:
+            rows = read_json_rows([line for _, line in lines], given)
+        except BadInputError as error:
+            number = lines[int(error.facts["record"])][0]
+            raise BadInputError(
+                f'"{table.name}": line {number} of {file} is no row of it, {error.message} Mend the file.',
+                code=error.code,
+                relation=table.name,
+                file=str(file),
+                line=number,
+            ) from error
+    if rows.num_rows and all(column.null_count == rows.num_rows for column in rows.columns):
+        names = json.loads(lines[0][1]) if _is_json(lines[0][1]) else {}
+        if names and isinstance(names, dict) and not set(names) & set(given.names):
+            raise _other_columns(table, file, list(names), "")
+    return rows
+
+
+def _objects(text: bytes, given: pa.Schema) -> pa.Table | None:
+    """Return the rows of JSON objects that need not stand in a line each; None where a value is not written as its type is."""
+    if any(pa.types.is_binary(field.type) or pa.types.is_date(field.type) for field in given):
+        return None
+    options = pj.ParseOptions(explicit_schema=given, unexpected_field_behavior="ignore")
+    try:
+        return pj.read_json(pa.BufferReader(text), parse_options=options).select(given.names)
+    except pa.ArrowException:
+        return None
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _other_columns(table: Table, file: Path, names: list[str], more: str) -> SqlError:
+    shown = ", ".join(names[:12])
+    return SqlError(
+        f'"{table.name}": {file} has none of its columns but {shown}{more}.{near(names[0], table.schema.names)}',
+        code="NO_FILE",
+        name=table.name,
+    )

@@ -51,6 +51,7 @@ from zset_join.spark.rows.watermark import within_jump
 from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.dialects import Statement
 from zset_join.sql.feeds import kafka_config, record_form, record_options, start_of
+from zset_join.sql.files import csv_options
 from zset_join.sql.in_directory import InDirectory
 from zset_join.sql.places import Place
 from zset_join.sql.results import Query, Running, sorted_rows
@@ -297,10 +298,10 @@ class SessionOnSpark(InDirectory, Session):
             rows = stored_rows(self.spark, str(self._tables.make(table)), table.schema)
             return table_stream(rows, relation, delta_column=table.delta_column)
         if table.options["connector"] == "filesystem":
-            path = table.options.get("path", "")
+            path, read_as = table.options.get("path", ""), table.options.get("format", "json")
             if "://" not in path and not Path(path).exists():
                 raise SqlError(f"\"{table.name}\": there is no file at {path}. Give 'path'.", code="NO_FILE", name=table.name)
-            rows = file_rows(self.spark, path, table.options.get("format", "json"), given)
+            rows = file_rows(self.spark, path, read_as, given, options=csv_options(table) if read_as == "csv" else None)
         else:
             form = record_form(table)
             topic, start = table.options["topic"], start_of(table, ("earliest", "latest"))

@@ -32,6 +32,7 @@ from zset_join.sinks.sink import Sink
 from zset_join.sql.catalog import Table
 from zset_join.sql.connectors import CONNECTORS
 from zset_join.sql.feeds import kafka_config
+from zset_join.sql.files import path_of
 from zset_join.zset import ZSet
 
 __all__ = ["PrintSink", "SinkWriter", "is_outside", "sink_of"]
@@ -68,7 +69,7 @@ def sink_of(table: Table, *, takes_back: bool, query_key: tuple[str, ...] = ()) 
             from zset_join.sinks.row_files import RowFilesSink
 
             form: Any = options.get("format", "json")
-            return RowFilesSink(options["path"], form, with_weights=takes_back)
+            return RowFilesSink(path_of(table), form, with_weights=takes_back)
         case "duckdb":
             return _duckdb(options["path"], options.get("table-name", table.name), key)
         case "jdbc":
