@@ -74,8 +74,21 @@ class Aggregation:
         self._keys: list[tuple[str, Expression]] = []
         self._calls: list[tuple[exp.Expr, str]] = []
 
-    def group(self, node: exp.Select, outputs: Sequence[tuple[str, Any]], *, state_ttl: StateTtl | None = None) -> View:
+    def group(
+        self,
+        node: exp.Select,
+        outputs: Sequence[tuple[str, Any]],
+        *,
+        row_number: exp.Alias | None = None,
+        state_ttl: StateTtl | None = None,
+    ) -> View:
         """Return the groups, with keys and aggregates as columns.
+
+        Args:
+            node: the SELECT.
+            outputs: its list.
+            row_number: one over the groups.
+            state_ttl: how long a group is remembered.
 
         Raises:
             SqlError: a key or an aggregate that is not offered.
@@ -96,6 +109,7 @@ class Aggregation:
         parts = [one for _, one in outputs if isinstance(one, exp.Expr)]
         if node.args.get("having") is not None:
             parts.append(node.args["having"])
+        parts += [] if row_number is None else list(row_number.this.iter_expressions())
         for call in [call for part in parts for call in _calls(part)]:
             if self._name_of(call) is None:
                 name = f"aggregate {len(self._calls) + 1}"

@@ -21,12 +21,14 @@ class FirstRows:
         keys: columns of PARTITION BY.
         order_by: columns of ORDER BY, as `"t"` or `"price desc"`.
         state_ttl: how long a key is remembered after its last row.
+        place: columns of the SELECT list before it.
     """
 
     name: str
     keys: tuple[str, ...]
     order_by: tuple[str, ...]
     state_ttl: StateTtl | None = None
+    place: int = 0
 
 
 @dataclass(frozen=True, eq=False)

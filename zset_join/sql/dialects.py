@@ -60,6 +60,8 @@ class _StreamParser(SparkParser):
     def _parse_join(self, *args: Any, **options: Any) -> exp.Join | None:
         is_comma = self._curr.token_type == TokenType.COMMA
         join = super()._parse_join(*args, **options)
+        if is_comma and join is not None:
+            join.meta["comma"] = True
         if is_comma and join is not None and self._match(TokenType.ON):
             join.set("on", self._parse_disjunction())
             join.set("kind", None)

@@ -1,7 +1,8 @@
 """ROW_NUMBER() OVER (PARTITION BY k ORDER BY t) = 1: the first rows of each key, a dedup stage.
 
-Offered: a ROW_NUMBER() with a name in a SELECT list, and around it, or in QUALIFY, `rn = 1`, `rn <= n`, `rn < n`, or these the
-other way round. The number itself cannot be shown: it would change for rows that stay.
+Offered: a ROW_NUMBER() with a name in a SELECT list, and around it, in WHERE, ON or QUALIFY, `rn = 1`, `rn <= n`, `rn < n`,
+`rn BETWEEN 1 AND n`, or these the other way round. The first rows are taken before all other conditions are asked, as in Spark.
+Of `rn = 1` the number may be shown, as 1; of others it cannot: it would change for rows that stay.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from zset_join.errors import PlanError, SqlError
-from zset_join.expressions import Column, Expression
+from zset_join.expressions import Column, Expression, lit
 from zset_join.pipeline import View
 from zset_join.sql.binding import QueryContext
 from zset_join.sql.bound import FirstRows
+from zset_join.sql.catalog import pick
 from zset_join.sql.places import Place
 from zset_join.sql.scalars import ScalarBinder
+from zset_join.sql.scopes import Item
 
-__all__ = ["keep_first", "limit_of", "read_row_number"]
+__all__ = ["keep_first", "limit_of", "limits_of", "read_row_number", "take_first"]
 
 
 def read_row_number(
@@ -58,9 +61,25 @@ def read_row_number(
     partition = tuple(column(part) for part in keys)
     ordered = []
     for part in order.expressions:
-        name = column(part.this)
-        ordered.append(f"{name} desc" if part.args.get("desc") else f"{name} asc")
+        name, how = column(part.this), "desc" if part.args.get("desc") else "asc"
+        nulls_first = part.args.get("nulls_first")
+        if nulls_first is not None and bool(nulls_first) != (how == "asc"):
+            # NULLs come first going up and last going down; otherwise whether it is one is asked before.
+            is_null = exp.Is(this=part.this.copy(), expression=exp.Null())
+            number = exp.Case(ifs=[exp.If(this=is_null, true=exp.Literal.number(1))], default=exp.Literal.number(0))
+            ordered.append(f"{column(number)} {'desc' if nulls_first else 'asc'}")
+        ordered.append(f"{name} {how}")
     return FirstRows(node.alias, partition, tuple(ordered)), hidden
+
+
+def numbered_by(qualify: exp.Expr) -> tuple[exp.Alias | None, exp.Expr]:
+    """Return the ROW_NUMBER() that QUALIFY compares, with a name, and QUALIFY over that name; None where there is none."""
+    window = next((one for one in qualify.find_all(exp.Window) if isinstance(one.this, exp.RowNumber)), None)
+    if window is None:
+        return None, qualify
+    name = exp.to_identifier("row number", quoted=True)
+    compared = qualify.transform(lambda node: exp.Column(this=name.copy()) if node == window else node)
+    return exp.Alias(this=window, alias=name), compared
 
 
 def limit_of(node: exp.Expr, name: str) -> int | None:
@@ -68,6 +87,12 @@ def limit_of(node: exp.Expr, name: str) -> int | None:
     pairs: dict[type[exp.Expr], tuple[int | None, int | None]] = {
         exp.EQ: (0, 0), exp.LTE: (0, None), exp.LT: (-1, None), exp.GTE: (None, 0), exp.GT: (None, -1),
     }  # fmt: skip
+    while isinstance(node, exp.Paren):
+        node = node.this
+    if isinstance(node, exp.Between):
+        low = node.args["low"]
+        begins = isinstance(low, exp.Literal) and low.name == "1"
+        return limit_of(exp.LTE(this=node.this, expression=node.args["high"]), name) if begins else None
     if type(node) not in pairs:
         return None
     one, other = node.this, node.expression
@@ -81,6 +106,54 @@ def limit_of(node: exp.Expr, name: str) -> int | None:
     if isinstance(node, exp.EQ) and count != 1:
         return None
     return count if count >= 1 else None
+
+
+def limits_of(conjuncts: Sequence[exp.Expr], item: Item, items: Sequence[Item]) -> list[tuple[exp.Expr, int]]:
+    """Return the conditions that say how many first rows of an item are kept, each with the number."""
+    assert item.first_rows is not None  # noqa: S101 - the caller has asked
+    name = item.first_rows.name
+    is_alone = not any(
+        pick(one.columns, name) or (one.first_rows is not None and one.first_rows.name.lower() == name.lower())
+        for one in items
+        if one is not item
+    )
+    limits = []
+    for one in conjuncts:
+        count = limit_of(one, name)
+        tables = {column.table.lower() for column in one.find_all(exp.Column)}
+        if count is not None and (tables == {item.alias.lower()} or (tables == {""} and is_alone)):
+            limits.append((one, count))
+    return limits
+
+
+def take_first(item: Item, counts: Sequence[int], at: Place, *, is_shown: bool) -> None:
+    """Let an item of FROM be the first rows of each key.
+
+    Args:
+        item: the item.
+        counts: how many rows the conditions keep.
+        at: where they stand.
+        is_shown: the number is read elsewhere; it is 1.
+
+    Raises:
+        SqlError: nothing says how many; columns that rows cannot be told apart or ordered by.
+    """
+    first_rows = item.first_rows
+    assert first_rows is not None  # noqa: S101 - the caller has asked
+    if not counts:
+        raise SqlError(
+            f"ROW_NUMBER() is offered to keep the first rows of each key: the query around it must say WHERE "
+            f"{first_rows.name} = 1, or <= n, and not of rows that an outer join pads.",
+            code="NOT_OFFERED",
+            at=at,
+        )
+    item.view = keep_first(item.view, first_rows, min(counts), at)
+    item.first_rows = None
+    if is_shown and min(counts) == 1 and first_rows.name not in item.columns:
+        item.view = item.view.withColumn(first_rows.name, lit(1))
+        columns = list(item.columns.items())
+        columns.insert(first_rows.place, (first_rows.name, first_rows.name))
+        item.columns = dict(columns)
 
 
 def keep_first(view: View, first_rows: FirstRows, count: int, at: Place) -> View:

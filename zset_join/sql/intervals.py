@@ -19,6 +19,7 @@ _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400, "WEEK": 7 * 8
 _SHORT = {"US": "MICROSECOND", "MS": "MILLISECOND", "S": "SECOND", "M": "MINUTE", "MIN": "MINUTE", "H": "HOUR", "D": "DAY",
           "W": "WEEK", "Q": "QUARTER", "Y": "YEAR", "MON": "MONTH", "SEC": "SECOND"}  # fmt: skip
 _TOO_LONG = 10**15
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)")
 
 
 def is_interval(node: exp.Expr) -> bool:
@@ -68,13 +69,14 @@ def _sum(parts: list[tuple[str, str]], sign: int) -> tuple[int, datetime.timedel
     months, microseconds = 0, decimal.Decimal(0)
     for text, name in parts:
         unit = _SHORT.get(name.upper(), name.upper().removesuffix("S"))
-        try:
-            number = decimal.Decimal(text) * sign
-        except decimal.InvalidOperation:
-            raise ValueError("an interval is a number and a unit, as in INTERVAL '5' MINUTE") from None
+        if not _NUMBER.fullmatch(text):
+            raise ValueError("an interval is a number and a unit, as in INTERVAL '5' MINUTE")
+        number = decimal.Decimal(text) * sign
         if not abs(number) < _TOO_LONG:
             raise ValueError("the interval is longer than times go")
-        if unit in _MONTHS and number == int(number):
+        if unit in _MONTHS:
+            if number != int(number):
+                raise ValueError(f"an interval has a whole number of {unit.lower()}s, not {text}")
             months += int(number) * _MONTHS[unit]
         elif unit in _SECONDS:
             microseconds += number * _SECONDS[unit] * 10**6

@@ -3,13 +3,16 @@
 A comma is an inner join whose ON stands in WHERE. EXISTS and IN, joined to the rest of WHERE by AND, are semi joins; NOT
 EXISTS is an anti join. A condition over one input of an inner join is asked before the join, so the join keeps fewer rows.
 
-Refused: a join without a pair of equal expressions, NOT IN, two items of one name, NATURAL joins, joins in brackets.
+A semi or anti join shows the rows of its left side only: its right side is in sight in its own ON, and nowhere else.
+
+Refused: a join without a pair of equal expressions, NOT IN, two items of one name, NATURAL joins, joins in brackets, RIGHT and
+FULL joins behind a comma.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlglot import exp
@@ -22,10 +25,11 @@ from zset_join.plan.conditions import together
 from zset_join.sql.binding import QueryContext, conjuncts_of
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.catalog import pick
+from zset_join.sql.first_rows import limits_of, take_first
 from zset_join.sql.hints import Hints, read_hints
 from zset_join.sql.places import near
 from zset_join.sql.scalars import ScalarBinder
-from zset_join.sql.scopes import Item, Scope
+from zset_join.sql.scopes import Item, Merged, Scope, on_side
 from zset_join.sql.state_ttl import StateTtls
 from zset_join.sql.timed_joins import Version, as_of_join, temporal_join, versions_of
 from zset_join.sql.windows import WINDOWS, windowed
@@ -39,6 +43,7 @@ _SIDES = {
 }  # fmt: skip
 _KEEPS_LEFT = frozenset({"inner", "right", "left_semi"})
 _KEEPS_RIGHT = frozenset({"inner", "left", "left_semi", "left_anti"})
+_SHOWS_LEFT = frozenset({"left_semi", "left_anti"})
 
 
 @dataclass
@@ -47,6 +52,19 @@ class _Step:
     node: exp.Join
     how: str
     version: Version | None = None
+    on: list[exp.Expr] = field(default_factory=list)
+    using: list[Expression] = field(default_factory=list)
+    merged: dict[str, Merged] = field(default_factory=dict)
+
+    @property
+    def is_comma(self) -> bool:
+        """Say whether its condition is to be looked for in WHERE."""
+        return self.node.args.get("on") is None and not self.node.args.get("using")
+
+    @property
+    def is_timed(self) -> bool:
+        """Say whether it asks for rows of a time."""
+        return self.version is not None or self.item.time_expression is not None or bool(self.node.args.get("method"))
 
 
 @dataclass
@@ -89,31 +107,47 @@ class JoinPlanner:
         scope.items = [first, *(step.item for step in steps)]
         self._check_hints(steps)
         self._check_names(scope, node)
+        self._check_commas(steps)
         self.state_ttls = StateTtls.of(self.hints, scope.items, self.query.settings, self.query.warnings)
-        self._rename(scope)
         where = node.args.get("where")
         conjuncts = conjuncts_of(where.this if where is not None else None)
+        conjuncts = self._first_rows(node, conjuncts, scope.items, steps)
+        self._rename(scope)
+        unseen = [step.item for step in steps if step.how in _SHOWS_LEFT]
+        scope.items = [item for item in scope.items if not any(item is one for one in unseen)]
+        scope.unseen = tuple(unseen)
+        self._merge(scope, steps)
         conjuncts = self._correlated(conjuncts, scope)
         subqueries = [one for one in conjuncts if _subquery_of(one) is not None]
         conjuncts = self._pushed([one for one in conjuncts if one not in subqueries], scope, steps)
         view, joined = first.view.alias(first.alias), [first]
         for step in steps:
             view, conjuncts = self._joined(view, joined, step, conjuncts, scope)
-            joined.append(step.item)
-        unseen = [step.item for step in steps if step.how in {"left_semi", "left_anti"}]
+            joined += [] if step.how in _SHOWS_LEFT else [step.item]
         first.reads = first.reads.union(*(item.reads for item in unseen))
         first.is_bounded = first.is_bounded and all(item.is_bounded for item in unseen)
-        scope.items = [item for item in scope.items if not any(item is one for one in unseen)]
         for one in subqueries:
             view = self._subquery(view, scope, one)
         return scope, view, conjuncts
 
     def _item(self, node: exp.Expr) -> Item:
+        item, alias = self._unnamed_item(node), node.args.get("alias")
+        names = [one.name for one in alias.columns] if isinstance(alias, exp.TableAlias) else []
+        return item.named(names, self.query.at(node)) if names else item
+
+    def _unnamed_item(self, node: exp.Expr) -> Item:
         query, at = self.query, self.query.at(node)
         if node.args.get("joins"):
             raise SqlError("joins in brackets are not offered; write them one after the other.", code="NOT_OFFERED", at=at)
         if isinstance(node, exp.Subquery):
             bound = query.bind(node.this, ctes=self.ctes)
+            if bound.limit is not None:
+                raise SqlError(
+                    "LIMIT is offered at the end of a statement, not in a query within another. To keep the first rows of "
+                    "each key, write ROW_NUMBER() ... <= n.",
+                    code="NOT_OFFERED",
+                    at=at,
+                )
             return query.item_of_query(bound, node.alias or f"query_{at.line}_{at.column}")
         if isinstance(node, exp.Lateral):
             return self._lateral(node)
@@ -187,7 +221,7 @@ class JoinPlanner:
                 at=query.at(join.this),
                 name=item.alias,
             )
-        return _Step(item, join, how, read)
+        return _Step(item, join, how, read, conjuncts_of(join.args.get("on")))
 
     def emit(self) -> Any:
         """Return when a temporal join by event time answers."""
@@ -223,6 +257,41 @@ class JoinPlanner:
                     name=item.alias,
                 )
 
+    def _check_commas(self, steps: Sequence[_Step]) -> None:
+        """Refuse RIGHT and FULL joins behind a comma: they come before it, whatever is written first."""
+        behind = False
+        for step in steps:
+            behind = behind or (step.is_comma and bool(step.node.meta.get("comma")))
+            if behind and step.how in {"right", "full"}:
+                raise SqlError(
+                    f"a {step.how.upper()} JOIN behind a comma belongs to what stands behind the comma. Write JOIN ... ON "
+                    "instead of the comma, or the joins behind it as a subquery.",
+                    code="NOT_OFFERED",
+                    at=self.query.at(step.node.this),
+                )
+
+    def _first_rows(
+        self, node: exp.Select, conjuncts: list[exp.Expr], items: Sequence[Item], steps: Sequence[_Step]
+    ) -> list[exp.Expr]:
+        """Take the first rows of each key where WHERE or ON says how many, before all else; return the other conditions."""
+        padded = _padded(items, steps)
+        for item in items:
+            if item.first_rows is None:
+                continue
+            own = next((step for step in steps if step.item is item), None)
+            limits: list[tuple[exp.Expr, int]] = []
+            if item.alias not in padded and (own is None or own.how not in _SHOWS_LEFT):
+                limits += limits_of(conjuncts, item, items)
+            if own is not None and own.how in _KEEPS_RIGHT and not own.is_timed:
+                limits += limits_of(own.on, item, items)
+            taken = {id(one) for one, _ in limits}
+            at = self.query.at(limits[0][0] if limits else node)
+            take_first(item, [count for _, count in limits], at, is_shown=_is_shown(item.first_rows.name, len(limits), node))
+            conjuncts = [one for one in conjuncts if id(one) not in taken]
+            if own is not None:
+                own.on = [one for one in own.on if id(one) not in taken]
+        return conjuncts
+
     def _rename(self, scope: Scope) -> None:
         """Give columns of one name in several items a name of their own."""
         listed = [physical for item in scope.items for physical in item.view.columns]
@@ -235,9 +304,6 @@ class JoinPlanner:
                 continue
             item.view = item.view.select({mine.get(name, name): named(name) for name in item.view.columns})
             item.columns = {name: mine.get(physical, physical) for name, physical in item.columns.items()}
-            if item.first_rows is not None:
-                keys = tuple(mine.get(name, name) for name in item.first_rows.keys)
-                item.first_rows = replace(item.first_rows, keys=keys)
 
     def _correlated(self, conjuncts: list[exp.Expr], scope: Scope) -> list[exp.Expr]:
         """Set those conditions aside that read the query around this one."""
@@ -257,17 +323,7 @@ class JoinPlanner:
         """Ask conditions over one item before the joins, where no join pads its rows."""
         if not steps:
             return conjuncts
-        fixed = {step.item.alias for step in steps if step.version is not None or step.node.args.get("method")}
-        fixed |= {
-            item.alias
-            for item in scope.items
-            if item.lookup is not None or item.first_rows is not None or item.time_expression is not None
-        }
-        for place, step in enumerate(steps):
-            if step.how in {"left", "full"}:
-                fixed.add(step.item.alias)
-            if step.how in {"right", "full"}:
-                fixed |= {item.alias for item in scope.items[: place + 1]}
+        fixed = _padded([*scope.items[:1], *(step.item for step in steps)], steps)
         kept = []
         for conjunct in conjuncts:
             aliases = scope.aliases_of(conjunct)
@@ -284,25 +340,29 @@ class JoinPlanner:
         self, view: View, joined: list[Item], step: _Step, conjuncts: list[exp.Expr], scope: Scope
     ) -> tuple[View, list[exp.Expr]]:
         node, item = step.node, step.item
-        on = conjuncts_of(node.args.get("on"))
-        is_comma = node.args.get("on") is None and not node.args.get("using")
-        if is_comma:
+        on = step.on
+        if step.is_comma and step.how == "inner":
             mine = {one.alias for one in joined} | {item.alias}
             taken = [
-                one for one in conjuncts if item.alias in (read := scope.aliases_of(one)) and len(read) > 1 and read <= mine
+                one
+                for one in conjuncts
+                if one.find(exp.Query) is None
+                and item.alias in (read := scope.aliases_of(one))
+                and len(read) > 1
+                and read <= mine
             ]
             conjuncts = [one for one in conjuncts if one not in taken]
             on = taken
-        near_scope = Scope(self.query.statement, [*joined, item])
+        near_scope = Scope(self.query.statement, [*joined, item], merged=step.merged, unseen=scope.unseen)
 
         def resolve(column: exp.Column) -> Expression:
             near_item, physical = near_scope.find(column)
-            return Column("right" if near_item is item else "left", physical)
+            return Column("right", physical) if near_item is item else on_side(near_scope.row_column(column), "left")
 
         schemas = {"left": view.schema, "right": item.view.schema}
         binder = ScalarBinder(resolve, schemas, self.query.statement)
         trees = [binder.condition(one) for one in on]
-        trees += [self._using(near_scope, scope, step, name) for name in node.args.get("using") or []]
+        trees += step.using
         right = item.view.alias(item.alias)
         if step.version is not None or item.time_expression is not None:
             return temporal_join(self, view, joined, step, trees, resolve), conjuncts
@@ -350,26 +410,43 @@ class JoinPlanner:
                 kept.append(tree)
         return view, right, kept
 
-    def _using(self, near_scope: Scope, scope: Scope, step: _Step, name: exp.Expr) -> Expression:
-        """Return the equality of a USING column, which afterwards stands for both."""
-        column = name.name
-        lefts = [item for item in near_scope.items[:-1] if pick(item.columns, column) is not None]
-        theirs = pick(step.item.columns, column)
-        if len(lefts) != 1 or theirs is None:
+    def _merge(self, scope: Scope, steps: Sequence[_Step]) -> None:
+        """Let the columns of USING stand for those of both sides, from one join to the next."""
+        lefts = scope.items[:1]
+        for step in steps:
+            step.merged = scope.merged
+            left = Scope(self.query.statement, lefts, merged=step.merged)
+            merged = [self._using(left, step, name) for name in step.node.args.get("using") or []]
+            if step.how in _SHOWS_LEFT:
+                continue
+            scope.merged = dict(merged)
+            scope.merged.update((name, one) for name, one in step.merged.items() if name not in scope.merged)
+            lefts = [*lefts, step.item]
+
+    def _using(self, left: Scope, step: _Step, name: exp.Expr) -> tuple[str, Merged]:
+        """Note the equality of a USING column; return what it stands for afterwards."""
+        column = exp.Column(this=name if isinstance(name, exp.Identifier) else exp.to_identifier(name.name))
+        place, theirs = left.search(column), pick(step.item.columns, column.name)
+        if place is None or theirs is None:
             raise SqlError(
-                f'USING names "{column}", which is not in both sides once.',
+                f'USING names "{column.name}", which is not in both sides.',
                 code="UNKNOWN_COLUMN",
                 at=self.query.at(name),
-                name=column,
+                name=column.name,
             )
-        mine = lefts[0].columns[column] if column in lefts[0].columns else str(pick(lefts[0].columns, column))
-        one, other = Column("row", mine), Column("row", theirs)
+        item, physical = place
+        one, other = left.row_column(column), Column("row", theirs)
+        step.using.append(Call("eq", (on_side(one, "left"), Column("right", theirs))))
+        shown, before = next(
+            ((shown, merged) for shown, merged in left.merged.items() if merged.item is item and merged.name == physical),
+            (next(shown for shown, own in item.columns.items() if own == physical), None),
+        )
+        aliases = frozenset({item.alias, step.item.alias}) | (frozenset() if before is None else before.aliases)
         if step.how == "full":
-            scope.merged[column] = Call("coalesce", (one, other))
-        else:
-            scope.merged[column] = other if step.how == "right" else one
-        scope.hidden.add((step.item.alias, column))
-        return Call("eq", (Column("left", mine), Column("right", theirs)))
+            return shown, Merged(item, physical, Call("coalesce", (one, other)), aliases)
+        if step.how == "right":
+            return shown, Merged(step.item, theirs, other, aliases)
+        return shown, Merged(item, physical, one, aliases)
 
     def _subquery(self, view: View, scope: Scope, conjunct: exp.Expr) -> View:
         subquery = _subquery_of(conjunct)
@@ -385,6 +462,13 @@ class JoinPlanner:
                 "WHERE ... = ...).",
                 code="NOT_IN",
                 at=at,
+            )
+        cut = next((select.args[name] for name in ("limit", "offset", "qualify") if select.args.get(name) is not None), None)
+        if cut is not None:
+            raise SqlError(
+                "LIMIT, OFFSET and QUALIFY are not offered behind EXISTS and IN; the subquery is asked whole.",
+                code="NOT_OFFERED",
+                at=self.query.at(cut),
             )
         how = "left_anti" if is_negated else "left_semi"
         planner = JoinPlanner(self.query, self.ctes, scope)
@@ -406,13 +490,12 @@ class JoinPlanner:
         scope.items[0].reads = scope.items[0].reads | reads
 
         def resolve(column: exp.Column) -> Expression:
-            inside = inner_scope.search(column)
-            if inside is not None:
-                return Column("right", inside[1])
-            return Column("left", scope.find(column)[1])
+            if inner_scope.search(column) is not None:
+                return on_side(inner_scope.row_column(column), "right")
+            return outside(column)
 
         def outside(column: exp.Column) -> Expression:
-            return Column("left", scope.find(column)[1])
+            return on_side(scope.row_column(column), "left")
 
         schemas = {"left": view.schema, "right": right.schema}
         trees = [ScalarBinder(resolve, schemas, self.query.statement).condition(one) for one in planner.correlated]
@@ -429,6 +512,34 @@ class JoinPlanner:
             trees += [pairs.compared("eq", one, other) for one, other in zip(sought, outputs, strict=True)]
         ttls = (self.state_ttls.of_items(scope.items), planner.state_ttls.of_items(inner_scope.items))
         return self.equi_join(view, right.alias("subquery"), trees, how, conjunct, state_ttl=ttls)
+
+
+def _padded(items: Sequence[Item], steps: Sequence[_Step]) -> set[str]:
+    """Return the items whose conditions cannot be asked before the joins: those that are padded, or read as of a time.
+
+    Args:
+        items: the first one, and those of the steps.
+        steps: the joins.
+    """
+    fixed = {step.item.alias for step in steps if step.is_timed}
+    fixed |= {item.alias for item in items if item.lookup is not None}
+    for place, step in enumerate(steps):
+        if step.how in {"left", "full"}:
+            fixed.add(step.item.alias)
+        if step.how in {"right", "full"}:
+            fixed |= {item.alias for item in items[: place + 1]}
+    return fixed
+
+
+def _is_shown(name: str, limits: int, node: exp.Select) -> bool:
+    """Say whether a SELECT reads a number of rows elsewhere than in conditions that limit it."""
+    clauses = [node.args.get(clause) for clause in ("where", "group", "having", "qualify")]
+    parts = [*node.expressions, *(one for one in clauses if one is not None)]
+    parts += [join.args["on"] for join in node.args.get("joins") or [] if join.args.get("on") is not None]
+    named = sum(1 for part in parts for column in part.find_all(exp.Column) if column.name.lower() == name.lower())
+    return named > limits or any(
+        isinstance(one, exp.Star) or isinstance(one.this, exp.Star) for one in node.expressions if not isinstance(one, exp.Func)
+    )
 
 
 def _is_name(call: exp.Anonymous) -> bool:

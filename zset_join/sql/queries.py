@@ -24,7 +24,7 @@ from zset_join.sql.aggregation import Aggregation, has_aggregates
 from zset_join.sql.bound import BoundQuery, FirstRows
 from zset_join.sql.catalog import Catalog, NamedView, Table
 from zset_join.sql.dialects import Statement
-from zset_join.sql.first_rows import keep_first, limit_of, read_row_number
+from zset_join.sql.first_rows import keep_first, limit_of, numbered_by, read_row_number
 from zset_join.sql.grouping_sets import expanded, has_grouping_sets
 from zset_join.sql.joins import JoinPlanner
 from zset_join.sql.places import Place, near, place_of
@@ -76,7 +76,11 @@ class QueryBinder:
 
     def _bind(self, node: exp.Expr, ctes: dict[str, BoundQuery], outer: Scope | None) -> BoundQuery:
         if isinstance(node, exp.Subquery):
-            return self.bind(node.this, ctes=ctes, outer=outer)
+            bound = self.bind(node.this, ctes=ctes, outer=outer)
+            order, limit = self._order(node, bound.columns, is_bounded=bound.is_bounded)
+            if not order and limit is None:
+                return bound
+            return replace(self._whole(bound, node), order_by=order, limit=limit)
         with_ = node.args.get("with_")
         if with_ is not None:
             if with_.args.get("recursive"):
@@ -86,7 +90,7 @@ class QueryBinder:
                     at=self.at(with_),
                 )
             for cte in with_.expressions:
-                ctes[cte.alias] = self.bind(cte.this, ctes=ctes)
+                ctes[cte.alias] = self._named(self.bind(cte.this, ctes=ctes), cte)
         if isinstance(node, exp.SetOperation):
             return self._set_operation(node, ctes)
         if isinstance(node, exp.Select):
@@ -100,7 +104,8 @@ class QueryBinder:
                 code="NOT_OFFERED",
                 at=self.at(node),
             )
-        left, right = self.bind(node.this, ctes=ctes), self.bind(node.expression, ctes=ctes)
+        left = self._whole(self.bind(node.this, ctes=ctes), node.this)
+        right = self._whole(self.bind(node.expression, ctes=ctes), node.expression)
         ttl = StateTtls(self.settings).of_group(())
         try:
             if isinstance(node, exp.Union):
@@ -114,6 +119,38 @@ class QueryBinder:
         bounded = left.is_bounded and right.is_bounded
         order, limit = self._order(node, view.columns, is_bounded=bounded)
         return BoundQuery(view=view, reads=left.reads | right.reads, is_bounded=bounded, order_by=order, limit=limit)
+
+    def _whole(self, query: BoundQuery, node: exp.Expr) -> BoundQuery:
+        """Return a query whose rows are all that it says.
+
+        Raises:
+            SqlError: it has a LIMIT, or a ROW_NUMBER() that nothing uses.
+        """
+        if query.first_rows is not None:
+            raise SqlError(
+                f"nothing uses the ROW_NUMBER(): keep the first rows with WHERE {query.first_rows.name} = 1 around this query.",
+                code="NOT_OFFERED",
+                at=self.at(node),
+            )
+        return self._unlimited(query, self.at(node))
+
+    def _unlimited(self, query: BoundQuery, at: Place | None) -> BoundQuery:
+        if query.limit is not None:
+            raise SqlError(
+                "LIMIT is offered at the end of a statement, not in a query within another. To keep the first rows of each "
+                "key, write ROW_NUMBER() ... <= n.",
+                code="NOT_OFFERED",
+                at=at,
+            )
+        return query
+
+    def _named(self, query: BoundQuery, cte: exp.CTE) -> BoundQuery:
+        """Return the query of WITH under the names that are listed for its columns."""
+        names = [one.name for one in cte.args["alias"].columns]
+        if not names:
+            return query
+        item = self.item_of_query(query, cte.alias).named(names, self.at(cte.args["alias"]))
+        return replace(query, view=item.view.select({name: named(physical) for name, physical in item.columns.items()}))
 
     def _grouping_sets(self, node: exp.Select, ctes: dict[str, BoundQuery]) -> BoundQuery:
         """Return the rows of all sets of keys."""
@@ -136,16 +173,18 @@ class QueryBinder:
         scope, view, rest = planner.plan(node)
         view, stands = ScalarSubqueries(self, ctes, scope).join(view, [*rest, *node.expressions])
         binder = ScalarBinder(scope.row_column, {"row": view.schema}, self.statement, replace=lambda one: stands.get(id(one)))
-        numbered = self._row_number_before(rest, scope)
         for conjunct in rest:
-            view = self._filtered(view, binder, conjunct, numbered)
+            view = view.where(binder.condition(conjunct))
         bounded = all(item.is_bounded for item in scope.items)
         reads = frozenset().union(*(item.reads for item in scope.items))
-        outputs, shows_delta, row_number = self._outputs(node, scope)
+        outputs, shows_delta, row_number, place = self._outputs(node, scope)
+        qualify = node.args.get("qualify")
+        if qualify is not None and row_number is None:
+            row_number, qualify = numbered_by(qualify)
         state_ttl = planner.state_ttls.of_group(scope.items)
         if has_aggregates(node):
-            return self._grouped(node, scope, view, binder, outputs, reads, bounded, state_ttl)
-        if node.args.get("having") is not None:
+            view, binder = self._grouped(node, scope, view, binder, outputs, row_number, state_ttl)
+        elif node.args.get("having") is not None:
             raise SqlError(
                 "HAVING needs GROUP BY or an aggregate; write WHERE.", code="NOT_OFFERED", at=self.at(node.args["having"])
             )
@@ -154,8 +193,7 @@ class QueryBinder:
         first_rows: FirstRows | None = None
         if row_number is not None:
             first_rows, hidden = read_row_number(row_number, chosen, binder, self)
-            first_rows = replace(first_rows, state_ttl=state_ttl)
-        qualify = node.args.get("qualify")
+            first_rows = replace(first_rows, state_ttl=state_ttl, place=place)
         view = self._projected(view, [*chosen, *hidden], node)
         shown = tuple(name for name, _ in chosen)
         if qualify is not None:
@@ -164,6 +202,13 @@ class QueryBinder:
         if node.args.get("distinct") is not None:
             if node.args["distinct"].args.get("on") is not None:
                 raise SqlError("DISTINCT ON is not offered; write ROW_NUMBER() ... = 1.", code="NOT_OFFERED", at=self.at(node))
+            if first_rows is not None:
+                raise SqlError(
+                    "DISTINCT beside a ROW_NUMBER() changes nothing: the numbers differ. Leave it out, or number the DISTINCT "
+                    "rows of a subquery.",
+                    code="NOT_OFFERED",
+                    at=self.at(node),
+                )
             view = self._distinct(view, state_ttl, node)
         order, limit = self._order(node, list(shown), is_bounded=bounded)
         return BoundQuery(
@@ -207,33 +252,6 @@ class QueryBinder:
                 given = node.args[name]
                 raise SqlError(f"{why}.", code="NOT_OFFERED", at=self.at(given if isinstance(given, exp.Expr) else node))
 
-    def _row_number_before(self, conjuncts: Sequence[exp.Expr], scope: Scope) -> Item | None:
-        """Return the item whose ROW_NUMBER() the conditions use.
-
-        Raises:
-            SqlError: nothing uses it, or it is not the only item.
-        """
-        numbered = [item for item in scope.items if item.first_rows is not None]
-        if not numbered:
-            return None
-        item = numbered[0]
-        assert item.first_rows is not None  # noqa: S101 - for the type checker
-        if len(scope.items) > 1 or not any(limit_of(one, item.first_rows.name) is not None for one in conjuncts):
-            raise SqlError(
-                f"ROW_NUMBER() is offered to keep the first rows of each key: the query around it must say WHERE "
-                f"{item.first_rows.name} = 1, or <= n, and join nothing.",
-                code="NOT_OFFERED",
-                at=self.statement.place(0),
-            )
-        return item
-
-    def _filtered(self, view: View, binder: ScalarBinder, conjunct: exp.Expr, numbered: Item | None) -> View:
-        if numbered is not None and numbered.first_rows is not None:
-            limit = limit_of(conjunct, numbered.first_rows.name)
-            if limit is not None:
-                return keep_first(view, numbered.first_rows, limit, self.at(conjunct))
-        return view.where(binder.condition(conjunct))
-
     def _qualified(self, view: View, qualify: exp.Expr, first_rows: FirstRows | None, shown: tuple[str, ...]) -> View:
         limit = None if first_rows is None else limit_of(qualify.this, first_rows.name)
         if first_rows is None or limit is None:
@@ -246,11 +264,12 @@ class QueryBinder:
 
     def _outputs(
         self, node: exp.Select, scope: Scope
-    ) -> tuple[list[tuple[str, Expression | exp.Expr]], bool, exp.Alias | None]:
-        """Return the SELECT list: names with trees (of stars) or nodes; whether `_tp_delta` is in it; its ROW_NUMBER()."""
+    ) -> tuple[list[tuple[str, Expression | exp.Expr]], bool, exp.Alias | None, int]:
+        """Return names with trees (of stars) or nodes; whether `_tp_delta` is among them; the ROW_NUMBER(), and its place."""
         outputs: list[tuple[str, Expression | exp.Expr]] = []
         shows_delta = False
         numbered: exp.Alias | None = None
+        place = 0
         for one in node.expressions:
             inner = one.this if isinstance(one, exp.Alias) else one
             if isinstance(inner, exp.Star) or (isinstance(inner, exp.Column) and isinstance(inner.this, exp.Star)):
@@ -264,13 +283,13 @@ class QueryBinder:
                         code="NOT_OFFERED",
                         at=self.at(one),
                     )
-                numbered = one
+                numbered, place = one, len(outputs)
             else:
                 name = one.alias if isinstance(one, exp.Alias) else self._title(inner)
                 outputs.append((name, inner))
         if not outputs:
             raise SqlError("the SELECT list holds no column of a table.", code="NOT_OFFERED", at=self.at(node))
-        return outputs, shows_delta, numbered
+        return outputs, shows_delta, numbered, place
 
     def _star(self, one: exp.Expr, inner: exp.Expr, scope: Scope) -> list[tuple[str, Expression | exp.Expr]]:
         """Return what a star stands for, without what EXCEPT names and with what REPLACE gives."""
@@ -305,27 +324,30 @@ class QueryBinder:
         scope: Scope,
         view: View,
         binder: ScalarBinder,
-        outputs: list[tuple[str, Expression | exp.Expr]],
-        reads: frozenset[str],
-        bounded: bool,
+        outputs: Sequence[tuple[str, Expression | exp.Expr]],
+        row_number: exp.Alias | None,
         state_ttl: StateTtl | None,
-    ) -> BoundQuery:
+    ) -> tuple[View, ScalarBinder]:
+        """Return the groups that HAVING keeps, and what binds expressions over them."""
+        if not all(isinstance(one, exp.Expr) for _, one in outputs):
+            raise SqlError("name the columns of a grouped query instead of *.", code="NOT_OFFERED", at=self.at(node))
         aggregation = Aggregation(self, scope, view, binder)
-        grouped = aggregation.group(node, outputs, state_ttl=state_ttl)
+        grouped = aggregation.group(node, outputs, row_number=row_number, state_ttl=state_ttl)
         after = ScalarBinder(aggregation.not_grouped, {"row": grouped.schema}, self.statement, replace=aggregation.replace)
         having = node.args.get("having")
-        if having is not None:
-            grouped = grouped.where(after.condition(having.this))
-        chosen = []
-        for name, one in outputs:
-            if not isinstance(one, exp.Expr):
-                raise SqlError("name the columns of a grouped query instead of *.", code="NOT_OFFERED", at=self.at(node))
-            chosen.append((name, after.bind(one)))
-        query = self._projected(grouped, _distinctly_named(chosen), node)
-        if node.args.get("distinct") is not None:
-            query = self._distinct(query, state_ttl, node)
-        order, limit = self._order(node, query.columns, is_bounded=bounded)
-        return BoundQuery(view=query, reads=reads, is_bounded=bounded, order_by=order, limit=limit)
+        if having is None:
+            return grouped, after
+
+        def shown(part: exp.Expr) -> Expression | None:
+            """Return what a name of the SELECT list stands for, before that of a column."""
+            if isinstance(part, exp.Column) and not part.table:
+                for name, one in outputs:
+                    if name.lower() == part.name.lower() and isinstance(one, exp.Expr):
+                        return after.bind(one)
+            return aggregation.replace(part)
+
+        asked = ScalarBinder(aggregation.not_grouped, {"row": grouped.schema}, self.statement, replace=shown)
+        return grouped.where(asked.condition(having.this)), after
 
     def _projected(self, view: View, chosen: Sequence[tuple[str, Expression]], node: exp.Expr) -> View:
         """Select columns, unless they are all there in this order."""
@@ -382,10 +404,10 @@ class QueryBinder:
         """
         known = {one.lower(): query for one, query in ctes.items()}
         if name.lower() in known:
-            return self.item_of_query(known[name.lower()], alias)
+            return self.item_of_query(self._unlimited(known[name.lower()], at), alias)
         entry: Table | NamedView = self.catalog.find(name, at=at)
         if isinstance(entry, NamedView):
-            item = self.item_of_query(entry.query, alias)
+            item = self.item_of_query(self._unlimited(entry.query, at), alias)
             return replace(item, relation=entry.name, node=item.view.node)
         view = entry.rows
         if entry.lookup is not None:

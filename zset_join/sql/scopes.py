@@ -1,27 +1,29 @@
 """What names of columns stand for inside a query: the FROM items that are in sight, and where their columns went.
 
 A column keeps its name unless two items share it; then both go by `alias.column` between the operators, and `*` shows the first
-under its own name. A name without a table is looked for in all items and must fit one.
+under its own name. A name without a table is looked for in all items and must fit one. A column of USING stands for those of
+both sides: the left one, of a RIGHT join the right one, of a FULL join the first that is not NULL; `*` begins with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from sqlglot import exp
 
 from zset_join.errors import SqlError
-from zset_join.expressions import Column, Expression
+from zset_join.expressions import Call, Column, Expression
 from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import View
 from zset_join.plan.tree import Node
 from zset_join.sql.bound import FirstRows
 from zset_join.sql.catalog import Table, pick
 from zset_join.sql.dialects import Statement
-from zset_join.sql.places import near, place_of
+from zset_join.sql.places import Place, near, place_of
 
-__all__ = ["Item", "Scope"]
+__all__ = ["Item", "Merged", "Scope", "on_side"]
 
 
 @dataclass
@@ -63,6 +65,50 @@ class Item:
         """Return the columns that `*` stands for."""
         return tuple(self.columns) if self.shown is None else self.shown
 
+    def named(self, names: Sequence[str], at: Place | None) -> Item:
+        """Return the item with other names for its columns, as in `t AS x(a, b)`.
+
+        Raises:
+            SqlError: there are not as many, one stands twice, or one of them is a ROW_NUMBER().
+        """
+        listed = self.listed
+        if self.first_rows is not None:
+            raise SqlError("name the columns beside a ROW_NUMBER() with AS in its SELECT list.", code="NOT_OFFERED", at=at)
+        if len(names) != len(listed):
+            raise SqlError(
+                f'"{self.alias}" has {len(listed)} columns ({", ".join(listed)}), and {len(names)} names for them.',
+                code="NOT_OFFERED",
+                at=at,
+            )
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise SqlError(f'the name "{twice[0]}" is given to two columns.', code="DUPLICATE_COLUMN", at=at)
+        given = dict(zip(listed, names, strict=True))
+        unlisted = {name: physical for name, physical in self.columns.items() if name not in given and name not in names}
+        return replace(
+            self,
+            columns={**{name: self.columns[one] for one, name in given.items()}, **unlisted},
+            processing_times=frozenset(given.get(name, name) for name in self.processing_times),
+            shown=None if self.shown is None else tuple(names),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """A column of USING.
+
+    Args:
+        item: one whose column it is.
+        name: of that in the item's view.
+        tree: what it stands for in the joined row.
+        aliases: the items whose columns of this name it stands for.
+    """
+
+    item: Item
+    name: str
+    tree: Expression
+    aliases: frozenset[str]
+
 
 @dataclass
 class Scope:
@@ -72,13 +118,15 @@ class Scope:
         statement: for messages.
         items: those of FROM, in order.
         outer: the scope of the query around a subquery.
+        merged: columns of USING by name, in the order of `*`.
+        unseen: the right sides of semi and anti joins.
     """
 
     statement: Statement
     items: list[Item] = field(default_factory=list)
     outer: Scope | None = None
-    merged: dict[str, Expression] = field(default_factory=dict)
-    hidden: set[tuple[str, str]] = field(default_factory=set)
+    merged: dict[str, Merged] = field(default_factory=dict)
+    unseen: tuple[Item, ...] = ()
 
     def item(self, alias: str) -> Item | None:
         """Return the item of a name."""
@@ -94,6 +142,15 @@ class Scope:
         if place is not None:
             return place
         at = place_of(node, self.statement.text)
+        for other in self.unseen:
+            if node.table.lower() not in {"", other.alias.lower()} or pick(other.columns, node.name) is None:
+                continue
+            raise SqlError(
+                f'"{node.name}" is of "{other.alias}", the right side of a semi or anti join: in sight in its own ON only.',
+                code="UNKNOWN_COLUMN",
+                at=at,
+                name=node.name,
+            )
         if node.table and self.item(node.table) is None:
             raise SqlError(
                 f'there is no "{node.table}" in FROM.{near(node.table, [item.alias for item in self.items])}',
@@ -120,6 +177,9 @@ class Scope:
             return None if item is None or physical is None else (item, physical)
         exact = [(item, item.columns[node.name]) for item in self.items if node.name in item.columns]
         places = exact or [(item, name) for item in self.items if (name := pick(item.columns, node.name)) is not None]
+        merged = pick(self.merged, node.name)
+        if merged is not None:
+            places = [(merged.item, merged.name), *(one for one in places if one[0].alias not in merged.aliases)]
         if len(places) > 1:
             owners = " and ".join(f'"{item.alias}"' for item, _ in places)
             raise SqlError(
@@ -132,9 +192,9 @@ class Scope:
 
     def row_column(self, node: exp.Column) -> Expression:
         """Return a column of the joined row."""
-        if not node.table and node.name in self.merged:
-            return self.merged[node.name]
-        return Column("row", self.find(node)[1])
+        item, name = self.find(node)
+        merged = None if node.table else pick(self.merged, node.name)
+        return Column("row", name) if merged is None or item is not merged.item else merged.tree
 
     def aliases_of(self, node: exp.Expr) -> set[str]:
         """Return the items that an expression reads; those of outer queries are not among them."""
@@ -158,14 +218,21 @@ class Scope:
                     name=alias,
                 )
             items = [item]
-        columns: list[tuple[str, Expression]] = []
-        taken: set[str] = set()
+        columns = [] if alias else [(name, merged.tree) for name, merged in self.merged.items()]
+        taken = {name for name, _ in columns}
         for item in items:
             for name in item.listed:
-                if (item.alias, name) in self.hidden and not alias:
+                merged = None if alias else pick(self.merged, name)
+                if merged is not None and item.alias in merged.aliases:
                     continue
                 shown = name if name not in taken else f"{item.alias}.{name}"
                 taken.add(shown)
-                merged = self.merged.get(name) if not alias else None
-                columns.append((shown, merged if merged is not None else Column("row", item.columns[name])))
+                columns.append((shown, Column("row", item.columns[name])))
         return columns
+
+
+def on_side(tree: Expression, side: Literal["left", "right"]) -> Expression:
+    """Return a tree over a row as one over a side of a join."""
+    if isinstance(tree, Column):
+        return Column(side, tree.name)
+    return Call(tree.operation, tuple(on_side(one, side) for one in tree.operands)) if isinstance(tree, Call) else tree

@@ -133,6 +133,7 @@ def temporal_join(
         if item.lookup is not None:
             if not is_now(time, joined):
                 raise _no_time(planner, time, item)
+            _check_plain(planner, item, parts, node)
             return _looked_up(planner, view, item, step.how, parts)
         right = with_indexes(planner.query.catalog, item).alias(item.alias)
         if is_now(time, joined):
@@ -143,6 +144,7 @@ def temporal_join(
         column = resolve(time) if isinstance(time, exp.Column) else None
         if not isinstance(column, Column) or column.side != "left" or column.name not in view.schema.names:
             raise _no_time(planner, time, item)
+        _check_plain(planner, item, parts, node)
         view, names = _named_keys(view, parts.keys)
         return view.temporal_join(
             right,
@@ -187,6 +189,7 @@ def as_of_join(
     assert order is not None  # noqa: S101 - just asked
     left_time, operator, right_time = order
     parts = _parts(planner, view, step.item, [tree for tree in trees if tree is not ordered[0]], step.node)
+    _check_plain(planner, step.item, parts, step.node)
     try:
         view, names = _named_keys(view, parts.keys)
         return view.join_asof(
@@ -240,6 +243,24 @@ def _parts(planner: JoinContext, view: View, item: Item, trees: Sequence[Express
             at=planner.query.at(node),
         )
     return parts
+
+
+def _check_plain(planner: JoinContext, item: Item, parts: JoinCondition, node: exp.Join) -> None:
+    """Refuse keys that are compared with NULLs as equal, and keys of the right side that are no columns."""
+    if any(parts.null_safe):
+        raise SqlError(
+            f'IS NOT DISTINCT FROM is offered in joins as of PROCTIME() and in joins of changing tables; "{item.alias}" is '
+            "joined by = here. Give NULL a value in a view of each side.",
+            code="NOT_OFFERED",
+            at=planner.query.at(node),
+        )
+    expressions = [other for _, other in parts.keys if not isinstance(other, Column)]
+    if expressions:
+        raise SqlError(
+            f'a key of "{item.alias}" is a column of it, not {expressions[0]!r}. Compute it in a view and join that.',
+            code="NOT_OFFERED",
+            at=planner.query.at(node),
+        )
 
 
 def _named_keys(view: View, keys: Sequence[tuple[Expression, Expression]]) -> tuple[View, list[tuple[str, str]]]:

@@ -7,8 +7,8 @@
     FROM TABLE(CUMULATE(TABLE events, DESCRIPTOR(at), INTERVAL '2' MINUTES, INTERVAL '10' MINUTES))     step, then size
     FROM tumble(events, 10m)                                                         Timeplus: over _tp_time
 
-The law: a row is in the windows that hold its time, begin included and end not; windows begin at 1970-01-01. A window is two
-columns more, so its groups are corrected as long as rows come; nothing waits for a watermark.
+The law: a row is in the windows that hold its time, begin included and end not, and without a time in none; windows begin at
+1970-01-01. A window is two columns more, so its groups are corrected as long as rows come; nothing waits for a watermark.
 
 Windows of CUMULATE begin together and end a step later each, up to the size: a row is in those that end after its time.
 
@@ -71,16 +71,17 @@ def windowed(item: Item, call: exp.Anonymous, query: QueryContext) -> Item:
         raise SqlError(
             f"the size of a window is a multiple of its slide, at most {_MOST_WINDOWS} times.", code="NOT_OFFERED", at=at
         )
-    names = [("window_start", "window_end")] if "window_start" not in item.columns else []
-    if not names:
-        raise SqlError("the table has a column window_start; rename it in a view.", code="DUPLICATE_COLUMN", at=at)
+    taken = pick(item.columns, "window_start") or pick(item.columns, "window_end")
+    if taken is not None:
+        raise SqlError(f"the table has a column {taken}; rename it in a view.", code="DUPLICATE_COLUMN", at=at)
+    timed = item.view.where(Call("is_not_null", (named(time),)))
     view: View | None = None
     try:
         for back in range(size // slide):
             one = (
-                _with_step(item.view, time, slide, size, size // slide - back)
+                _with_step(timed, time, slide, size, size // slide - back)
                 if kind == "CUMULATE"
-                else _with_window(item.view, time, slide, size, back)
+                else _with_window(timed, time, slide, size, back)
             )
             view = one if view is None else view.union(one)
     except PlanError as error:

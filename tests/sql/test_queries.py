@@ -1,0 +1,186 @@
+"""Parts of queries that stand beside each other: each answer is Spark's, and DuckDB's where it says the same; or it is refused."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from zset_join.errors import SqlError
+from zset_join.sql import Session, connect
+
+CREATED = """
+CREATE TABLE l (id INT, k INT, v INT, s STRING, PRIMARY KEY (id));
+CREATE TABLE r (rid INT, k INT, w INT, PRIMARY KEY (rid));
+"""
+EPOCHS = (
+    "INSERT INTO l VALUES (1, 1, 0, 'a'), (2, 1, 2, 'b'), (3, NULL, 2, 'a'), (4, 2, NULL, NULL), (5, 3, 1, 'b')",
+    "INSERT INTO r VALUES (1, 1, 0), (2, 1, 3), (4, 2, 2), (6, NULL, 5), (7, 9, 1)",
+    "INSERT INTO l VALUES (1, 2, 2, 'b'), (6, NULL, 2, 'a'), (7, 3, 0, 'b')",
+    "DELETE FROM r WHERE w = 3",
+)
+NUMBERED = "SELECT id, k, v, s, ROW_NUMBER() OVER (PARTITION BY s ORDER BY {}, id) AS rn FROM l"
+COUNTED = (
+    "SELECT k, s, count(*) AS n, ROW_NUMBER() OVER (PARTITION BY k ORDER BY count(*) DESC, max(id)) AS rn FROM l GROUP BY k, s"
+)
+EQUAL = [
+    # The first rows are taken before other conditions, wherever these stand.
+    f"SELECT id FROM ({NUMBERED.format('k')}) WHERE v > 0 AND rn = 1",
+    f"SELECT id FROM ({NUMBERED.format('k')}) WHERE (rn <= 2) AND v > 0",
+    f"SELECT id FROM ({NUMBERED.format('k DESC')}) x WHERE rn = 1 AND EXISTS (SELECT 1 FROM r WHERE r.rid = x.id)",
+    f"SELECT id FROM ({NUMBERED.format('v')}) x WHERE k IN (SELECT k FROM r) AND x.rn < 3",
+    f"SELECT id FROM ({NUMBERED.format('v')}) WHERE rn BETWEEN 1 AND 2",
+    f"SELECT * FROM ({NUMBERED.format('v')}) WHERE rn = 1",
+    f"SELECT id, rn + 1 AS n FROM ({NUMBERED.format('v')}) WHERE rn <= 1",
+    f"SELECT r.rid, x.id FROM r JOIN ({NUMBERED.format('v')}) x ON x.k = r.k WHERE x.rn = 1",
+    f"SELECT r.rid, x.id FROM r LEFT JOIN ({NUMBERED.format('v')}) x ON x.k = r.k AND x.rn = 1",
+    f"SELECT rid FROM r WHERE k IN (SELECT k FROM ({NUMBERED.format('v')}) WHERE rn = 1)",
+    f"SELECT k, n FROM ({COUNTED}) WHERE rn = 1",
+    "SELECT s, count(*) AS n FROM l GROUP BY s QUALIFY ROW_NUMBER() OVER (PARTITION BY s ORDER BY count(*)) = 1",
+    "SELECT id, s FROM l QUALIFY ROW_NUMBER() OVER (PARTITION BY s ORDER BY v, id) <= 2",
+    # NULLs in an order.
+    f"SELECT id FROM ({NUMBERED.format('k NULLS LAST')}) WHERE rn = 1",
+    f"SELECT id FROM ({NUMBERED.format('k DESC NULLS FIRST')}) WHERE rn = 1",
+    f"SELECT id FROM ({NUMBERED.format('k NULLS FIRST')}) WHERE rn = 1",
+    # Names for columns.
+    "WITH q(a, b) AS (SELECT id, k FROM l) SELECT a FROM q WHERE b > 0",
+    "WITH q(k, id) AS (SELECT id, k FROM l) SELECT id, k FROM q",
+    "SELECT k, x.id FROM (SELECT id, k FROM l) AS x(k, id)",
+    "SELECT k, a FROM l AS x(k, a, b, c) WHERE x.a > 0",
+    "SELECT x.a, r.w FROM r JOIN l AS x(a, k, b, c) USING (k)",
+    # USING.
+    "SELECT k, id FROM l JOIN r USING (k) WHERE k > 0",
+    "SELECT k, count(*) AS n FROM l JOIN r USING (k) GROUP BY k",
+    "SELECT k, id, rid FROM l FULL JOIN r USING (k)",
+    "SELECT K, id, rid FROM l RIGHT JOIN r USING (k) WHERE K > 1",
+    "SELECT k, l.id, x.rid FROM l JOIN r USING (k) JOIN (SELECT rid, k FROM r) x USING (k)",
+    "SELECT k, l.id, x.rid FROM l FULL JOIN r USING (k) FULL JOIN (SELECT rid, k FROM r WHERE w > 1) x USING (k)",
+    "SELECT k, l.id FROM l JOIN r USING (k) WHERE EXISTS (SELECT 1 FROM (SELECT rid FROM r) WHERE rid = k)",
+    # HAVING names what the SELECT list shows.
+    "SELECT k, count(*) AS n FROM l GROUP BY k HAVING n > 1",
+    # A comma, and a value beside it.
+    "SELECT l.id, r.rid FROM l, r WHERE l.k = r.k AND l.v + r.w > (SELECT min(w) FROM r)",
+]
+REFUSED = [
+    ("SELECT id FROM l LEFT SEMI JOIN r ON l.k = r.k WHERE r.w > 0", "UNKNOWN_COLUMN", "in its own ON only"),
+    ("SELECT id FROM l LEFT ANTI JOIN r ON l.k = r.k WHERE w > 0", "UNKNOWN_COLUMN", "in its own ON only"),
+    ("SELECT l.id FROM l, r RIGHT JOIN l AS x ON x.k = r.k WHERE l.k = r.k", "NOT_OFFERED", "behind a comma"),
+    ("SELECT l.id FROM l LEFT JOIN r WHERE l.k = r.k", "CROSS_JOIN", "no pair of equal"),
+    (f"{NUMBERED.format('v')} UNION ALL {NUMBERED.format('v')}", "NOT_OFFERED", "nothing uses the ROW_NUMBER"),
+    (f"SELECT id FROM r LEFT JOIN ({NUMBERED.format('v')}) x ON x.k = r.k WHERE rn = 1", "NOT_OFFERED", "outer join pads"),
+    ("SELECT k FROM (SELECT DISTINCT k, ROW_NUMBER() OVER (PARTITION BY k ORDER BY k) AS rn FROM l) WHERE rn < 3",
+     "NOT_OFFERED", "the numbers differ"),
+    ("SELECT s, count(*) AS n FROM l GROUP BY s QUALIFY n > 3", "NOT_OFFERED", "QUALIFY"),
+    ("SELECT id FROM l WHERE EXISTS (SELECT 1 FROM r WHERE r.k = l.k LIMIT 0)", "NOT_OFFERED", "LIMIT"),
+    ("SELECT id FROM l WHERE k IN (SELECT k FROM table(r) ORDER BY k LIMIT 1)", "NOT_OFFERED", "LIMIT"),
+    ("SELECT id FROM (SELECT id FROM table(l) ORDER BY id LIMIT 1)", "NOT_OFFERED", "LIMIT"),
+    ("WITH q AS (SELECT id FROM table(l) LIMIT 1) SELECT id FROM q", "NOT_OFFERED", "LIMIT"),
+    ("(SELECT id FROM table(l) LIMIT 1) UNION ALL SELECT rid FROM table(r)", "NOT_OFFERED", "LIMIT"),
+    ("SELECT a FROM l AS x(a, b)", "NOT_OFFERED", "4 columns (id, k, v, s), and 2 names"),
+    ("SELECT a FROM l AS x(a, b, a, c)", "DUPLICATE_COLUMN", '"a"'),
+    ("SELECT id FROM l JOIN r USING (v)", "UNKNOWN_COLUMN", "not in both sides"),
+]  # fmt: skip
+
+
+def bag(rows: list[dict[str, Any]]) -> collections.Counter[tuple[Any, ...]]:
+    return collections.Counter(tuple(None if value is None else str(value) for value in row.values()) for row in rows)
+
+
+def contents(session: Session, text: str) -> list[tuple[Any, ...]]:
+    rows = session.sql(text).table().to_pylist()
+    return sorted((tuple(row.values()) for row in rows), key=str)
+
+
+@pytest.fixture
+def session() -> Any:
+    with connect() as session:
+        session.sql(CREATED.replace("(id)", "(id) NOT ENFORCED").replace("(rid)", "(rid) NOT ENFORCED"))
+        yield session
+
+
+@pytest.mark.parametrize("text", EQUAL)
+def test_a_query_equals_duckdb_s_answer_after_every_change(session: Session, text: str) -> None:
+    with duckdb.connect() as database:
+        database.sql("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
+        database.sql(CREATED.replace("STRING", "VARCHAR"))
+        running = session.sql(text).start()
+        for change in EPOCHS:
+            session.sql(change)
+            database.sql(change.replace("INSERT INTO", "INSERT OR REPLACE INTO"))
+            expected = database.sql(text).to_arrow_table().to_pylist()
+
+            assert bag(running.table().to_pylist()) == bag(expected), change
+
+
+@pytest.mark.parametrize(("text", "code", "words"), REFUSED)
+def test_a_query_whose_answer_would_be_another_is_refused_at_its_place(
+    session: Session, text: str, code: str, words: str
+) -> None:
+    with pytest.raises(SqlError) as refused:
+        session.sql(text).start()
+
+    assert refused.value.code == code
+    assert words in str(refused.value)
+    assert "line 1, column " in str(refused.value)
+
+
+def test_a_star_begins_with_the_columns_of_using_as_in_spark(session: Session) -> None:
+    query = session.sql("SELECT * FROM l JOIN (SELECT w, k, v FROM r JOIN l USING (k)) USING (k, v)")
+
+    assert query.schema.names == ["k", "v", "id", "s", "w"]
+
+
+def test_a_number_that_is_one_stands_in_a_star_where_it_was_written(session: Session) -> None:
+    numbered = "SELECT id, ROW_NUMBER() OVER (PARTITION BY s ORDER BY id) AS rn, s FROM l"
+
+    assert session.sql(f"SELECT * FROM ({numbered}) WHERE rn = 1").schema.names == ["id", "rn", "s"]
+    assert session.sql(f"SELECT * FROM ({numbered}) WHERE rn <= 2").schema.names == ["id", "s"]
+
+
+def test_brackets_around_a_query_keep_its_order_and_limit(session: Session) -> None:
+    session.sql(EPOCHS[0])
+
+    assert session.sql("(SELECT id FROM table(l)) ORDER BY id DESC LIMIT 2").table().to_pydict() == {"id": [5, 4]}
+
+
+def test_a_row_without_a_time_is_in_no_window() -> None:
+    with connect(dialect="flink") as session:
+        session.register("e", pa.schema({"id": pa.int32(), "t": pa.timestamp("us")}), keys="id")
+        session.insert("e", pa.table({"id": pa.array([1], pa.int32()), "t": pa.array([None], pa.timestamp("us"))}))
+        minutes = "INTERVAL '2' MINUTES, INTERVAL '4' MINUTES"
+
+        assert contents(session, "SELECT id FROM TABLE(TUMBLE(TABLE e, DESCRIPTOR(t), INTERVAL '2' MINUTES))") == []
+        assert contents(session, f"SELECT id FROM TABLE(CUMULATE(TABLE e, DESCRIPTOR(t), {minutes}))") == []
+
+
+def test_a_window_does_not_take_the_place_of_a_column() -> None:
+    with connect(dialect="flink") as session:
+        session.register("e", pa.schema({"id": pa.int32(), "t": pa.timestamp("us"), "window_end": pa.int32()}), keys="id")
+
+        with pytest.raises(SqlError, match="has a column window_end"):
+            session.sql("SELECT id FROM TABLE(TUMBLE(TABLE e, DESCRIPTOR(t), INTERVAL '2' MINUTES))")
+
+
+@pytest.mark.parametrize(("amount", "words"), [("NaN", "a number and a unit"), ("1_0", "a number"), ("1.5", "whole number")])
+def test_an_interval_that_is_no_number_is_refused(session: Session, amount: str, words: str) -> None:
+    with pytest.raises(SqlError, match=words):
+        session.sql(f"SELECT DATE '2024-01-01' + INTERVAL '{amount}' MONTH AS d FROM l")
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [("l.k IS NOT DISTINCT FROM r.k", "joined by = here"), ("l.k = lower(r.k)", "is a column of it")],
+)
+@pytest.mark.parametrize("join", ["ASOF JOIN r ON {} AND l.id >= r.rid", "JOIN r FOR SYSTEM_TIME AS OF l.at ON {}"])
+def test_keys_that_a_join_by_time_would_compare_otherwise_are_refused(join: str, condition: str, words: str) -> None:
+    with connect(dialect="flink") as session:
+        session.sql(
+            "CREATE TABLE l (id INT, k STRING, at TIMESTAMP(3), WATERMARK FOR at AS at);"
+            "CREATE TABLE r (rid INT, k STRING, at TIMESTAMP(3), PRIMARY KEY (k) NOT ENFORCED, WATERMARK FOR at AS at);"
+        )
+
+        with pytest.raises(SqlError, match=words):
+            session.sql(f"SELECT l.id FROM l {join.format(condition)}")
