@@ -61,6 +61,41 @@ EQUAL = [
     "SELECT k, l.id FROM l JOIN r USING (k) WHERE EXISTS (SELECT 1 FROM (SELECT rid FROM r) WHERE rid = k)",
     # HAVING names what the SELECT list shows.
     "SELECT k, count(*) AS n FROM l GROUP BY k HAVING n > 1",
+    "SELECT k + 1 AS k FROM l GROUP BY k HAVING k > 1",
+    "SELECT k + 10 AS v, max(v) AS m FROM l GROUP BY k HAVING max(v) > 1 AND m < 3",
+    # A value where no row is.
+    "SELECT id, (SELECT count(*) + 1 FROM r WHERE r.k = l.k) AS c FROM l",
+    "SELECT id, (SELECT coalesce(sum(w), 0) FROM r WHERE r.k = l.k) AS c FROM l",
+    "SELECT id, (SELECT count(*) FILTER (WHERE w > 1) FROM r WHERE r.k = l.k) AS c FROM l",
+    "SELECT id, (SELECT max(w) - min(w) FROM r WHERE r.k = l.k AND w < 5) AS c FROM l WHERE v > 0",
+    "SELECT id, (SELECT CASE WHEN count(*) > 1 THEN 'many' ELSE 'few' END FROM r WHERE r.k = l.k) AS c FROM l",
+    # A value beside groups.
+    "SELECT k, sum(v) AS t, (SELECT max(w) FROM r) AS m FROM l GROUP BY k",
+    "SELECT k FROM l GROUP BY k HAVING sum(v) >= (SELECT min(w) FROM r)",
+    "SELECT k, (SELECT count(*) FROM r WHERE r.k = l.k) AS c FROM l GROUP BY k",
+    "SELECT s, sum((SELECT max(w) FROM r WHERE r.k = l.k)) AS t FROM l GROUP BY s",
+    # Whether there is any row.
+    "SELECT id FROM l WHERE EXISTS (SELECT 1 FROM r WHERE w = 3)",
+    "SELECT id FROM l WHERE NOT EXISTS (SELECT 1 FROM r WHERE w = 3) AND v > 0",
+    # Sets of keys.
+    "SELECT 'x' AS c FROM l GROUP BY CUBE (k)",
+    "SELECT DISTINCT count(*) AS n FROM l GROUP BY CUBE (k, v)",
+    "SELECT k, count(*) FILTER (WHERE k > 1) AS n, sum(k) AS t FROM l GROUP BY ROLLUP (k)",
+    "SELECT k AS x, count(*) AS n FROM l GROUP BY ROLLUP (x)",
+    "SELECT k AS x, s, count(*) AS n FROM l GROUP BY ROLLUP (1, 2)",
+    "SELECT l.k AS x, count(*) AS n FROM l GROUP BY ROLLUP (k) HAVING n > 1",
+    "SELECT k + 1 AS y, k AS x, count(*) AS n FROM l GROUP BY CUBE (k, k + 1)",
+    "SELECT k, s, grouping(k) AS g, grouping_id(k, s) AS i, count(*) AS n FROM l GROUP BY CUBE (k, s)",
+    "SELECT l.s, count(rid) AS n FROM l JOIN r USING (k) GROUP BY GROUPING SETS ((s), (k), (s))",
+    # Groups.
+    "SELECT count(*) AS n FROM l WHERE id > 100 GROUP BY ()",
+    "SELECT k, count(*) AS n FROM l GROUP BY k, '1'",
+    "SELECT string_agg(id, ',') AS n FROM l WHERE id = 2",
+    # The wider type of both sides.
+    "SELECT k FROM l UNION ALL SELECT w + 0.5 FROM r",
+    "SELECT k, s FROM l UNION ALL SELECT NULL, NULL FROM r",
+    "SELECT NULL AS k FROM l UNION SELECT rid FROM r",
+    "SELECT k FROM l EXCEPT SELECT CAST(k AS BIGINT) FROM r",
     # A comma, and a value beside it.
     "SELECT l.id, r.rid FROM l, r WHERE l.k = r.k AND l.v + r.w > (SELECT min(w) FROM r)",
 ]
@@ -79,6 +114,21 @@ REFUSED = [
     ("SELECT id FROM (SELECT id FROM table(l) ORDER BY id LIMIT 1)", "NOT_OFFERED", "LIMIT"),
     ("WITH q AS (SELECT id FROM table(l) LIMIT 1) SELECT id FROM q", "NOT_OFFERED", "LIMIT"),
     ("(SELECT id FROM table(l) LIMIT 1) UNION ALL SELECT rid FROM table(r)", "NOT_OFFERED", "LIMIT"),
+    ("SELECT id, (SELECT (SELECT max(w) FROM r) FROM l x) AS c FROM l", "NOT_OFFERED", "several rows"),
+    ("SELECT id, (SELECT count(*) FROM r WHERE r.k = l.k HAVING count(*) > 1) AS c FROM l", "NOT_OFFERED", "HAVING"),
+    ("SELECT id, (SELECT collect_list(w) FROM r WHERE r.k = l.k) AS c FROM l", "NOT_OFFERED", "a list for each row"),
+    ("SELECT id, (SELECT max(w) + r.k FROM r WHERE r.k = l.k) AS c FROM l", "NOT_GROUPED", '"k" is not aggregated'),
+    ("SELECT s, (SELECT max(w) FROM r WHERE r.k = l.k) AS c FROM l GROUP BY s", "NOT_GROUPED", "keys of GROUP BY"),
+    ("SELECT id, (SELECT max(w) FROM table(r) LIMIT 0) AS c FROM l", "NOT_OFFERED", "LIMIT"),
+    ("SELECT max(id, v) AS m FROM l", "NOT_OFFERED", "greatest(a, b)"),
+    ("SELECT max_by(id, v, 2) AS m FROM l", "NOT_OFFERED", "too many operands"),
+    ("SELECT max(DISTINCT id, v) AS m FROM l", "NOT_OFFERED", "one value"),
+    ("SELECT string_agg(s, v) AS m FROM l", "NOT_OFFERED", "literal text"),
+    ("SELECT array_agg(v ORDER BY v) AS m FROM l", "NOT_OFFERED", "with an order"),
+    ("SELECT count(*) AS n FROM l GROUP BY 1", "NOT_OFFERED", "not grouped by an aggregate"),
+    ("SELECT id FROM l WHERE count(*) > 1", "NOT_OFFERED", "the aggregate COUNT is offered in SELECT and HAVING"),
+    ("SELECT grouping(s) AS g FROM l GROUP BY ROLLUP (k)", "NOT_OFFERED", "take keys of GROUP BY"),
+    ("SELECT k FROM l UNION ALL SELECT s FROM l", "UNION_TYPES", "by position"),
     ("SELECT a FROM l AS x(a, b)", "NOT_OFFERED", "4 columns (id, k, v, s), and 2 names"),
     ("SELECT a FROM l AS x(a, b, a, c)", "DUPLICATE_COLUMN", '"a"'),
     ("SELECT id FROM l JOIN r USING (v)", "UNKNOWN_COLUMN", "not in both sides"),
@@ -138,6 +188,11 @@ def test_a_number_that_is_one_stands_in_a_star_where_it_was_written(session: Ses
 
     assert session.sql(f"SELECT * FROM ({numbered}) WHERE rn = 1").schema.names == ["id", "rn", "s"]
     assert session.sql(f"SELECT * FROM ({numbered}) WHERE rn <= 2").schema.names == ["id", "s"]
+
+
+def test_an_empty_table_has_no_group_in_any_of_several_sets_as_in_spark(session: Session) -> None:
+    assert contents(session, "SELECT k, count(*) AS n FROM l GROUP BY ROLLUP (k)") == []
+    assert contents(session, "SELECT count(*) AS n FROM l GROUP BY GROUPING SETS (())") == [(0,)]
 
 
 def test_brackets_around_a_query_keep_its_order_and_limit(session: Session) -> None:

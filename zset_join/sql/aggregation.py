@@ -19,7 +19,7 @@ from zset_join.sql.places import near, written_name
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Scope
 
-__all__ = ["AGGREGATES", "Aggregation", "has_aggregates"]
+__all__ = ["AGGREGATES", "Aggregation", "aggregates_in", "has_aggregates", "is_aggregate", "joined_texts"]
 
 AGGREGATES: dict[type[exp.Expr], str] = {
     exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max", exp.Stddev: "stddev", exp.StddevPop: "stddev_pop",
@@ -40,16 +40,21 @@ def has_aggregates(node: exp.Select) -> bool:
     if node.args.get("group") is not None:
         return True
     parts = [*node.expressions, *([node.args["having"]] if node.args.get("having") is not None else [])]
-    return any(_calls(part) for part in parts)
+    return any(aggregates_in(part) for part in parts)
 
 
-def _calls(node: exp.Expr) -> list[exp.Expr]:
+def is_aggregate(node: exp.Expr) -> bool:
+    """Say whether a node is an aggregate, with its FILTER."""
+    return isinstance(node, exp.Filter | exp.AggFunc | exp.Any) or _is_named_aggregate(node)
+
+
+def aggregates_in(node: exp.Expr) -> list[exp.Expr]:
     """Return the aggregates in an expression, outermost only, none inside windows or subqueries."""
     if isinstance(node, exp.Window | exp.Query | exp.Subquery):
         return []
-    if isinstance(node, exp.Filter | exp.AggFunc | exp.Any) or _is_named_aggregate(node):
+    if is_aggregate(node):
         return [node]
-    return [call for child in node.iter_expressions() for call in _calls(child)]
+    return [call for child in node.iter_expressions() for call in aggregates_in(child)]
 
 
 def _is_named_aggregate(node: exp.Expr) -> bool:
@@ -99,8 +104,10 @@ class Aggregation:
                 raise SqlError(
                     "GROUP BY ... WITH TOTALS is not offered; write GROUPING SETS.", code="NOT_OFFERED", at=self._query.at(node)
                 )
-            every = [one for _, one in outputs if isinstance(one, exp.Expr) and not _calls(one)]
-            for key in every if group.args.get("all") else group.expressions:
+            # GROUP BY () is one group.
+            listed = [one for one in group.expressions if not (isinstance(one, exp.Tuple) and not one.expressions)]
+            every = [one for _, one in outputs if isinstance(one, exp.Expr) and not aggregates_in(one)]
+            for key in every if group.args.get("all") else listed:
                 tree = self._binder.bind(self._key(key, outputs))
                 name = tree.name if isinstance(tree, Column) else f"key {len(self._keys) + 1}"
                 if not any(known.same_as(tree) for _, known in self._keys):
@@ -110,7 +117,7 @@ class Aggregation:
         if node.args.get("having") is not None:
             parts.append(node.args["having"])
         parts += [] if row_number is None else list(row_number.this.iter_expressions())
-        for call in [call for part in parts for call in _calls(part)]:
+        for call in [call for part in parts for call in aggregates_in(part)]:
             if self._name_of(call) is None:
                 name = f"aggregate {len(self._calls) + 1}"
                 aggregated.append(self._aggregated(call).alias(name))
@@ -129,8 +136,8 @@ class Aggregation:
         if name is not None:
             column: Expression = Column("row", name)
             call = node.this if isinstance(node, exp.Filter) else node
-            return _joined_texts(call, column) if isinstance(call, exp.GroupConcat) else column
-        if isinstance(node, exp.Literal | exp.Boolean | exp.Null | exp.Interval) or _calls(node):
+            return joined_texts(call, column) if isinstance(call, exp.GroupConcat) else column
+        if isinstance(node, exp.Literal | exp.Boolean | exp.Null | exp.Interval) or aggregates_in(node):
             return None
         try:
             tree = self._binder.bind(node)
@@ -154,19 +161,28 @@ class Aggregation:
         )
 
     def _key(self, node: exp.Expr, outputs: Sequence[tuple[str, Any]]) -> exp.Expr:
-        if isinstance(node, exp.Literal) and node.name.isdecimal():
+        if isinstance(node, exp.Literal) and node.is_int:
             place = int(node.name)
             if not 1 <= place <= len(outputs) or not isinstance(outputs[place - 1][1], exp.Expr):
                 raise SqlError(
                     f"GROUP BY {place}: there is no such place in the SELECT list.", code="NOT_OFFERED", at=self._query.at(node)
                 )
             chosen: exp.Expr = outputs[place - 1][1]
-            return chosen
+            return self._no_aggregate(chosen, node)
         if isinstance(node, exp.Column) and not node.table and self._scope.search(node) is None:
             for name, one in outputs:
                 if name.lower() == node.name.lower() and isinstance(one, exp.Expr):
-                    return one
-        return node
+                    return self._no_aggregate(one, node)
+        return self._no_aggregate(node, node)
+
+    def _no_aggregate(self, key: exp.Expr, node: exp.Expr) -> exp.Expr:
+        if aggregates_in(key):
+            raise SqlError(
+                "rows are not grouped by an aggregate. Group a query that aggregates in FROM.",
+                code="NOT_OFFERED",
+                at=self._query.at(node),
+            )
+        return key
 
     def _name_of(self, node: exp.Expr) -> str | None:
         return next((name for call, name in self._calls if call is node or call == node), None)
@@ -208,7 +224,9 @@ class Aggregation:
                 )
             return Aggregated(function="count", columns=(self._argument(given),))
         function = AGGREGATES.get(type(node))
-        name = written_name(node, self._query.statement.text).upper() or type(node).__name__
+        name = written_name(node, self._query.statement.text).upper() or (
+            node.sql_name() if isinstance(node, exp.Func) else type(node).__name__
+        )
         if function is None:
             raise SqlError(
                 f"the aggregate {name} is not offered.{near(name, _NAMES)}", code="UNKNOWN_FUNCTION", at=self._query.at(node)
@@ -220,22 +238,38 @@ class Aggregation:
                     code="NOT_OFFERED",
                     at=self._query.at(node),
                 )
+            if len(given.expressions) != 1:
+                raise SqlError(f"{name}(DISTINCT ...) takes one value.", code="NOT_OFFERED", at=self._query.at(node))
             given = given.expressions[0]
+        if node.args.get("expressions") or node.args.get("count") is not None:
+            more = "; write greatest(a, b) or least(a, b) for those of a row" if function in {"min", "max"} else ""
+            raise SqlError(f"{name} is given too many operands{more}.", code="NOT_OFFERED", at=self._query.at(node))
+        if isinstance(given, exp.Order):
+            raise SqlError(
+                f"{name} with an order is not offered: rows of a changelog come in none. Sort what it gives.",
+                code="NOT_OFFERED",
+                at=self._query.at(node),
+            )
+        if isinstance(node, exp.GroupConcat):
+            separator = node.args.get("separator")
+            if separator is not None and not (isinstance(separator, exp.Literal) and separator.is_string):
+                raise SqlError(f"the separator of {name} is a literal text.", code="NOT_OFFERED", at=self._query.at(node))
+            return Aggregated(function=function, columns=(self._argument(given, is_text=True),))
         columns = [self._argument(given)]
         if function in {"min_by", "max_by"}:
             columns.append(self._argument(node.expression))
         return Aggregated(function=function, columns=tuple(columns))
 
-    def _argument(self, node: exp.Expr) -> Expression:
-        if _calls(node):
+    def _argument(self, node: exp.Expr, *, is_text: bool = False) -> Expression:
+        if aggregates_in(node):
             raise SqlError(
                 "an aggregate inside an aggregate is not offered; nest queries.", code="NOT_OFFERED", at=self._query.at(node)
             )
-        tree = self._binder.bind(node)
+        tree = self._binder.text(node) if is_text else self._binder.bind(node)
         return Column("left", tree.name) if isinstance(tree, Column) else lit(tree)
 
 
-def _joined_texts(node: exp.GroupConcat, values: Expression) -> Expression:
+def joined_texts(node: exp.Expr, values: Expression) -> Expression:
     """Return the values of a group as one text; NULL where there are none."""
     given = node.args.get("separator")
     separator = lit(given.name if isinstance(given, exp.Literal) else "")

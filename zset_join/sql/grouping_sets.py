@@ -1,8 +1,9 @@
 """GROUPING SETS, ROLLUP and CUBE: one SELECT for each set, put together by UNION ALL.
 
-The law: Spark's. A key that is not in a set is NULL in its rows, and of its type: `max` of nothing stands for it.
+The law: Spark's. A key that is not in a set is NULL in its rows, and of its type: `max` of nothing stands for it. Aggregates
+read the rows as they are. An empty table has no groups, that of the empty set neither, unless it is the only one.
 
-Known limits: at most 64 sets; `grouping()` is not offered.
+Known limits: at most 64 sets.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ from __future__ import annotations
 import itertools
 
 from sqlglot import exp
+
+from zset_join.sql.aggregation import is_aggregate
+from zset_join.sql.catalog import pick
+from zset_join.sql.scopes import Scope
 
 __all__ = ["expanded", "has_grouping_sets"]
 
@@ -26,12 +31,17 @@ def has_grouping_sets(node: exp.Select) -> bool:
     )
 
 
-def expanded(node: exp.Select) -> list[exp.Select]:
+def expanded(node: exp.Select, scope: Scope) -> list[exp.Select]:
     """Return one SELECT for each set of keys, with the same names of columns.
 
+    Args:
+        node: the SELECT.
+        scope: the items of its FROM.
+
     Raises:
-        ValueError: there are too many sets.
+        ValueError: there are too many sets, or a key is no place in the SELECT list.
     """
+    node = _qualified(node, scope)
     group = node.args["group"]
     sets: list[tuple[exp.Expr, ...]] = [()]
     plain = [one for one in group.expressions if not isinstance(one, _KINDS)]
@@ -45,8 +55,52 @@ def expanded(node: exp.Select) -> list[exp.Select]:
         sets = [(*before, *more) for before in sets for more in _sets(one)]
         if len(sets) > MOST_SETS:
             raise ValueError(f"more than {MOST_SETS} sets of keys; write fewer")
-    keys = [*plain, *_distinct([key for one in sets for key in one])]
-    return [_select(node, [*plain, *one], keys) for one in sets]
+    meant = {id(key): _meant(key, node, scope) for key in [*plain, *(key for one in sets for key in one)]}
+    chosen = [_distinct([meant[id(key)] for key in [*plain, *one]]) for one in sets]
+    keys = _distinct([key for one in chosen for key in one])
+    # Without any key there is one group, of an empty table too; beside sets with keys a set without is a group of rows.
+    return [_select(node, one, keys, is_grouped=bool(keys)) for one in chosen]
+
+
+def _qualified(node: exp.Select, scope: Scope) -> exp.Select:
+    """Return a SELECT whose columns say which item they are of, so that one column is written in one way."""
+    part = node.copy()
+    clauses = [*part.expressions, part.args["group"], *([part.args["having"]] if part.args.get("having") is not None else [])]
+    listed = {one.alias.lower() for one in part.expressions if isinstance(one, exp.Alias)}
+    for place, one in enumerate(part.expressions):
+        if isinstance(one, exp.Column) and not isinstance(one.this, exp.Star):
+            part.expressions[place].replace(exp.alias_(one.copy(), one.name, quoted=True))
+    clauses = [*part.expressions, *clauses[len(part.expressions) :]]
+    for column in [column for clause in clauses for column in clause.find_all(exp.Column)]:
+        if column.find_ancestor(exp.Query) is not part or isinstance(column.this, exp.Star):
+            continue
+        is_alias = not column.table and column.name.lower() in listed
+        if (is_alias and column.find_ancestor(exp.Having) is not None) or scope.search(column) is None:
+            continue
+        item, physical = scope.find(column)
+        if not column.table and pick(scope.merged, column.name) is not None:
+            continue
+        name = next(shown for shown, own in item.columns.items() if own == physical)
+        column.this.set("this", name)
+        column.this.set("quoted", True)
+        column.set("table", exp.to_identifier(item.alias, quoted=True))
+    return part
+
+
+def _meant(key: exp.Expr, node: exp.Select, scope: Scope) -> exp.Expr:
+    """Return what a key is: a place in the SELECT list and a name of it stand for the expression there."""
+    outputs = [one.this if isinstance(one, exp.Alias) else one for one in node.expressions]
+    if isinstance(key, exp.Literal) and key.is_int:
+        if not 1 <= int(key.name) <= len(outputs):
+            raise ValueError(f"GROUP BY {key.name}: there is no such place in the SELECT list")
+        chosen: exp.Expr = outputs[int(key.name) - 1]
+        return chosen
+    if isinstance(key, exp.Column) and not key.table and scope.search(key) is None:
+        for one in node.expressions:
+            if isinstance(one, exp.Alias) and one.alias.lower() == key.name.lower():
+                meant: exp.Expr = one.this
+                return meant
+    return key
 
 
 def _sets(node: exp.Expr) -> list[tuple[exp.Expr, ...]]:
@@ -76,33 +130,50 @@ def _distinct(keys: list[exp.Expr]) -> list[exp.Expr]:
     return nodes
 
 
-def _select(node: exp.Select, chosen: list[exp.Expr], keys: list[exp.Expr]) -> exp.Select:
+def _select(node: exp.Select, chosen: list[exp.Expr], keys: list[exp.Expr], *, is_grouped: bool) -> exp.Select:
     part = node.copy()
-    absent = [key for key in keys if key not in chosen]
-    part.set("group", exp.Group(expressions=[key.copy() for key in _distinct(chosen)]) if chosen else None)
+    listed = [key.copy() for key in chosen] or ([exp.true()] if is_grouped else [])
+    part.set("group", exp.Group(expressions=listed) if listed else None)
+    part.set("distinct", None)
+    part.set("order", None)
+    part.set("limit", None)
     part.set(
         "expressions",
-        [_named(original, _without(one, absent)) for original, one in zip(node.expressions, part.expressions, strict=True)],
+        [
+            _named(original, _without(one, chosen, keys))
+            for original, one in zip(node.expressions, part.expressions, strict=True)
+        ],
     )
     if part.args.get("having") is not None:
-        part.args["having"].set("this", _without(part.args["having"].this, absent))
+        part.args["having"].set("this", _without(part.args["having"].this, chosen, keys))
     return part
 
 
 def _named(original: exp.Expr, made: exp.Expr) -> exp.Expr:
-    if isinstance(made, exp.Alias):
-        return made
-    title = original.name if isinstance(original, exp.Column) else original.sql(dialect="spark").lower()
-    return exp.alias_(made, title, quoted=True)
+    return made if isinstance(made, exp.Alias) else exp.alias_(made, original.sql(dialect="spark").lower(), quoted=True)
 
 
-def _without(node: exp.Expr, absent: list[exp.Expr]) -> exp.Expr:
+def _without(node: exp.Expr, chosen: list[exp.Expr], keys: list[exp.Expr]) -> exp.Expr:
     """Return an expression with NULL for the keys that are not grouped by."""
-    if node in absent:
+    if node in chosen or isinstance(node, exp.Query):
+        return node
+    if node in keys:
         return exp.Max(this=exp.Case(ifs=[exp.If(this=exp.false(), true=node.copy())]))
-    if not isinstance(node, exp.AggFunc):
+    if isinstance(node, exp.Grouping | exp.GroupingId):
+        return _number(node, chosen, keys)
+    if not is_aggregate(node):
         for child in list(node.iter_expressions()):
-            replaced = _without(child, absent)
+            replaced = _without(child, chosen, keys)
             if replaced is not child:
                 child.replace(replaced)
     return node
+
+
+def _number(node: exp.Expr, chosen: list[exp.Expr], keys: list[exp.Expr]) -> exp.Expr:
+    """Return grouping(a): 1 where a is not grouped by; grouping_id(a, b): of these the number in binary."""
+    asked = node.expressions or keys
+    if any(one not in keys for one in asked) or (isinstance(node, exp.Grouping) and len(node.expressions) != 1):
+        raise ValueError("grouping(a) and grouping_id(a, b) take keys of GROUP BY")
+    number = sum(1 << place for place, one in enumerate(reversed(asked)) if one not in chosen)
+    kind = "TINYINT" if isinstance(node, exp.Grouping) else "BIGINT"
+    return exp.cast(exp.Literal.number(number), kind)

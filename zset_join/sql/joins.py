@@ -18,7 +18,7 @@ from typing import Any
 from sqlglot import exp
 
 from zset_join.errors import PlanError, SqlError
-from zset_join.expressions import Call, Column, Expression, references
+from zset_join.expressions import Call, Column, Expression, lit, references
 from zset_join.expressions.rows import named
 from zset_join.pipeline import View
 from zset_join.plan.conditions import together
@@ -510,6 +510,11 @@ class JoinPlanner:
 
             pairs = ScalarBinder(both, schemas, self.query.statement)
             trees += [pairs.compared("eq", one, other) for one, other in zip(sought, outputs, strict=True)]
+        if not trees and isinstance(node, exp.Exists):
+            # One row for all: whether there is any.
+            here = "exists here"
+            right = right.select({here: lit(1)}).distinct()
+            view, trees = view.withColumn(here, lit(1)), [Call("eq", (Column("left", here), Column("right", here)))]
         ttls = (self.state_ttls.of_items(scope.items), planner.state_ttls.of_items(inner_scope.items))
         return self.equi_join(view, right.alias("subquery"), trees, how, conjunct, state_ttl=ttls)
 

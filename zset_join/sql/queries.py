@@ -16,11 +16,13 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from zset_join.errors import PlanError, SqlError
-from zset_join.expressions import Call, Column, Expression
+from zset_join.expressions import Call, Cast, Column, Expression
+from zset_join.expressions.evaluation import result_type
 from zset_join.expressions.rows import named
+from zset_join.expressions.type_rules import plain_type
 from zset_join.pipeline import StateTtl, View, appends
 from zset_join.plan.conditions import together
-from zset_join.sql.aggregation import Aggregation, has_aggregates
+from zset_join.sql.aggregation import Aggregation, aggregates_in, has_aggregates
 from zset_join.sql.bound import BoundQuery, FirstRows
 from zset_join.sql.catalog import Catalog, NamedView, Table
 from zset_join.sql.dialects import Statement
@@ -108,12 +110,13 @@ class QueryBinder:
         right = self._whole(self.bind(node.expression, ctes=ctes), node.expression)
         ttl = StateTtls(self.settings).of_group(())
         try:
+            one, other = _of_one_type(left.view, right.view)
             if isinstance(node, exp.Union):
-                view = left.view.union(right.view)
+                view = one.union(other)
                 view = view.distinct(state_ttl=ttl) if node.args.get("distinct") else view
             else:
                 how = "left_semi" if isinstance(node, exp.Intersect) else "left_anti"
-                view = _compared_whole(left.view, right.view, how, ttl)
+                view = _compared_whole(one, other, how, ttl)
         except PlanError as error:
             raise SqlError(error.message, code=error.code, at=self.at(node.expression)) from error
         bounded = left.is_bounded and right.is_bounded
@@ -152,42 +155,54 @@ class QueryBinder:
         item = self.item_of_query(query, cte.alias).named(names, self.at(cte.args["alias"]))
         return replace(query, view=item.view.select({name: named(physical) for name, physical in item.columns.items()}))
 
-    def _grouping_sets(self, node: exp.Select, ctes: dict[str, BoundQuery]) -> BoundQuery:
+    def _grouping_sets(self, node: exp.Select, ctes: dict[str, BoundQuery], outer: Scope | None) -> BoundQuery:
         """Return the rows of all sets of keys."""
+        if node.args.get("qualify") is not None or any(one.find(exp.RowNumber) for one in node.expressions):
+            raise SqlError(
+                "number the rows of several sets of keys in a query around them.", code="NOT_OFFERED", at=self.at(node)
+            )
+        warned = len(self.warnings)
+        planner = JoinPlanner(self, ctes, outer)
+        scope, _, _ = planner.plan(node)
+        state_ttl = planner.state_ttls.of_group(scope.items)
+        del self.warnings[warned:]
         try:
-            selects = expanded(node)
+            selects = expanded(node, scope)
         except ValueError as error:
             raise SqlError(f"{error}.", code="NOT_OFFERED", at=self.at(node)) from None
         parts = [self.bind(one, ctes=ctes) for one in selects]
         view = parts[0].view
         for part in parts[1:]:
             view = view.union(part.view)
+        if node.args.get("distinct") is not None:
+            view = self._distinct(view, state_ttl, node)
         order, limit = self._order(node, view.columns, is_bounded=parts[0].is_bounded)
         return BoundQuery(view=view, reads=parts[0].reads, is_bounded=parts[0].is_bounded, order_by=order, limit=limit)
 
     def _select(self, node: exp.Select, ctes: dict[str, BoundQuery], outer: Scope | None) -> BoundQuery:
         self.check_clauses(node)
         if has_grouping_sets(node):
-            return self._grouping_sets(node, ctes)
+            return self._grouping_sets(node, ctes, outer)
         planner = JoinPlanner(self, ctes, outer)
         scope, view, rest = planner.plan(node)
-        view, stands = ScalarSubqueries(self, ctes, scope).join(view, [*rest, *node.expressions])
+        subqueries = ScalarSubqueries(self, ctes, scope)
+        view, stands = subqueries.join(view, [*rest, *_before_groups(node)])
         binder = ScalarBinder(scope.row_column, {"row": view.schema}, self.statement, replace=lambda one: stands.get(id(one)))
         for conjunct in rest:
             view = view.where(binder.condition(conjunct))
         bounded = all(item.is_bounded for item in scope.items)
-        reads = frozenset().union(*(item.reads for item in scope.items))
         outputs, shows_delta, row_number, place = self._outputs(node, scope)
         qualify = node.args.get("qualify")
         if qualify is not None and row_number is None:
             row_number, qualify = numbered_by(qualify)
         state_ttl = planner.state_ttls.of_group(scope.items)
         if has_aggregates(node):
-            view, binder = self._grouped(node, scope, view, binder, outputs, row_number, state_ttl)
+            view, binder = self._grouped(node, subqueries, view, binder, outputs, row_number, state_ttl)
         elif node.args.get("having") is not None:
             raise SqlError(
                 "HAVING needs GROUP BY or an aggregate; write WHERE.", code="NOT_OFFERED", at=self.at(node.args["having"])
             )
+        reads = frozenset().union(*(item.reads for item in scope.items))
         chosen = _distinctly_named([(name, binder.bind(one) if isinstance(one, exp.Expr) else one) for name, one in outputs])
         hidden: list[tuple[str, Expression]] = []
         first_rows: FirstRows | None = None
@@ -321,7 +336,7 @@ class QueryBinder:
     def _grouped(
         self,
         node: exp.Select,
-        scope: Scope,
+        subqueries: ScalarSubqueries,
         view: View,
         binder: ScalarBinder,
         outputs: Sequence[tuple[str, Expression | exp.Expr]],
@@ -331,20 +346,29 @@ class QueryBinder:
         """Return the groups that HAVING keeps, and what binds expressions over them."""
         if not all(isinstance(one, exp.Expr) for _, one in outputs):
             raise SqlError("name the columns of a grouped query instead of *.", code="NOT_OFFERED", at=self.at(node))
-        aggregation = Aggregation(self, scope, view, binder)
+        aggregation = Aggregation(self, subqueries.scope, view, binder)
         grouped = aggregation.group(node, outputs, row_number=row_number, state_ttl=state_ttl)
-        after = ScalarBinder(aggregation.not_grouped, {"row": grouped.schema}, self.statement, replace=aggregation.replace)
         having = node.args.get("having")
+        before = {id(one) for part in _before_groups(node) for one in part.walk()}
+        parts = [one for _, one in outputs if isinstance(one, exp.Expr)] + ([] if having is None else [having])
+        grouped, stands = subqueries.join(grouped, parts, prefix="value", but=before)
+
+        def replaced(part: exp.Expr) -> Expression | None:
+            stand = stands.get(id(part))
+            return aggregation.replace(part) if stand is None else stand
+
+        after = ScalarBinder(aggregation.not_grouped, {"row": grouped.schema}, self.statement, replace=replaced)
         if having is None:
             return grouped, after
 
         def shown(part: exp.Expr) -> Expression | None:
-            """Return what a name of the SELECT list stands for, before that of a column."""
-            if isinstance(part, exp.Column) and not part.table:
+            """Return a key of that name, or what the name stands for in the SELECT list."""
+            key = replaced(part)
+            if key is None and isinstance(part, exp.Column) and not part.table:
                 for name, one in outputs:
                     if name.lower() == part.name.lower() and isinstance(one, exp.Expr):
                         return after.bind(one)
-            return aggregation.replace(part)
+            return key
 
         asked = ScalarBinder(aggregation.not_grouped, {"row": grouped.schema}, self.statement, replace=shown)
         return grouped.where(asked.condition(having.this)), after
@@ -437,6 +461,33 @@ class QueryBinder:
             is_bounded=query.is_bounded,
             reads=query.reads,
         )
+
+
+def _of_one_type(left: View, right: View) -> tuple[View, View]:
+    """Return two views whose columns, place by place, have the wider of both types, as in Spark; those without one stay."""
+    schemas = {"left": left.schema, "right": right.schema}
+    pairs = list(zip(left.columns, right.columns, strict=False))
+    try:
+        wider = [result_type(Call("coalesce", (Column("left", a), Column("right", b))), schemas) for a, b in pairs]
+    except PlanError:
+        # The union says which types do not go together.
+        return left, right
+
+    def cast(view: View) -> View:
+        if len(pairs) != len(view.columns) or [plain_type(column.type) for column in view.schema] == wider:
+            return view
+        return view.select({name: Cast(Column("row", name), kind) for name, kind in zip(view.columns, wider, strict=True)})
+
+    return cast(left), cast(right)
+
+
+def _before_groups(node: exp.Select) -> list[exp.Expr]:
+    """Return the expressions of a SELECT that are computed for its rows, before they are grouped."""
+    if not has_aggregates(node):
+        return list(node.expressions)
+    having, group = node.args.get("having"), node.args.get("group")
+    parts = [*node.expressions, *([] if having is None else [having])]
+    return [call for part in parts for call in aggregates_in(part)] + ([] if group is None else list(group.expressions))
 
 
 def _compared_whole(left: View, right: View, how: str, state_ttl: StateTtl | None) -> View:

@@ -4,14 +4,17 @@
     (SELECT count(*) FROM orders o WHERE o.customer = c.id)                           grouped by the customer
     (SELECT name FROM customers c WHERE c.id = o.customer)                            its primary key says that it is one row
 
-The law: the column holds what Spark's subquery gives for the row: NULL where no row is there, 0 where it counts.
+The law: the column holds what Spark's subquery gives for the row. Of a correlated aggregate the join brings the aggregates, and
+what is made of them is computed behind it: where no row is there a count is 0, others are NULL, and `coalesce(sum(v), 0)` is 0.
 
-Refused: subqueries that may give several rows; conditions on the rows outside that are no equality.
+Over groups, the rows outside are the groups: a subquery in SELECT or HAVING is tied to keys of GROUP BY.
+
+Refused: subqueries that may give several rows; conditions on the rows outside that are no equality; HAVING, LIMIT, lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -21,13 +24,32 @@ from zset_join.expressions import Call, Column, Expression, lit
 from zset_join.expressions.rows import named
 from zset_join.pipeline import View
 from zset_join.plan.conditions import together
+from zset_join.sql.aggregation import aggregates_in, joined_texts
 from zset_join.sql.binding import QueryContext, conjuncts_of
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.joins import JoinPlanner
 from zset_join.sql.scalars import ScalarBinder
-from zset_join.sql.scopes import Scope
+from zset_join.sql.scopes import Scope, on_side
 
 __all__ = ["ScalarSubqueries"]
+
+_COUNTS = (exp.Count, exp.CountIf, exp.ApproxDistinct)
+_LISTS = (exp.ArrayAgg, exp.ArrayUniqueAgg)
+
+
+@dataclass
+class _Tied:
+    """A correlated aggregate: what gives its aggregates for every key, and how they are read.
+
+    Args:
+        scope: the rows inside.
+        pairs: a key inside, and what it equals outside.
+        calls: the aggregates; empty: the subquery is read by a primary key.
+    """
+
+    scope: Scope
+    pairs: list[tuple[exp.Expr, exp.Expr]]
+    calls: list[exp.Expr]
 
 
 @dataclass
@@ -44,15 +66,23 @@ class ScalarSubqueries:
     ctes: Mapping[str, BoundQuery]
     scope: Scope
 
-    def join(self, view: View, parts: list[exp.Expr]) -> tuple[View, dict[int, Expression]]:
+    def join(
+        self, view: View, parts: list[exp.Expr], *, prefix: str = "subquery", but: Container[int] = ()
+    ) -> tuple[View, dict[int, Expression]]:
         """Return rows with a column for each subquery in some expressions, and what stands for which node.
+
+        Args:
+            view: the rows outside.
+            parts: the expressions.
+            prefix: of the names of the columns.
+            but: `id` of the subqueries that have a column already.
 
         Raises:
             SqlError: a subquery that may give several rows.
         """
         stands: dict[int, Expression] = {}
-        for node in [subquery for part in parts for subquery in _subqueries(part)]:
-            view, stands[id(node)] = self._joined(view, node, f"subquery {len(stands) + 1}")
+        for node in [subquery for part in parts for subquery in _subqueries(part) if id(subquery) not in but]:
+            view, stands[id(node)] = self._joined(view, node, f"{prefix} {len(stands) + 1}")
         return view, stands
 
     def _joined(self, view: View, node: exp.Subquery, name: str) -> tuple[View, Expression]:
@@ -63,22 +93,27 @@ class ScalarSubqueries:
         if not isinstance(select, exp.Select) or len(select.expressions) != 1 or isinstance(select.expressions[0], exp.Star):
             raise SqlError("a subquery that stands for a value selects one column.", code="NOT_OFFERED", at=at)
         self.query.check_clauses(select)
-        rewritten, pairs = self._keyed(select)
+        if any(select.args.get(clause) is not None for clause in ("limit", "offset", "qualify")):
+            raise SqlError(
+                "LIMIT, OFFSET and QUALIFY are not offered in a subquery that stands for a value.", code="NOT_OFFERED", at=at
+            )
+        rewritten, tied = self._keyed(select)
         bound = self.query.bind(rewritten, ctes=self.ctes)
         self.scope.items[0].reads = self.scope.items[0].reads | bound.reads
-        keys = bound.view.columns[1:]
+        values = len(tied.calls) or 1
+        keys = bound.view.columns[values:]
         if not self._gives_one_row(select, bound, keys):
             raise SqlError(
                 "this subquery may give several rows for one. Take max(...) or min(...) of it, or join it.",
                 code="NOT_OFFERED",
                 at=at,
             )
-        renamed = {name: named(bound.view.columns[0]), **{f"{name} {place}": named(key) for place, key in enumerate(keys)}}
-        if not keys:
-            renamed[f"{name} 0"] = lit(1)
+        names = [name, *(f"{name} value {place}" for place in range(2, values + 1))]
+        renamed = {shown: named(column) for shown, column in zip(names, bound.view.columns, strict=False)}
+        renamed |= {f"{name} {place}": named(key) for place, key in enumerate(keys)} if keys else {f"{name} 0": lit(1)}
         right = bound.view.select(renamed)
-        trees = self._conditions(view, right, name, pairs)
-        if not pairs:
+        trees = self._conditions(view, right, name, tied.pairs)
+        if not tied.pairs:
             view = view.withColumn(f"{name} 0 here", lit(1))
             trees = [Call("eq", (Column("left", f"{name} 0 here"), Column("right", f"{name} 0")))]
         condition = together(trees)
@@ -88,15 +123,41 @@ class ScalarSubqueries:
             joined = view.join(right.alias(name), on=condition, how="left")
         except PlanError as error:
             raise SqlError(error.message, code=error.code, at=at) from error
-        counts = isinstance(_output(select), exp.Count | exp.CountIf)
-        column = Column("row", name)
-        return joined, Call("coalesce", (column, lit(0))) if counts else column
+        return joined, self._made(_output(select), tied, names, joined) if tied.calls else Column("row", name)
+
+    def _made(self, output: exp.Expr, tied: _Tied, names: list[str], joined: View) -> Expression:
+        """Return what is made of the aggregates that a join has brought."""
+
+        def replaced(node: exp.Expr) -> Expression | None:
+            place = next((place for place, call in enumerate(tied.calls) if call is node or call == node), None)
+            if place is None:
+                return None
+            column, call = Column("row", names[place]), node.this if isinstance(node, exp.Filter) else node
+            if isinstance(call, exp.GroupConcat):
+                return joined_texts(call, column)
+            return Call("coalesce", (column, lit(0))) if isinstance(call, _COUNTS) else column
+
+        def resolve(column: exp.Column) -> Expression:
+            if tied.scope.search(column) is None:
+                return self.scope.row_column(column)
+            raise SqlError(
+                f'"{column.name}" is not aggregated; take max or min of it.', code="NOT_GROUPED", at=self.query.at(column)
+            )
+
+        return ScalarBinder(resolve, {"row": joined.schema}, self.query.statement, replace=replaced).bind(output)
 
     def _conditions(self, view: View, right: View, name: str, pairs: list[tuple[exp.Expr, exp.Expr]]) -> list[Expression]:
         inner = {id(mine): f"{name} {place}" for place, (mine, _) in enumerate(pairs)}
 
         def resolve(column: exp.Column) -> Expression:
-            return Column("left", self.scope.find(column)[1])
+            tree = on_side(self.scope.row_column(column), "left")
+            if isinstance(tree, Column) and tree.name not in view.schema.names:
+                raise SqlError(
+                    f'"{column.name}" is neither grouped by nor aggregated; over groups, tie a subquery to keys of GROUP BY.',
+                    code="NOT_GROUPED",
+                    at=self.query.at(column),
+                )
+            return tree
 
         def replaced(node: exp.Expr) -> Expression | None:
             return Column("right", inner[id(node)]) if id(node) in inner else None
@@ -104,25 +165,37 @@ class ScalarSubqueries:
         binder = ScalarBinder(resolve, {"left": view.schema, "right": right.schema}, self.query.statement, replace=replaced)
         return [binder.compared("eq", other, mine) for mine, other in pairs]
 
-    def _keyed(self, select: exp.Select) -> tuple[exp.Select, list[tuple[exp.Expr, exp.Expr]]]:
-        """Return a subquery that gives its value for every key, and pairs of key and what it equals outside."""
+    def _keyed(self, select: exp.Select) -> tuple[exp.Select, _Tied]:
+        """Return a subquery that gives its value, or its aggregates, for every key, and how it is tied to the rows outside."""
         planner = JoinPlanner(self.query, self.ctes, self.scope)
         inner_scope, _, _ = planner.plan(select)
         if not planner.correlated:
-            return select, []
+            return select, _Tied(inner_scope, [], [])
         pairs = [self._pair(one, inner_scope) for one in planner.correlated]
         kept = [one for one in conjuncts_of(select.args["where"].this) if not any(one is other for other in planner.correlated)]
         keyed = select.copy()
         keyed.set("where", exp.Where(this=exp.and_(*kept, copy=True)) if kept else None)
-        value = keyed.expressions[0]
+        value, calls = keyed.expressions[0], aggregates_in(_output(select))
         keys = [exp.alias_(mine.copy(), f"key {place}", quoted=True) for place, (mine, _) in enumerate(pairs)]
         value = value if isinstance(value, exp.Alias) else exp.alias_(value, "value", quoted=True)
         keyed.set("expressions", [value, *keys])
-        if _is_aggregate(select):
-            if select.args.get("group") is not None:
-                raise SqlError("a subquery of groups may give several rows.", code="NOT_OFFERED", at=self.query.at(select))
-            keyed.set("group", exp.Group(expressions=[mine.copy() for mine, _ in pairs]))
-        return keyed, pairs
+        if not calls:
+            return keyed, _Tied(inner_scope, pairs, [])
+        for clause, why in (("group", "a subquery of groups may give several rows"), ("having", "HAVING is not offered here")):
+            if select.args.get(clause) is not None:
+                raise SqlError(f"{why}. Join a query that groups by the key.", code="NOT_OFFERED", at=self.query.at(select))
+        lists = next((call for call in calls if isinstance(call.this if isinstance(call, exp.Filter) else call, _LISTS)), None)
+        if lists is not None:
+            raise SqlError(
+                "a list for each row outside is not offered. Join a query that groups by the key.",
+                code="NOT_OFFERED",
+                at=self.query.at(lists),
+            )
+        values = [exp.alias_(call.copy(), f"value {place}", quoted=True) for place, call in enumerate(calls, 1)]
+        keyed.set("expressions", [*values, *keys])
+        keyed.set("distinct", None)
+        keyed.set("group", exp.Group(expressions=[mine.copy() for mine, _ in pairs]))
+        return keyed, _Tied(inner_scope, pairs, calls)
 
     def _pair(self, node: exp.Expr, inner: Scope) -> tuple[exp.Expr, exp.Expr]:
         if isinstance(node, exp.EQ):
@@ -153,7 +226,9 @@ def _output(select: exp.Select) -> exp.Expr:
 
 
 def _is_aggregate(select: exp.Select) -> bool:
-    return any(True for _ in _output(select).find_all(exp.AggFunc))
+    return bool(aggregates_in(_output(select))) or (
+        select.args.get("having") is not None and bool(aggregates_in(select.args["having"]))
+    )
 
 
 def _subqueries(node: exp.Expr) -> list[exp.Subquery]:

@@ -548,6 +548,13 @@ class ScalarBinder:
                 code="NOT_OFFERED",
                 at=at,
             )
+        if isinstance(node, exp.AggFunc):
+            called = written_name(node, self._statement.text).upper() or node.sql_name()
+            return SqlError(
+                f"the aggregate {called} is offered in SELECT and HAVING. Aggregate in a subquery, and ask what it gives.",
+                code="NOT_OFFERED",
+                at=at,
+            )
         if isinstance(node, exp.Star):
             return SqlError("a * stands alone in a SELECT list or in count(*).", code="NOT_OFFERED", at=at)
         # As it was written, where the parser has it under another name.
