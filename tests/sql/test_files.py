@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from zset_join.errors import BadInputError, SqlError
-from zset_join.sql import connect
+from zset_join.sql import SqlWarning, connect
 from zset_join.sql.feeds import read_available
 
 COLUMNS = "id INT, name STRING, total DECIMAL(10, 2), at TIMESTAMP(3), day DATE"
@@ -99,3 +100,95 @@ def test_a_path_of_another_file_system_is_refused(tmp_path: Path) -> None:
 
 def test_nan_in_csv_is_a_number(tmp_path: Path) -> None:
     assert rows_of(tmp_path, "x\nNaN\n\n1.5\n", "csv", columns="x DOUBLE") == [{"x": "nan"}, {"x": "1.5"}]
+
+
+RECORDS = {
+    "debezium-json": [
+        {"op": "r", "after": {"id": 1, "name": "a"}, "source": {"lsn": 1, "ts_us": 1_000_000}},
+        {"schema": {}, "payload": {"op": "c", "after": {"id": 2, "name": "b"}, "source": {"lsn": 2, "ts_us": 2_000_000}}},
+        {"op": "u", "before": None, "after": {"id": 1, "name": "c"}, "source": {"lsn": 3, "ts_us": 3_000_000}},
+        {"op": "d", "before": {"id": 2}, "source": {"lsn": 4, "ts_us": 4_000_000}},
+    ],
+    "canal-json": [
+        {"type": "INSERT", "es": 3000, "data": [{"id": "1", "name": "c"}, {"id": "2", "name": "b"}]},
+        {"type": "DELETE", "es": 4000, "data": [{"id": "2", "name": "b"}]},
+    ],
+    "maxwell-json": [
+        {"type": "insert", "ts": 3, "data": {"id": 1, "name": "c"}},
+        {"type": "insert", "ts": 3, "data": {"id": 2, "name": "b"}},
+        {"type": "delete", "ts": 4, "data": {"id": 2, "name": "b"}},
+    ],
+    "upsert-json": [
+        {"key": '{"id": 1}', "value": '{"name": "c"}', "topic": "t", "partition": 0, "offset": 3},
+        {"key": '{"id": 2}', "value": '{"name": "b"}', "topic": "t", "partition": 0, "offset": 4},
+        {"key": '{"id": 2}', "value": None, "topic": "t", "partition": 0, "offset": 5},
+    ],
+}
+
+
+def declared(directory: Path, form: str, more: str = "") -> str:
+    options = f"'connector' = 'filesystem', 'path' = '{directory}', 'format' = '{form}'"
+    return f"CREATE TABLE t (id INT, name STRING{more}, PRIMARY KEY (id) NOT ENFORCED) WITH ({options})"
+
+
+@pytest.mark.parametrize("form", list(RECORDS))
+@pytest.mark.parametrize("is_lasting", [False, True])
+def test_files_of_records_are_the_changes_of_their_table(tmp_path: Path, form: str, is_lasting: bool) -> None:
+    lines = [json.dumps(record) + "\n" for record in RECORDS[form]]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/1.json").write_text("".join(lines[:-1]))
+    with connect(dialect="flink", directory=tmp_path / "state" if is_lasting else None) as session:
+        session.sql(declared(tmp_path / "in", form))
+        running = session.sql("SELECT id, name FROM t").start()
+        session.read(wait_seconds=0.0)
+        (tmp_path / "in/2.json").write_text(lines[-1])
+        session.read(wait_seconds=0.0)
+
+        assert running.table().to_pylist() == [{"id": 1, "name": "c"}]
+
+
+def test_metadata_of_a_record_in_a_file_say_when_and_where(tmp_path: Path) -> None:
+    (tmp_path / "1.json").write_text("\n" + json.dumps(RECORDS["debezium-json"][2]) + "\n")
+    columns = (
+        ", at TIMESTAMP_LTZ(3) METADATA FROM 'op_ts', file STRING METADATA FROM 'topic', line BIGINT METADATA FROM 'offset'"
+    )
+    with connect(dialect="flink") as session:
+        session.sql(declared(tmp_path, "debezium-json", columns))
+        running = session.sql("SELECT unix_seconds(at) AS second, file, line FROM t").start()
+        read_available(session, wait_seconds=0.0)
+
+        assert running.table().to_pylist() == [{"second": 3, "file": "1.json", "line": 2}]
+
+
+def test_records_of_a_file_that_cannot_be_read_are_put_aside_with_a_warning(tmp_path: Path) -> None:
+    good = json.dumps(RECORDS["debezium-json"][0])
+    (tmp_path / "1.json").write_text(f"{good}\nnonsense\n")
+    with connect(dialect="flink") as session:
+        session.sql("SET 'on_bad_input' = 'quarantine'; " + declared(tmp_path, "debezium-json"))
+        running = session.sql("SELECT id FROM t").start()
+        with pytest.warns(
+            SqlWarning, match=r'table "t": 1 records are put aside, the first \(1\.json, partition 0, offset 2\)'
+        ):
+            read_available(session, wait_seconds=0.0)
+
+        assert running.table().to_pylist() == [{"id": 1}]
+
+
+def test_metadata_without_a_primary_key_warn(tmp_path: Path) -> None:
+    text = declared(tmp_path, "debezium-json", ", lsn BIGINT METADATA").replace(", PRIMARY KEY (id) NOT ENFORCED", "")
+    with connect(dialect="flink") as session, pytest.warns(SqlWarning, match="has metadata and no primary key"):
+        session.sql(text)
+
+
+def test_a_session_in_memory_reads_every_file_once(tmp_path: Path) -> None:
+    (tmp_path / "1.json").write_text('{"id": 1}\n')
+    with connect(dialect="flink") as session:
+        session.sql(f"CREATE TABLE t (id INT) WITH ('connector' = 'filesystem', 'path' = '{tmp_path}')")
+        running = session.sql("SELECT id FROM t").start()
+        epochs = [session.read(wait_seconds=0.0), session.read(wait_seconds=0.0)]
+        (tmp_path / "2.json").write_text('{"id": 2}\n')
+        epochs.append(session.read(wait_seconds=0.0))
+
+        assert epochs == [1, 0, 1]
+        assert running.table()["id"].to_pylist() == [1, 2]
+        assert session.sql("SELECT id FROM table(t)").table()["id"].to_pylist() == [1, 2]

@@ -15,7 +15,7 @@ from zset_join.changelog.formats import RECORD_FORMATS
 from zset_join.errors import SqlError
 from zset_join.sql.places import Place, near
 
-__all__ = ["CONNECTORS", "FORMATS", "Connector", "check_options", "form_of", "metadata_of", "sink_options"]
+__all__ = ["CONNECTORS", "FORMATS", "Connector", "check_options", "form_of", "holds_records", "metadata_of", "sink_options"]
 
 FORMATS = ("avro", "canal-json", "csv", "debezium-avro-confluent", "debezium-json", "json", "maxwell-json", "orc", "parquet",
            "raw", "upsert-json")  # fmt: skip
@@ -79,7 +79,7 @@ CONNECTORS: dict[str, Connector] = {
         takes=("format", *_CSV_OPTIONS),
         ignored=("sink.parallelism", "sink.rolling-policy.check-interval", "sink.rolling-policy.file-size",
                  "sink.rolling-policy.rollover-interval", "source.monitor-interval", *_FORMAT_OPTIONS),
-        reads=("csv", "json", "parquet"),
+        reads=("csv", "json", "parquet", *_CDC),
         writes=("csv", "json", "parquet"),
     ),
     "jdbc": Connector(
@@ -117,17 +117,23 @@ def form_of(options: Mapping[str, str]) -> str:
     return "upsert-json" if options.get("connector") == "upsert-kafka" and form == "json" else form
 
 
+def holds_records(options: Mapping[str, str]) -> bool:
+    """Say whether what a connector reads are records of changes, which are decoded."""
+    return options.get("connector") in {"kafka", "upsert-kafka", "filesystem"} and form_of(options) in RECORD_FORMATS
+
+
 def metadata_of(options: Mapping[str, str]) -> dict[str, str]:
     """Return what a connector says beside the columns of a row: what METADATA FROM calls it, and what it is called inside.
 
     >>> sorted(metadata_of({"connector": "kafka", "format": "json"}))
     ['offset', 'partition', 'timestamp', 'topic']
     """
-    if options.get("connector") not in {"kafka", "upsert-kafka"}:
-        return {}
+    is_kafka = options.get("connector") in {"kafka", "upsert-kafka"}
     record = RECORD_FORMATS.get(form_of(options))
     if record is None:
-        return {**_IN_KAFKA, _TIME_IN_KAFKA: _TIME_IN_KAFKA}
+        return {**_IN_KAFKA, _TIME_IN_KAFKA: _TIME_IN_KAFKA} if is_kafka else {}
+    if not is_kafka and options.get("connector") != "filesystem":
+        return {}
     known = {*record.times, *(["position"] if record.position else [])}
     return {**_IN_KAFKA, **{name: what for what, names in _OF_CHANGES.items() if what in known for name in names}}
 

@@ -531,6 +531,14 @@ def _check_metadata(declared: _Declared, options: dict[str, str], name: str, *, 
             at=at,
             name=name,
         )
+    if form_of(options) != "json" and not declared.primary_key:
+        warnings.warn(
+            SqlWarning(
+                f'"{name}" has metadata and no primary key: an update takes back the row as it came, which had other metadata, '
+                "and is refused then. Add PRIMARY KEY (...) NOT ENFORCED."
+            ),
+            stacklevel=6,
+        )
     taken: dict[str, str] = {}
     for column, of in wanted.items():
         if form_of(options) != "json" and taken.setdefault(known[of], column) != column:

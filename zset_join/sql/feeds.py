@@ -3,8 +3,8 @@
     for feed in feeds_of(session): ...       read_available(session)
 
 A feed gives the rows of its table as they come, decoded: a table of rows for an append table, a ZSet of changes for others.
-JSON of Debezium, Canal, Maxwell and keyed records with empty values (`upsert-json`, and every `upsert-kafka`) become changes of
-the table by a pipeline of their own, which knows the rows that updates replace.
+JSON of Debezium, Canal, Maxwell and keyed records with empty values (`upsert-json`, and every `upsert-kafka`), in topics and in
+files, become changes of the table by a pipeline of their own, which knows the rows that updates replace.
 
 Edge cases: a plain JSON record that cannot be read is refused with its offset; names a record lacks are NULL, others are passed
 over. Columns `METADATA FROM 'offset'` and others (`metadata_of`) are filled from the record.
@@ -16,7 +16,9 @@ with a directory goes on (`zset_join.sql.table_sources`).
 from __future__ import annotations
 
 import random
+import warnings
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,9 +28,11 @@ import pyarrow.compute as pc
 from zset_join.changelog.formats import RecordOptions
 from zset_join.errors import BadInputError, SqlError
 from zset_join.sql.catalog import Table
-from zset_join.sql.connectors import form_of, metadata_of
+from zset_join.sql.connectors import form_of, holds_records, metadata_of
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.files import list_files, read_file
+from zset_join.sql.files import list_files, read_file, read_records
+from zset_join.sql.places import SqlWarning
+from zset_join.sql.settings import stage_options
 
 if TYPE_CHECKING:
     from zset_join.pipeline import Pipeline
@@ -64,7 +68,7 @@ class Feed(Protocol):
         ...
 
 
-def feed_of(table: Table) -> Feed | None:
+def feed_of(table: Table, settings: Mapping[str, str] | None = None) -> Feed | None:
     """Return what gives the rows of a table; None where they come by INSERT alone.
 
     Raises:
@@ -74,9 +78,9 @@ def feed_of(table: Table) -> Feed | None:
     if table.word == "SINK":
         return None
     if connector == "filesystem":
-        return FileFeed(table)
+        return FileFeed(table, settings)
     if connector in {"kafka", "upsert-kafka"}:
-        return KafkaFeed(table)
+        return KafkaFeed(table, settings)
     if connector == "datagen":
         return GeneratedFeed(table)
     return None
@@ -85,7 +89,7 @@ def feed_of(table: Table) -> Feed | None:
 def feeds_of(session: StatementContext) -> list[Feed]:
     """Return the feeds of all tables of a session that have one and are not written by a query of it."""
     written = {name for running in session.running for name in [getattr(running.output, "table_name", None)] if name}
-    feeds = [feed_of(table) for table in session.catalog.tables.values() if table.name not in written]
+    feeds = [feed_of(table, session.catalog.settings) for table in session.catalog.tables.values() if table.name not in written]
     return [feed for feed in feeds if feed is not None]
 
 
@@ -110,25 +114,81 @@ def read_available(session: StatementContext, *, wait_seconds: float = 2.0) -> i
 class FileFeed:
     """Give the rows of files, a file a poll; those that have come since the last one, too."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, settings: Mapping[str, str] | None = None) -> None:
         self.table = table
+        self._decoder = RecordDecoder(table, settings or {}) if holds_records(table.options) else None
         self._seen: set[Path] = set()
         self._left: deque[Path] = deque()
 
-    def poll(self, *, most_rows: int, wait_seconds: float) -> pa.Table | None:  # noqa: ARG002 - as the protocol has it
-        """Return the rows of the next file."""
+    def poll(self, *, most_rows: int, wait_seconds: float) -> pa.Table | ZSet | None:  # noqa: ARG002 - as the protocol has it
+        """Return the rows of the next file, or the changes it means."""
         if not self._left:
             self._left.extend(file for file in list_files(self.table) if file not in self._seen)
         if not self._left:
             return None
         file = self._left.popleft()
         self._seen.add(file)
-        return read_file(self.table, file)
+        return read_file(self.table, file) if self._decoder is None else self._decoder.changes(read_records(file))
 
     def close(self) -> None:
         """Begin anew at the next poll."""
         self._seen.clear()
         self._left.clear()
+        if self._decoder is not None:
+            self._decoder.close()
+
+
+class RecordDecoder:
+    """Turn records into changes of their table, by a pipeline that knows the rows updates replace.
+
+    Args:
+        table: of the records.
+        settings: of the session; with `on_bad_input = 'quarantine'` a record that cannot be read warns, and is left out.
+    """
+
+    def __init__(self, table: Table, settings: Mapping[str, str]) -> None:
+        self._table = table
+        self._settings = settings
+        self._pipeline: Pipeline | None = None
+
+    def changes(self, records: pa.Table) -> ZSet:
+        """Return what records mean.
+
+        Raises:
+            BadInputError: a record that cannot be read.
+        """
+        from zset_join.pipeline import Pipeline
+        from zset_join.pipeline.records import records as record_view
+
+        table = self._table
+        if self._pipeline is None:
+            given = pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None])
+            options = record_options(table)
+            view = record_view(table.name, form_of(table.options), given, keys=table.primary_key, options=options)
+            self._pipeline = Pipeline(view, keep_view=False, options=stage_options(self._settings))
+        delta = self._pipeline.step({table.name: records})
+        letters = self._pipeline.dead_letters
+        if letters.num_rows:
+            first = letters.slice(0, 1).to_pylist()[0]
+            place = (
+                ""
+                if first["topic"] is None
+                else f" ({first['topic']}, partition {first['partition']}, offset {first['offset']})"
+            )
+            warnings.warn(
+                SqlWarning(
+                    f'table "{table.name}": {letters.num_rows} records are put aside, the first{place}: {first["reason"]}. A '
+                    "session with a directory keeps them, for zset-join dead-letters."
+                ),
+                stacklevel=4,
+            )
+        return delta
+
+    def close(self) -> None:
+        """Forget the rows."""
+        if self._pipeline is not None:
+            self._pipeline.close()
+        self._pipeline = None
 
 
 class KafkaFeed:
@@ -141,20 +201,20 @@ class KafkaFeed:
         SqlError: a startup mode that is not offered, or a table that the format cannot fill.
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, settings: Mapping[str, str] | None = None) -> None:
         self.table = table
         start_of(table, ("earliest",))
         self.form = record_form(table)
         self._given = pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None])
         self._source: KafkaSource | None = None
-        self._decoder: Pipeline | None = None
+        self._decoder = RecordDecoder(table, settings or {})
 
     def poll(self, *, most_rows: int, wait_seconds: float) -> pa.Table | ZSet | None:
         """Return the rows of the next records, or the changes they mean."""
         records, _ = self.poll_records(most_rows=most_rows, wait_seconds=wait_seconds)
         if not records.num_rows:
             return None
-        return self.rows(records) if self.form == "json" else self._changes(records)
+        return self.rows(records) if self.form == "json" else self._decoder.changes(texts_of(records))
 
     def open(self, position: Any) -> None:
         """Go to a position of the topic; None is its beginning."""
@@ -171,9 +231,8 @@ class KafkaFeed:
         """Let go of the broker."""
         if self._source is not None:
             self._source.close()
-        if self._decoder is not None:
-            self._decoder.close()
-        self._source = self._decoder = None
+        self._decoder.close()
+        self._source = None
 
     def _opened(self, position: Any) -> KafkaSource:
         from zset_join.sources.kafka import KafkaSource
@@ -205,16 +264,6 @@ class KafkaFeed:
                 code=error.code,
                 relation=self.table.name,
             ) from error
-
-    def _changes(self, records: pa.Table) -> ZSet:
-        from zset_join.pipeline import Pipeline
-        from zset_join.pipeline.records import records as record_view
-
-        if self._decoder is None:
-            options = record_options(self.table)
-            view = record_view(self.table.name, self.form, self._given, keys=self.table.primary_key, options=options)
-            self._decoder = Pipeline(view, keep_view=False)
-        return self._decoder.step({self.table.name: texts_of(records)})
 
 
 class GeneratedFeed:

@@ -3,7 +3,8 @@
 `zset-join run` reads a path or a directory of files in the order of their names, each once; every file is one epoch. Files are
 whole when they appear: write them under a name that begins with a dot, and rename them.
 Columns go by name; those a file lacks are NULL, and a file that has none of them is refused. JSON has an object a line. CSV has
-a header; as in Spark, nothing between two delimiters is NULL, and `""` is an empty text.
+a header; as in Spark, nothing between two delimiters is NULL, and `""` is an empty text. Formats of
+changes have a record a line.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ import pyarrow.csv as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
+from zset_join.changelog.formats import RECORD_FORMATS
 from zset_join.errors import BadInputError, SqlError
 from zset_join.sql.catalog import Table
 from zset_join.sql.places import near
 
-__all__ = ["csv_options", "list_files", "path_of", "read_file"]
+__all__ = ["csv_options", "list_files", "path_of", "read_file", "read_records"]
 
-_FORMATS = ("csv", "json", "parquet")
+_FORMATS = ("csv", "json", "parquet", *RECORD_FORMATS)
+_RECORD = pa.schema(
+    {"key": pa.string(), "value": pa.string(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
+)
 
 
 def path_of(table: Table) -> Path:
@@ -83,6 +88,36 @@ def read_file(table: Table, file: Path) -> pa.Table:
     if not set(rows.column_names) & set(given.names) and rows.column_names:
         raise _other_columns(table, file, rows.column_names, "; CSV begins with a line of names" if form == "csv" else "")
     return rows.select([name for name in rows.column_names if name in given.names])
+
+
+def read_records(file: Path) -> pa.Table:
+    """Return the records of changes of a file, a line each: what Debezium, Canal or Maxwell write.
+
+    A line is the record, whose `topic` is then the file and whose `offset` is the number of its line; or, as
+    `zset-join dead-letters --replay` writes it, an object of `key`, `value`, `topic`, `partition` and `offset`.
+    """
+    with pa.input_stream(str(file), compression="detect") as stream:
+        text = stream.read()
+    lines = [(number, line) for number, line in enumerate(text.split(b"\n"), 1) if line.strip()]
+    if not lines:
+        return _RECORD.empty_table()
+    try:
+        options = pj.ParseOptions(explicit_schema=_RECORD, unexpected_field_behavior="ignore")
+        records = pj.read_json(pa.BufferReader(text), parse_options=options).select(_RECORD.names)
+        if records.num_rows == len(lines) and not records["topic"].null_count:
+            return records
+    except pa.ArrowException:
+        pass  # each line is a record itself
+    return pa.table(
+        {
+            "key": pa.nulls(len(lines), pa.string()),
+            "value": [line.decode("utf-8", errors="replace") for _, line in lines],
+            "topic": [file.name] * len(lines),
+            "partition": [0] * len(lines),
+            "offset": [number for number, _ in lines],
+        },
+        schema=_RECORD,
+    )
 
 
 def _csv(table: Table, file: Path, given: pa.Schema) -> pa.Table:

@@ -49,6 +49,7 @@ from zset_join.spark.api.table_streams import (
 )
 from zset_join.spark.rows.watermark import within_jump
 from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
+from zset_join.sql.connectors import holds_records
 from zset_join.sql.dialects import Statement
 from zset_join.sql.feeds import kafka_config, record_form, record_options, start_of
 from zset_join.sql.files import csv_options
@@ -189,6 +190,20 @@ class SessionOnSpark(InDirectory, Session):
             raise
         return running
 
+    def read(self, *, wait_seconds: float = 0.0) -> int:  # noqa: ARG002 - as in process
+        """Let every query take what has come in its files and topics; return 0, for Spark counts its epochs itself.
+
+        Raises:
+            ZsetJoinError: what stopped a query.
+        """
+        for running in list(self.running):
+            pipeline = self.pipeline_of(running)
+            if self.mode == "once":
+                pipeline.run()
+            else:
+                pipeline.process()
+        return 0
+
     def settle(self) -> None:
         """Wait until every query has answered what its tables hold, and what others wrote into them meanwhile.
 
@@ -299,6 +314,13 @@ class SessionOnSpark(InDirectory, Session):
             return table_stream(rows, relation, delta_column=table.delta_column)
         if table.options["connector"] == "filesystem":
             path, read_as = table.options.get("path", ""), table.options.get("format", "json")
+            if holds_records(table.options):
+                raise SqlError(
+                    f"\"{table.name}\": files of '{read_as}' are read in process. Inside Spark, read the topic, or give their "
+                    "lines to changes(..., format=).",
+                    code="NOT_OFFERED",
+                    name=table.name,
+                )
             if "://" not in path and not Path(path).exists():
                 raise SqlError(f"\"{table.name}\": there is no file at {path}. Give 'path'.", code="NO_FILE", name=table.name)
             rows = file_rows(self.spark, path, read_as, given, options=csv_options(table) if read_as == "csv" else None)

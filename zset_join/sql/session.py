@@ -21,7 +21,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -43,7 +43,12 @@ from zset_join.sql.statements import execute
 from zset_join.sql.writing import table_written
 from zset_join.zset import ZSet, single_batch
 
+if TYPE_CHECKING:
+    from zset_join.sql.feeds import Feed
+
 __all__ = ["Session", "SqlWarning", "arrow_table"]
+
+_MOST_ROWS = 100_000
 
 
 class Session:
@@ -69,6 +74,7 @@ class Session:
         self._keep_inputs = keep_inputs
         self._clock = clock or (lambda: time.time_ns() // 1000)
         self._stored: dict[str, Pipeline] = {}
+        self._feeds: list[Feed] = []
         self._numbered = 0
 
     def sql(self, text: str, *, dialect: str | None = None) -> Message | Query:
@@ -121,6 +127,31 @@ class Session:
         """
         columns = tuple(ColumnDefinition(field.name, field.type) for field in source.schema)
         self.catalog.add(Table(name=source.name, word="TABLE", columns=columns, mode="append", lookup=source))
+
+    def read(self, *, wait_seconds: float = 2.0) -> int:
+        """Take what has come in the files and topics of all tables since the last call; return the number of epochs.
+
+        Args:
+            wait_seconds: how long a source that says nothing is waited for.
+
+        Raises:
+            SqlError: a source that cannot be read.
+            BadInputError: rows that cannot be inserted.
+        """
+        from zset_join.sql.feeds import feeds_of
+
+        fed = {id(feed.table) for feed in self._feeds}
+        self._feeds += [feed for feed in feeds_of(self) if id(feed.table) not in fed]
+        known = {id(table) for table in self.catalog.tables.values()}
+        epochs, moved = 0, True
+        while moved:
+            moved = False
+            for feed in [one for one in self._feeds if id(one.table) in known]:
+                rows = feed.poll(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
+                if rows is not None:
+                    self.insert(feed.table.name, rows)
+                    epochs, moved = epochs + 1, True
+        return epochs
 
     def insert(self, name: str, rows: Any) -> int:
         """Add rows to a table, as one epoch of every query that reads it.
@@ -250,7 +281,9 @@ class Session:
             self.stop(running)
         for stored in self._stored.values():
             stored.close()
-        self._stored = {}
+        for feed in self._feeds:
+            feed.close()
+        self._stored, self._feeds = {}, []
 
     def __enter__(self) -> Session:
         return self

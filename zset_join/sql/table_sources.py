@@ -3,7 +3,7 @@
 | table | position |
 |---|---|
 | without a connector: a file per INSERT | how many files |
-| `filesystem` | the names of the files that were read |
+| `filesystem`; with records of changes, which the query decodes | the names of the files that were read |
 | `kafka` with JSON rows; with records of changes, which the query decodes | of the topic, by partition |
 | `datagen` | how many rows |
 
@@ -29,10 +29,10 @@ from zset_join.expressions.rows import named
 from zset_join.pipeline import View, changes
 from zset_join.pipeline.records import records
 from zset_join.sql.catalog import Catalog, NamedView, Table, TemporalFunction
-from zset_join.sql.connectors import form_of
+from zset_join.sql.connectors import form_of, holds_records
 from zset_join.sql.dialects import Statement
 from zset_join.sql.feeds import GeneratedFeed, KafkaFeed, record_options, texts_of
-from zset_join.sql.files import list_files, read_file
+from zset_join.sql.files import list_files, read_file, read_records
 from zset_join.sql.places import Place
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.stored_tables import STORED_WEIGHT, StoredTables
@@ -117,8 +117,7 @@ class DecodingCatalog(Catalog):
 
 
 def _has_records(table: Table) -> bool:
-    is_kafka = table.options.get("connector") in {"kafka", "upsert-kafka"}
-    return is_kafka and table.word != "SINK" and form_of(table.options) != "json"
+    return table.word != "SINK" and holds_records(table.options)
 
 
 def _given(table: Table) -> pa.Schema:
@@ -211,7 +210,8 @@ class _Files:
         """Return the rows of the next file that has some."""
         done = set(self._done)
         for file in [one for one in list_files(self._table) if one.name not in done]:
-            rows = self._completed(self._table, read_file(self._table, file))
+            is_records = _has_records(self._table)
+            rows = read_records(file) if is_records else self._completed(self._table, read_file(self._table, file))
             self._done = [*self._done, file.name]
             if rows.num_rows:
                 return rows, {"files": self._done}
