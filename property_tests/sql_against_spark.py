@@ -22,7 +22,8 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from property_tests.test_sql import LEFT, RIGHT, bag, queries, rows_of
+from property_tests.sql_queries import queries
+from property_tests.test_sql import LEFT, RIGHT, bag, rows_of
 from zset_join.errors import ZsetJoinError
 from zset_join.spark import local_session
 from zset_join.sql import Query, connect

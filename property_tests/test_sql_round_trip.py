@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, given, settings
 
 from property_tests.pipeline_plans import drawn_steps, drawn_view, sources
 from property_tests.profiles import profile_name
-from property_tests.test_sql import LEFT, RIGHT, queries
+from property_tests.sql_queries import queries
+from property_tests.test_sql import LEFT, RIGHT
 from tests.expressions.test_functions import EXPRESSIONS, SCHEMA
 from zset_join.errors import PlanError
 from zset_join.expressions import col, describe, left, right
