@@ -125,6 +125,8 @@ def _asked(draw: Any, sides: str) -> str:
         f"({outside}, {number}) IN (SELECT y.rk, y.w FROM rights y)",
         lambda: f"{number} >= {_value(draw, outside)}",
         lambda: f"({number} = {_value(draw, outside)} OR {number} < 1)",
+        f"({number} > 1 OR NOT EXISTS (SELECT DISTINCT y.w FROM rights y WHERE y.rk = {outside}))",
+        f"{number} IN (SELECT y.rk FROM rights y WHERE y.w >= (SELECT min(v) FROM lefts))",
     )
 
 
@@ -170,7 +172,7 @@ def _groups(draw: Any, source: str, condition: str, sides: str) -> str:
 
 
 def _plain(draw: Any, source: str, condition: str, sides: str) -> str:
-    third = _one(draw, "", "", lambda: f", {_value(draw, _outside(draw, sides))} AS c")
+    third = _one(draw, "", ", a + 1 AS c", lambda: f", {_value(draw, _outside(draw, sides))} AS c")
     first = f"SELECT {_one(draw, '', 'DISTINCT ')}{scalar(draw, sides)} AS a"
     return f"{first}, {scalar(draw, sides)} AS b{third} FROM {source}{condition}"
 
@@ -208,7 +210,9 @@ def queries(draw: Any) -> str:
     else:
         source, sides = _joined(draw) if kind == "join" else (_source(draw, "l"), "l")
         if kind == "comma":
-            source, sides, where = f"{source}, {_source(draw, 'r')}", "lr", "l.k = r.rk"
+            between = _one(draw, "", "lefts z, ")
+            source, sides, where = f"{source}, {between}{_source(draw, 'r')}", "lr", "l.k = r.rk"
+            where += " AND z.id = r.w" if between else ""
         if kind == "asked":
             where = _asked(draw, sides)
         if draw(st.booleans()):

@@ -96,6 +96,19 @@ EQUAL = [
     "SELECT k, s FROM l UNION ALL SELECT NULL, NULL FROM r",
     "SELECT NULL AS k FROM l UNION SELECT rid FROM r",
     "SELECT k FROM l EXCEPT SELECT CAST(k AS BIGINT) FROM r",
+    # Names that the SELECT list gave before.
+    "SELECT id + 1 AS b, b * 2 AS c, c - b AS id FROM l",
+    "SELECT k, count(*) AS n, n + 1 AS m, sum(v) AS t, t + m AS u FROM l GROUP BY k",
+    # EXISTS within an expression, and other queries within it.
+    "SELECT id, EXISTS (SELECT 1 FROM r WHERE r.k = l.k AND w > 1) AS e FROM l",
+    "SELECT id FROM l WHERE v > 1 OR NOT EXISTS (SELECT DISTINCT w FROM r WHERE r.k = l.k)",
+    "SELECT k, CASE WHEN EXISTS (SELECT 1 FROM r WHERE w = 3) THEN count(*) END AS n FROM l GROUP BY k",
+    "SELECT id FROM l WHERE EXISTS (SELECT DISTINCT w FROM r WHERE r.k = l.k)",
+    "SELECT id FROM l WHERE id IN (SELECT rid FROM r WHERE w > (SELECT min(w) FROM r))",
+    "SELECT id FROM l WHERE id IN (SELECT rid FROM r WHERE w > (SELECT min(v) FROM l))",
+    # Items between commas in any order.
+    "SELECT l.id, x.id AS other FROM l, l AS x, r WHERE l.k = r.k AND x.v = r.w AND l.v <= x.v",
+    "SELECT l.id FROM l, l AS x, r, r AS y WHERE y.w = x.v AND l.k = r.k AND y.rid = r.rid AND l.v + x.v > 0",
     # A comma, and a value beside it.
     "SELECT l.id, r.rid FROM l, r WHERE l.k = r.k AND l.v + r.w > (SELECT min(w) FROM r)",
 ]
@@ -129,6 +142,9 @@ REFUSED = [
     ("SELECT id FROM l WHERE count(*) > 1", "NOT_OFFERED", "the aggregate COUNT is offered in SELECT and HAVING"),
     ("SELECT grouping(s) AS g FROM l GROUP BY ROLLUP (k)", "NOT_OFFERED", "take keys of GROUP BY"),
     ("SELECT k FROM l UNION ALL SELECT s FROM l", "UNION_TYPES", "by position"),
+    ("SELECT id FROM l WHERE v > 1 OR EXISTS (SELECT max(w) FROM r WHERE r.k = l.k)", "NOT_OFFERED", "without groups"),
+    ("SELECT id FROM l JOIN r ON (l.k, v) = (r.k, w)", "NOT_OFFERED", "column by column"),
+    ("SELECT b * 2 AS c, id + 1 AS b FROM l", "UNKNOWN_COLUMN", 'no column "b"'),
     ("SELECT a FROM l AS x(a, b)", "NOT_OFFERED", "4 columns (id, k, v, s), and 2 names"),
     ("SELECT a FROM l AS x(a, b, a, c)", "DUPLICATE_COLUMN", '"a"'),
     ("SELECT id FROM l JOIN r USING (v)", "UNKNOWN_COLUMN", "not in both sides"),

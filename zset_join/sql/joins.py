@@ -1,6 +1,7 @@
 """FROM and its joins: in the order they are written, each over what was joined before it.
 
-A comma is an inner join whose ON stands in WHERE. EXISTS and IN, joined to the rest of WHERE by AND, are semi joins; NOT
+A comma is an inner join whose ON stands in WHERE; items between commas are joined in an order in which each is tied to one
+before. EXISTS and IN, joined to the rest of WHERE by AND, are semi joins; NOT
 EXISTS is an anti join. A condition over one input of an inner join is asked before the join, so the join keeps fewer rows.
 
 A semi or anti join shows the rows of its left side only: its right side is in sight in its own ON, and nowhere else.
@@ -11,6 +12,7 @@ FULL joins behind a comma.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,7 +123,7 @@ class JoinPlanner:
         subqueries = [one for one in conjuncts if _subquery_of(one) is not None]
         conjuncts = self._pushed([one for one in conjuncts if one not in subqueries], scope, steps)
         view, joined = first.view.alias(first.alias), [first]
-        for step in steps:
+        for step in self._in_order(first, steps, conjuncts, scope):
             view, conjuncts = self._joined(view, joined, step, conjuncts, scope)
             joined += [] if step.how in _SHOWS_LEFT else [step.item]
         first.reads = first.reads.union(*(item.reads for item in unseen))
@@ -257,6 +259,21 @@ class JoinPlanner:
                     name=item.alias,
                 )
 
+    @staticmethod
+    def _in_order(first: Item, steps: Sequence[_Step], conjuncts: Sequence[exp.Expr], scope: Scope) -> list[_Step]:
+        """Return the joins, and of those between commas first what is tied to an item before."""
+        ties = [scope.aliases_of(one) for one in conjuncts if isinstance(one, exp.EQ | exp.NullSafeEQ)]
+        ordered: list[_Step] = []
+        waiting, joined = list(steps), {first.alias}
+        while waiting:
+            run = list(itertools.takewhile(lambda step: step.is_comma and step.how == "inner" and not step.is_timed, waiting))
+            tied = (one for one in run if any(one.item.alias in tie and tie & joined for tie in ties))
+            chosen = next(tied, waiting[0])
+            ordered.append(chosen)
+            waiting = [one for one in waiting if one is not chosen]
+            joined.add(chosen.item.alias)
+        return ordered
+
     def _check_commas(self, steps: Sequence[_Step]) -> None:
         """Refuse RIGHT and FULL joins behind a comma: they come before it, whatever is written first."""
         behind = False
@@ -312,9 +329,10 @@ class JoinPlanner:
         outer = self.outer
 
         def is_outer(conjunct: exp.Expr) -> bool:
-            return any(
-                scope.search(column) is None and outer.search(column) is not None for column in conjunct.find_all(exp.Column)
-            )
+            # Columns of queries within are theirs.
+            own = conjunct.walk(prune=lambda node: isinstance(node, exp.Query))
+            columns = [node for node in own if isinstance(node, exp.Column)]
+            return any(scope.search(column) is None and outer.search(column) is not None for column in columns)
 
         self.correlated = [one for one in conjuncts if is_outer(one)]
         return [one for one in conjuncts if one not in self.correlated]
@@ -472,11 +490,15 @@ class JoinPlanner:
             )
         how = "left_anti" if is_negated else "left_semi"
         planner = JoinPlanner(self.query, self.ctes, scope)
-        is_plain = isinstance(select, exp.Select) and not any(select.args.get(name) for name in ("group", "having", "distinct"))
         outputs: list[exp.Expr]
-        if is_plain and not any(one.find(exp.AggFunc) for one in select.expressions):
+        # Whether rows are there does not depend on how often.
+        is_plain = isinstance(select, exp.Select) and not any(select.args.get(name) for name in ("group", "having"))
+        is_plain = is_plain and not any(one.find(exp.AggFunc) for one in select.expressions)
+        if is_plain:
             self.query.check_clauses(select)
             inner_scope, right, rest = planner.plan(select)
+            is_plain = bool(planner.correlated) or not any(one.find(exp.Query) for one in rest)
+        if is_plain:
             inner = ScalarBinder(inner_scope.row_column, {"row": right.schema}, self.query.statement)
             for one in rest:
                 right = right.where(inner.condition(one))

@@ -10,7 +10,7 @@ Refusals say why, what to do, and where (semantics 17).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -24,7 +24,7 @@ from zset_join.pipeline import StateTtl, View, appends
 from zset_join.plan.conditions import together
 from zset_join.sql.aggregation import Aggregation, aggregates_in, has_aggregates
 from zset_join.sql.bound import BoundQuery, FirstRows
-from zset_join.sql.catalog import Catalog, NamedView, Table
+from zset_join.sql.catalog import Catalog, NamedView, Table, pick
 from zset_join.sql.dialects import Statement
 from zset_join.sql.first_rows import keep_first, limit_of, numbered_by, read_row_number
 from zset_join.sql.grouping_sets import expanded, has_grouping_sets
@@ -187,7 +187,9 @@ class QueryBinder:
         scope, view, rest = planner.plan(node)
         subqueries = ScalarSubqueries(self, ctes, scope)
         view, stands = subqueries.join(view, [*rest, *_before_groups(node)])
-        binder = ScalarBinder(scope.row_column, {"row": view.schema}, self.statement, replace=lambda one: stands.get(id(one)))
+        listed: dict[str, Expression] = {}
+        resolve = _or_listed(scope, scope.row_column, listed)
+        binder = ScalarBinder(resolve, {"row": view.schema}, self.statement, replace=lambda one: stands.get(id(one)))
         for conjunct in rest:
             view = view.where(binder.condition(conjunct))
         bounded = all(item.is_bounded for item in scope.items)
@@ -197,13 +199,17 @@ class QueryBinder:
             row_number, qualify = numbered_by(qualify)
         state_ttl = planner.state_ttls.of_group(scope.items)
         if has_aggregates(node):
-            view, binder = self._grouped(node, subqueries, view, binder, outputs, row_number, state_ttl)
+            view, binder = self._grouped(node, subqueries, view, binder, outputs, row_number, listed, state_ttl)
         elif node.args.get("having") is not None:
             raise SqlError(
                 "HAVING needs GROUP BY or an aggregate; write WHERE.", code="NOT_OFFERED", at=self.at(node.args["having"])
             )
         reads = frozenset().union(*(item.reads for item in scope.items))
-        chosen = _distinctly_named([(name, binder.bind(one) if isinstance(one, exp.Expr) else one) for name, one in outputs])
+        bound = []
+        for name, one in outputs:
+            bound.append((name, binder.bind(one) if isinstance(one, exp.Expr) else one))
+            listed.setdefault(*bound[-1])
+        chosen = _distinctly_named(bound)
         hidden: list[tuple[str, Expression]] = []
         first_rows: FirstRows | None = None
         if row_number is not None:
@@ -341,6 +347,7 @@ class QueryBinder:
         binder: ScalarBinder,
         outputs: Sequence[tuple[str, Expression | exp.Expr]],
         row_number: exp.Alias | None,
+        listed: Mapping[str, Expression],
         state_ttl: StateTtl | None,
     ) -> tuple[View, ScalarBinder]:
         """Return the groups that HAVING keeps, and what binds expressions over them."""
@@ -357,7 +364,8 @@ class QueryBinder:
             stand = stands.get(id(part))
             return aggregation.replace(part) if stand is None else stand
 
-        after = ScalarBinder(aggregation.not_grouped, {"row": grouped.schema}, self.statement, replace=replaced)
+        resolve = _or_listed(subqueries.scope, aggregation.not_grouped, listed)
+        after = ScalarBinder(resolve, {"row": grouped.schema}, self.statement, replace=replaced)
         if having is None:
             return grouped, after
 
@@ -479,6 +487,18 @@ def _of_one_type(left: View, right: View) -> tuple[View, View]:
         return view.select({name: Cast(Column("row", name), kind) for name, kind in zip(view.columns, wider, strict=True)})
 
     return cast(left), cast(right)
+
+
+def _or_listed(
+    scope: Scope, resolve: Callable[[exp.Column], Expression], listed: Mapping[str, Expression]
+) -> Callable[[exp.Column], Expression]:
+    """Return what a column stands for, and where no item has it a name that the SELECT list gave before."""
+
+    def either(column: exp.Column) -> Expression:
+        known = pick(listed, column.name) if listed and not column.table and scope.search(column) is None else None
+        return resolve(column) if known is None else known
+
+    return either
 
 
 def _before_groups(node: exp.Select) -> list[exp.Expr]:

@@ -7,6 +7,8 @@
 The law: the column holds what Spark's subquery gives for the row. Of a correlated aggregate the join brings the aggregates, and
 what is made of them is computed behind it: where no row is there a count is 0, others are NULL, and `coalesce(sum(v), 0)` is 0.
 
+EXISTS within an expression is the count of its rows, above 0.
+
 Over groups, the rows outside are the groups: a subquery in SELECT or HAVING is tied to keys of GROUP BY.
 
 Refused: subqueries that may give several rows; conditions on the rows outside that are no equality; HAVING, LIMIT, lists.
@@ -85,10 +87,12 @@ class ScalarSubqueries:
             view, stands[id(node)] = self._joined(view, node, f"{prefix} {len(stands) + 1}")
         return view, stands
 
-    def _joined(self, view: View, node: exp.Subquery, name: str) -> tuple[View, Expression]:
+    def _joined(self, view: View, node: exp.Expr, name: str) -> tuple[View, Expression]:
         select = node.this
         while isinstance(select, exp.Subquery):
             select = select.this
+        if isinstance(node, exp.Exists):
+            select = self._counted(select, node)
         at = self.query.at(node)
         if not isinstance(select, exp.Select) or len(select.expressions) != 1 or isinstance(select.expressions[0], exp.Star):
             raise SqlError("a subquery that stands for a value selects one column.", code="NOT_OFFERED", at=at)
@@ -123,7 +127,23 @@ class ScalarSubqueries:
             joined = view.join(right.alias(name), on=condition, how="left")
         except PlanError as error:
             raise SqlError(error.message, code=error.code, at=at) from error
-        return joined, self._made(_output(select), tied, names, joined) if tied.calls else Column("row", name)
+        value = self._made(_output(select), tied, names, joined) if tied.calls else Column("row", name)
+        return joined, Call("gt", (value, lit(0))) if isinstance(node, exp.Exists) else value
+
+    def _counted(self, select: exp.Expr, node: exp.Exists) -> exp.Select:
+        """Return how many rows EXISTS asks for."""
+        is_plain = isinstance(select, exp.Select) and not any(select.args.get(clause) for clause in ("group", "having"))
+        if not isinstance(select, exp.Select) or not is_plain or any(aggregates_in(one) for one in select.expressions):
+            raise SqlError(
+                "EXISTS within an expression asks a query without groups. Join it, or put EXISTS into WHERE, joined to the "
+                "rest by AND.",
+                code="NOT_OFFERED",
+                at=self.query.at(node),
+            )
+        counted = select.copy()
+        counted.set("expressions", [exp.Count(this=exp.Star())])
+        counted.set("distinct", None)
+        return counted
 
     def _made(self, output: exp.Expr, tied: _Tied, names: list[str], joined: View) -> Expression:
         """Return what is made of the aggregates that a join has brought."""
@@ -231,10 +251,10 @@ def _is_aggregate(select: exp.Select) -> bool:
     )
 
 
-def _subqueries(node: exp.Expr) -> list[exp.Subquery]:
-    """Return the subqueries that stand for a value, none inside others or behind EXISTS and IN."""
-    if isinstance(node, exp.Subquery):
+def _subqueries(node: exp.Expr) -> list[exp.Expr]:
+    """Return the subqueries that stand for a value, none inside others or behind IN."""
+    if isinstance(node, exp.Subquery | exp.Exists):
         return [node]
-    if isinstance(node, exp.Exists | exp.Query) or (isinstance(node, exp.In) and node.args.get("query") is not None):
+    if isinstance(node, exp.Query) or (isinstance(node, exp.In) and node.args.get("query") is not None):
         return []
     return [subquery for child in node.iter_expressions() for subquery in _subqueries(child)]

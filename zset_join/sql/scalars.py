@@ -555,6 +555,10 @@ class ScalarBinder:
                 code="NOT_OFFERED",
                 at=at,
             )
+        if isinstance(node, exp.Tuple):
+            return SqlError(
+                "a list in brackets stands before IN. Compare column by column: a = c AND b = d.", code="NOT_OFFERED", at=at
+            )
         if isinstance(node, exp.Star):
             return SqlError("a * stands alone in a SELECT list or in count(*).", code="NOT_OFFERED", at=at)
         # As it was written, where the parser has it under another name.
