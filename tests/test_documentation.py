@@ -188,3 +188,9 @@ def test_code_block_with_spark_runs(
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_of_a_page_lead_somewhere(path: Path) -> None:
     assert broken_links(path) == []
+
+
+def test_every_row_of_the_index_stands_once() -> None:
+    rows = [line.split("|")[1].strip() for line in (ROOT / "docs/README.md").read_text().splitlines() if line.startswith("| ")]
+
+    assert sorted(rows) == sorted(set(rows))

@@ -333,7 +333,7 @@ def _marks(folder: Folder) -> Iterable[Sequence[Any]]:
 def _table(folder: Folder, name: str) -> pa.Table:
     data = folder.read(name)
     try:
-        return pq.read_table(pa.BufferReader(data if data is not None else b""))
+        return pq.ParquetFile(pa.BufferReader(data if data is not None else b"")).read(use_threads=False)
     except pa.ArrowException as error:
         raise StateError(
             f"{folder.uri(name)} cannot be read as a file of dead letters: {error}. Bring it back from a copy, or remove it; "

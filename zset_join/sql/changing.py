@@ -16,9 +16,9 @@ from zset_join.errors import SqlError
 from zset_join.expressions.sql_text import type_name
 from zset_join.sql.catalog import Table, pick
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.definitions import Reader
 from zset_join.sql.dialects import Statement, parse_expression
 from zset_join.sql.places import near
+from zset_join.sql.readers import Reader
 from zset_join.sql.results import Message
 from zset_join.sql.sink_tables import is_outside
 from zset_join.zset import ZSet, single_batch

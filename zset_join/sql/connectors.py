@@ -8,6 +8,7 @@ missing is named; one that other systems know and that changes nothing here warn
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ _FORMAT_OPTIONS = (
     "json.ignore-parse-errors",
     "json.timestamp-format.standard",
 )
+_OF_RECORDS = re.compile(r"(key\.|value\.)?(json|debezium-json|canal-json|maxwell-json)\.[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,11 @@ def sink_options(options: Mapping[str, str]) -> dict[str, str]:
     return named
 
 
+def _is_of_format(connector: Connector, option: str) -> bool:
+    """Say whether an option is one of Flink's for a format of JSON, whose records are read here whatever it says."""
+    return bool(connector.reads) and _OF_RECORDS.fullmatch(option) is not None
+
+
 def check_options(options: Mapping[str, str], *, at: Place | None) -> list[str]:
     """Refuse a connector, an option or a format that is not known, or is missing.
 
@@ -178,7 +185,21 @@ def check_options(options: Mapping[str, str], *, at: Place | None) -> list[str]:
     for option in options:
         if option in connector.options or option.startswith(connector.prefixes):
             continue
-        if option in connector.ignored or option == "force_append_only":
+        if option == "value.fields-include" and options[option].upper() == "EXCEPT_KEY" and form_of(options) == "json":
+            raise SqlError(
+                "'value.fields-include' = 'EXCEPT_KEY' is not offered for rows of JSON: they are read from the value of a "
+                "record, and the columns of its key would be NULL. Write the key into the value too, or read it as "
+                "'upsert-kafka'.",
+                code="NOT_OFFERED",
+                at=at,
+            )
+        if option.endswith(".ignore-parse-errors") and options[option].lower() == "true" and _is_of_format(connector, option):
+            warnings.append(
+                f"the option '{option}' changes nothing here: what cannot be read stops the query, or is put aside by SET "
+                "on_bad_input = 'quarantine' where it is a record of changes."
+            )
+            continue
+        if option in connector.ignored or option == "force_append_only" or _is_of_format(connector, option):
             warnings.append(f"the option '{option}' of the connector '{name}' changes nothing here.")
             continue
         known = sorted(connector.options - {"connector"})

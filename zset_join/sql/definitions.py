@@ -17,22 +17,23 @@ What its rows mean:
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import dataclass
 
 import pyarrow as pa
 from sqlglot import exp
-from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import SqlError
 from zset_join.sql.catalog import ColumnDefinition, Mode, Table
 from zset_join.sql.connectors import check_options, form_of, metadata_of, sink_options
-from zset_join.sql.dialects import Statement, parse_expression
+from zset_join.sql.dialects import parse_expression
 from zset_join.sql.outside import OUTSIDE_CONNECTORS, outside_source
 from zset_join.sql.places import Place, SqlWarning, near
+from zset_join.sql.readers import Reader
 from zset_join.sql.types import type_named
 
-__all__ = ["Model", "Reader", "encoding", "read_table"]
+__all__ = ["Model", "encoding", "read_table"]
 
 _CHANGELOG_FORMATS = frozenset({"canal-json", "debezium-avro-confluent", "debezium-json", "maxwell-json", "upsert-json"})
 _ENCODINGS = {"PLAIN": "json", "APPEND": "json", "UPSERT": "upsert-json", "DEBEZIUM": "debezium-json",
@@ -46,132 +47,6 @@ _LAYOUTS = frozenset({"DISTRIBUTED", "DISTRIBUTED BY", "PARTITIONED", "PARTITION
 _ENDS_OF_LAYOUT = frozenset({"COMMENT", "FORMAT", "LIKE", "PRIMARY KEY", "SETTINGS", "WITH"})
 _TP_TIME = "_tp_time"
 TP_DELTA = "_tp_delta"
-
-
-class Reader:
-    """Read the tokens of one statement, one after the other.
-
-    Args:
-        statement: what is read.
-        index: the token to begin with.
-    """
-
-    def __init__(self, statement: Statement, index: int = 0) -> None:
-        self.statement = statement
-        self.tokens = statement.tokens
-        self.index = index
-
-    @property
-    def word(self) -> str:
-        """Return the current token in capitals; empty behind the last one."""
-        return self.tokens[self.index].text.upper() if self.index < len(self.tokens) else ""
-
-    @property
-    def is_done(self) -> bool:
-        """Say whether all tokens are read."""
-        return self.index >= len(self.tokens)
-
-    def has(self, *words: str) -> bool:
-        """Read these words if they come next, and say so; a quoted name is no word."""
-        index, left = self.index, list(words)
-        while left:
-            if index >= len(self.tokens) or self.tokens[index].token_type in {TokenType.IDENTIFIER, TokenType.STRING}:
-                return False
-            # Some words come in one token, such as PRIMARY KEY.
-            parts = self.tokens[index].text.upper().split()
-            if parts != left[: len(parts)]:
-                return False
-            left = left[len(parts) :]
-            index += 1
-        self.index = index
-        return True
-
-    def expect(self, *words: str) -> None:
-        """Read these words.
-
-        Raises:
-            SqlError: others come.
-        """
-        if not self.has(*words):
-            self.fail(f"expected {' '.join(words)}")
-
-    def fail(self, what: str) -> None:
-        """Refuse what comes next.
-
-        Raises:
-            SqlError: always.
-        """
-        here = f'"{self.tokens[self.index].text}"' if not self.is_done else "the end"
-        raise SqlError(f"{what}, found {here}.", code="SQL_SYNTAX", at=self.statement.place(self.index))
-
-    def name(self, what: str = "a name") -> str:
-        """Read a name, or the last part of one with dots.
-
-        Raises:
-            SqlError: none comes.
-        """
-        part = self._part(what)
-        while not self.is_done and self.tokens[self.index].token_type == TokenType.DOT:
-            self.index += 1
-            part = self._part(what)
-        return part
-
-    def _part(self, what: str) -> str:
-        token = self.tokens[self.index] if not self.is_done else None
-        is_word = token is not None and (token.text[:1].isalpha() or token.text[:1] == "_")
-        if token is None or not (token.token_type == TokenType.IDENTIFIER or is_word) or token.token_type == TokenType.STRING:
-            self.fail(f"expected {what}")
-            return ""
-        self.index += 1
-        return token.text
-
-    def names(self) -> tuple[str, ...]:
-        """Read names in brackets."""
-        self.expect("(")
-        columns = [self.name("a column")]
-        while self.has(","):
-            columns.append(self.name("a column"))
-        self.expect(")")
-        return tuple(columns)
-
-    def value(self) -> str:
-        """Read a string, number, or word."""
-        if self.is_done:
-            self.fail("expected a value")
-        token = self.tokens[self.index]
-        self.index += 1
-        if token.token_type == TokenType.DASH:
-            return "-" + self.value()
-        return token.text
-
-    def options(self, *, equals: str = "=") -> dict[str, str]:
-        """Read `key = value, ...` as long as it goes on."""
-        options: dict[str, str] = {}
-        while not self.is_done and self.word != ")":
-            key = self._key()
-            self.expect(equals)
-            options[key] = self.value()
-            if not self.has(","):
-                break
-        return options
-
-    def _key(self) -> str:
-        if not self.is_done and self.tokens[self.index].token_type == TokenType.STRING:
-            return self.value()
-        parts = [self._part("an option")]
-        while self.has("."):
-            parts.append(self._part("an option"))
-        return ".".join(parts)
-
-    def until(self, *ends: str) -> tuple[Token, ...]:
-        """Read tokens up to a comma, a closing bracket or one of the words, outside of brackets."""
-        begin, depth = self.index, 0
-        while not self.is_done:
-            if depth == 0 and (self.word in {",", ")"} or self.word in ends):
-                break
-            depth += {"(": 1, ")": -1}.get(self.word, 0)
-            self.index += 1
-        return tuple(self.tokens[begin : self.index])
 
 
 @dataclass
@@ -336,15 +211,21 @@ def encoding(reader: Reader) -> dict[str, str]:
     reader.expect("ENCODE")
     how = reader.name("an encoding").upper()
     if what not in _ENCODINGS or how != "JSON":
+        formats = "" if what in _ENCODINGS else near(what, _ENCODINGS)
         raise SqlError(
-            f"FORMAT {what} ENCODE {how} is not offered.{near(what, _ENCODINGS)} The encoding is JSON.",
+            f"FORMAT {what} ENCODE {how} is not offered.{formats} The encoding is JSON.",
             code="UNKNOWN_FORMAT",
             at=at,
         )
+    given = {"format": _ENCODINGS[what]}
     if reader.has("("):
-        reader.options()
+        for option, value in reader.options().items():
+            if option == "force_append_only":
+                given[option] = value
+            else:
+                warnings.warn(SqlWarning(f"the option '{option}' of ENCODE JSON changes nothing here."), stacklevel=6)
         reader.expect(")")
-    return {"format": _ENCODINGS[what]}
+    return given
 
 
 def _external_stream(settings: dict[str, str], options: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -394,13 +275,14 @@ def _watermark(reader: Reader) -> tuple[str, int]:
         parts = text.split()
         if len(parts) == 2:
             text, unit = parts[0], parts[1].upper().removesuffix("S")
-        if unit not in _INTERVALS or not text.isdecimal():
+        number = re.fullmatch(r"(\d{1,12})(?:\.(\d{1,6}))?", text)
+        if unit not in _INTERVALS or number is None:
             raise SqlError(
-                "the delay of a watermark is a whole number of seconds, minutes, hours or days, as in INTERVAL '5' SECOND.",
+                "the delay of a watermark is a number of seconds, minutes, hours or days, as in INTERVAL '5' SECOND.",
                 code="WATERMARK",
                 at=place,
             )
-        delay = int(text) * _INTERVALS[unit]
+        delay = (int(number[1]) * 10**6 + int((number[2] or "").ljust(6, "0"))) * _INTERVALS[unit] // 10**6
         node = node.this
     if not isinstance(node, exp.Column) or node.name.lower() != column.lower():
         raise SqlError(
@@ -471,6 +353,17 @@ def _type(reader: Reader) -> pa.DataType:
         reader.has("PRECISION")
     if word == "CHARACTER":
         reader.has("VARYING")
+    if word in {"CHARACTER VARYING", "CHAR VARYING"}:
+        word = "VARCHAR"
+    if word == "DOUBLE PRECISION":
+        word = "DOUBLE"
+    if word in {"ROW", "STRUCT", "MAP", "TUPLE", "MULTISET", "JSONB", "JSON", "VARIANT"}:
+        raise SqlError(
+            f"columns of type {word} are not offered. Declare a column per field, or a STRING: JSON_VALUE(c, '$.a') gives "
+            "its fields.",
+            code="UNKNOWN_TYPE",
+            at=place,
+        )
     arguments: list[int] = []
     if reader.has("("):
         while not reader.has(")"):

@@ -280,7 +280,7 @@ def parse_expression(statement: Statement, tokens: tuple[Token, ...]) -> exp.Exp
 def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
     parser = dialect_named(statement.dialect)().parser()
     try:
-        nodes = parser.parse(_without_table_words(tokens), statement.text)
+        nodes = parser.parse(_without_window_words(statement, tokens), statement.text)
     except ParseError as error:
         raise _syntax(statement, error) from error
     except (SqlglotError, ValueError, TypeError, AttributeError, IndexError, KeyError, AssertionError) as error:
@@ -318,19 +318,44 @@ def _check_whole(statement: Statement, root: exp.Expr) -> None:
             )
 
 
-def _without_table_words(tokens: tuple[Token, ...]) -> list[Token]:
-    """Leave out TABLE before the table of a window: TUMBLE(TABLE events, ...)."""
-    windows = {"CUMULATE", "HOP", "SESSION", "TUMBLE"}
-    return [
-        token
-        for place, token in enumerate(tokens)
-        if not (
-            token.text.upper() == "TABLE"
-            and place > 1
-            and tokens[place - 1].token_type == TokenType.L_PAREN
-            and tokens[place - 2].text.upper() in windows
-        )
-    ]
+_WINDOWS = frozenset({"CUMULATE", "HOP", "SESSION", "TUMBLE"})
+_OF_WINDOWS = ("DATA", "TIMECOL", "SLIDE", "STEP", "SIZE")
+
+
+def _without_window_words(statement: Statement, tokens: tuple[Token, ...]) -> list[Token]:
+    """Leave out what names the operands of a window: TUMBLE(DATA => TABLE events, TIMECOL => ..., SIZE => ...).
+
+    Raises:
+        SqlError: they stand in another order; or a window that is not offered.
+    """
+    kept: list[Token] = []
+    last = -1
+    for place, token in enumerate(tokens):
+        before = [one.text.upper() for one in tokens[max(0, place - 2) : place]]
+        if before[1:] == ["("] and before[0] in _WINDOWS:
+            last = -1
+            if before[0] == "SESSION":
+                raise SqlError(
+                    "SESSION windows are not offered: they depend on the rows between. Group by a column that says which.",
+                    code="NOT_OFFERED",
+                    at=Place(statement.text, tokens[place - 2].start),
+                )
+        is_name = place + 1 < len(tokens) and tokens[place + 1].token_type == TokenType.FARROW
+        if is_name and token.text.upper() in _OF_WINDOWS:
+            number = _OF_WINDOWS.index(token.text.upper())
+            if number < last:
+                raise SqlError(
+                    f"the operands of a window stand in this order: {', '.join(_OF_WINDOWS)}.",
+                    code="NOT_OFFERED",
+                    at=Place(statement.text, token.start),
+                )
+            last = number
+            continue
+        is_arrow = token.token_type == TokenType.FARROW and tokens[place - 1].text.upper() in _OF_WINDOWS
+        first = kept[-2].text.upper() if len(kept) > 1 and kept[-1].token_type == TokenType.L_PAREN else ""
+        if not is_arrow and not (token.text.upper() == "TABLE" and first in _WINDOWS):
+            kept.append(token)
+    return kept
 
 
 def _unreadable(text: str, error: SqlglotError) -> SqlError:

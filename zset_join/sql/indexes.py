@@ -22,8 +22,8 @@ from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.tree import Apply
 from zset_join.sql.catalog import Catalog, Table, TableIndex, pick
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.definitions import Reader
 from zset_join.sql.places import near
+from zset_join.sql.readers import Reader
 from zset_join.sql.results import Message
 from zset_join.sql.scopes import Item
 

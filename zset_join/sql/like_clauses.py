@@ -26,8 +26,9 @@ from sqlglot.tokenizer_core import TokenType
 
 from zset_join.errors import SqlError
 from zset_join.sql.catalog import ColumnDefinition, Table
-from zset_join.sql.definitions import Model, Reader
+from zset_join.sql.definitions import Model
 from zset_join.sql.places import near
+from zset_join.sql.readers import Reader
 
 __all__ = ["LikeClause", "find_like", "model_of"]
 

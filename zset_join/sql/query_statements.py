@@ -7,12 +7,15 @@ The tail is taken off before the rest is parsed, so no dialect of the parser nee
 
 from __future__ import annotations
 
+import warnings
+
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import SqlError
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.definitions import Reader
 from zset_join.sql.dialects import Statement, parse_query
+from zset_join.sql.places import SqlWarning
+from zset_join.sql.readers import Reader
 from zset_join.sql.results import Query
 from zset_join.sql.settings import check_setting
 
@@ -24,6 +27,7 @@ _OTHER_EMITS = frozenset({"AFTER", "FINAL", "LAST", "ON", "PERIODIC", "STREAM", 
 def bind_query(session: StatementContext, statement: Statement, begin: int = 0) -> Query:
     """Bind the query that begins at a token; EMIT CHANGELOG and SETTINGS are taken off its end."""
     tokens, emits, settings = _without_tail(statement, begin)
+    _warn_of_table_hints(statement, tokens)
     node = parse_query(statement, tokens)
     return session.query(statement, node, settings, emits_changelog=emits)
 
@@ -59,6 +63,21 @@ def _without_tail(statement: Statement, begin: int) -> tuple[tuple[Token, ...], 
                 reader.fail("expected the end after SETTINGS")
             break
     return tuple(tokens[begin:end]), emits, settings
+
+
+def _warn_of_table_hints(statement: Statement, tokens: tuple[Token, ...]) -> None:
+    """Warn of hints that stand behind a table, as Flink's `t /*+ OPTIONS('k'='v') */`; the parser takes them for comments."""
+    ends = [*(token.start for token in tokens[1:]), len(statement.text)]
+    for token, end in zip(tokens, ends, strict=False):
+        gap = statement.text[token.end + 1 : end] if token.comments else ""
+        if gap.lstrip().startswith("/*+"):
+            hint = gap.lstrip()[3:].partition("*/")[0].strip()
+            warnings.warn(
+                SqlWarning(
+                    f"the hint {hint} behind {token.text} changes nothing: hints stand behind SELECT, options in CREATE TABLE."
+                ),
+                stacklevel=4,
+            )
 
 
 def _is_assignment(reader: Reader) -> bool:

@@ -173,12 +173,15 @@ class Running:
         return self.pipeline.view()
 
     def progress(self) -> dict[str, Any] | None:
-        """Return what its newest epoch did: query, epoch, rows in and out; None before the first."""
+        """Return what its newest epoch did: query, epoch, rows in and out, and dead letters if any; None before the first."""
         progress = self.pipeline.progress
         if not progress:
             return None
         rows = sum(progress["rows"].values())
-        return {"query": self.name, "epoch": progress["epoch"], "rows_in": rows, "rows_out": progress["answer_rows"]}
+        unread = sum(progress.get("undecodable", {}).values())
+        rows, aside = rows + unread, progress["rejected_rows"] + unread
+        counted = {"query": self.name, "epoch": progress["epoch"], "rows_in": rows, "rows_out": progress["answer_rows"]}
+        return {**counted, "dead_letters": aside} if aside else counted
 
     def verify(self) -> Any:
         """Compare what it answered with the batch query over everything that came; the report says `equal`.

@@ -563,6 +563,15 @@ class ScalarBinder:
             return SqlError("a * stands alone in a SELECT list or in count(*).", code="NOT_OFFERED", at=at)
         # As it was written, where the parser has it under another name.
         shown = written_name(node, self._statement.text).upper() or name or type(node).__name__.upper()
+        window, _, _ = shown.partition("_")
+        if window in {"TUMBLE", "HOP", "CUMULATE"}:
+            operands = {"TUMBLE": "size", "HOP": "slide, size", "CUMULATE": "step, size"}[window]
+            return SqlError(
+                f"{shown} is not offered here: a window is a table. Write FROM {window}(TABLE t, DESCRIPTOR(time), {operands}) "
+                "GROUP BY window_start, window_end.",
+                code="NOT_OFFERED",
+                at=at,
+            )
         if shown.lower() in SCALAR_FUNCTIONS:
             return SqlError(f"{shown} is not offered with these operands.", code="UNKNOWN_FUNCTION", at=at)
         return SqlError(f"{shown} is not offered here.{near(shown, SCALAR_FUNCTIONS)}", code="UNKNOWN_FUNCTION", at=at)

@@ -19,10 +19,11 @@ from zset_join.errors import SqlError, ZsetJoinError
 from zset_join.sql.catalog import ColumnDefinition, Table
 from zset_join.sql.connectors import check_options, sink_options
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.definitions import Reader, encoding, read_table
+from zset_join.sql.definitions import encoding, read_table
 from zset_join.sql.dialects import Statement
 from zset_join.sql.places import Place, SqlWarning, near
 from zset_join.sql.query_statements import bind_query
+from zset_join.sql.readers import Reader
 from zset_join.sql.results import Message, Query
 from zset_join.sql.sink_tables import is_outside
 from zset_join.sql.writing import fitted, takes_back, writer_of

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from zset_join.errors import SinkError, SqlError
+from zset_join.lookup.secret import holds_credentials
 from zset_join.relation import Relation
 from zset_join.sinks.sink import Sink
 from zset_join.sql.catalog import Table
@@ -111,6 +112,13 @@ def _duckdb(path: str, table: str, key: tuple[str, ...]) -> Sink:
 
 def _jdbc(table: Table, key: tuple[str, ...]) -> Sink:
     options = table.options
+    if holds_credentials(options["url"]):
+        raise SqlError(
+            f"\"{table.name}\": the url holds credentials, which would be shown; give them as the options 'username' and "
+            "'password'.",
+            code="SECRET_IN_URL",
+            name=table.name,
+        )
     kind, _, rest = options["url"].removeprefix("jdbc:").partition(":")
     if kind == "duckdb":
         return _duckdb(rest, options["table-name"], key)

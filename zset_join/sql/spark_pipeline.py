@@ -101,6 +101,7 @@ class SparkPipeline:
             "epoch": ours["epoch"],
             "rows_in": sum(ours["rows_in"].values()),
             "rows_out": ours["delta_rows"],
+            **({"dead_letters": aside} if (aside := sum(ours["quarantined"].values())) else {}),
             "seconds": round(newest["batchDuration"] / 1000, 3),
         }
 

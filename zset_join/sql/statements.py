@@ -20,12 +20,13 @@ from zset_join.expressions.rows import compute, named, value_type
 from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.changing import delete, update
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.definitions import Model, Reader, read_table
+from zset_join.sql.definitions import Model, read_table
 from zset_join.sql.dialects import Statement, parse_expression
 from zset_join.sql.indexes import create_index, drop_index
 from zset_join.sql.like_clauses import find_like, model_of
 from zset_join.sql.places import Place, SqlWarning, near
 from zset_join.sql.query_statements import bind_query
+from zset_join.sql.readers import Reader
 from zset_join.sql.results import Message, Query
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.settings import check_setting, is_ignored, known_setting
@@ -60,6 +61,16 @@ _ELSEWHERE = {
     "VALUES": "Write INSERT INTO t VALUES ...",
     "ANALYZE": "There are no statistics to gather.",
 }
+_OF_CLUSTERS = {
+    "ADD": "There are no jars: a column that the source brings, or a UDF inside Spark through the fluent API.",
+    "CALL": "There are no procedures.",
+    "GRANT": "Rights are those of the process and of the systems it reads and writes.",
+    "KILL": "End the process; DROP a view or sink to forget it.",
+    "REVOKE": "Rights are those of the process and of the systems it reads and writes.",
+    "STOP": "End the process: with a directory it goes on when it is run again. zset-join backup copies a checkpoint.",
+    "SYSTEM": "End the process: with a directory it goes on when it is run again.",
+    "WAIT": "Every INSERT is answered when it returns.",
+}
 _MOST_ROWS = 100_000
 _EXPLAINED = frozenset({"PLAN", "FOR", "EXTENDED", "FORMATTED", "CHANGELOG_MODE", "ESTIMATED_COST", "JSON_EXECUTION_PLAN",
                         "PLAN_ADVICE", "LOGICAL", "COST", "CODEGEN", ","})  # fmt: skip
@@ -84,8 +95,9 @@ def execute(session: StatementContext, statement: Statement) -> Message | Query:
 def _executed(session: StatementContext, statement: Statement) -> Message | Query:
     first = (statement.words[0].split() or [""])[0]
     run = _RUN.get(first)
-    if run is None and first in _ELSEWHERE:
-        raise SqlError(f"{first} is not offered. {_ELSEWHERE[first]}", code="NOT_OFFERED", at=statement.place(0))
+    cures = {**_ELSEWHERE, **_OF_CLUSTERS}
+    if run is None and first in cures:
+        raise SqlError(f"{first} is not offered. {cures[first]}", code="NOT_OFFERED", at=statement.place(0))
     if run is None:
         raise SqlError(
             f"a statement does not begin with {statement.words[0]}.{near(first, _WORDS)}",
@@ -129,6 +141,13 @@ def _create(session: StatementContext, statement: Statement) -> Message:
         return create_sink(session, reader, replace=replaces)
     if reader.has("INDEX"):
         return create_index(session, reader)
+    if reader.word in {"FUNCTION", "AGGREGATE"}:
+        raise SqlError(
+            "CREATE FUNCTION is not offered: expressions are Spark's. Let the source bring the column, or use a UDF inside "
+            "Spark through the fluent API.",
+            code="NOT_OFFERED",
+            at=at,
+        )
     known = ("TABLE", "STREAM", "MUTABLE STREAM", "SOURCE", "SINK", "VIEW", "MATERIALIZED VIEW", "INDEX")
     raise SqlError(f"CREATE {reader.word} is not offered.{near(reader.word, known)}", code="NOT_OFFERED", at=at)
 

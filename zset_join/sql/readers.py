@@ -1,0 +1,136 @@
+"""Read the tokens of a statement that no parser of queries reads: words, names, options, up to an end."""
+
+from __future__ import annotations
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from zset_join.errors import SqlError
+from zset_join.sql.dialects import Statement
+
+__all__ = ["Reader"]
+
+
+class Reader:
+    """Read the tokens of one statement, one after the other.
+
+    Args:
+        statement: what is read.
+        index: the token to begin with.
+    """
+
+    def __init__(self, statement: Statement, index: int = 0) -> None:
+        self.statement = statement
+        self.tokens = statement.tokens
+        self.index = index
+
+    @property
+    def word(self) -> str:
+        """Return the current token in capitals; empty behind the last one."""
+        return self.tokens[self.index].text.upper() if self.index < len(self.tokens) else ""
+
+    @property
+    def is_done(self) -> bool:
+        """Say whether all tokens are read."""
+        return self.index >= len(self.tokens)
+
+    def has(self, *words: str) -> bool:
+        """Read these words if they come next, and say so; a quoted name is no word."""
+        index, left = self.index, list(words)
+        while left:
+            if index >= len(self.tokens) or self.tokens[index].token_type in {TokenType.IDENTIFIER, TokenType.STRING}:
+                return False
+            # Some words come in one token, such as PRIMARY KEY.
+            parts = self.tokens[index].text.upper().split()
+            if parts != left[: len(parts)]:
+                return False
+            left = left[len(parts) :]
+            index += 1
+        self.index = index
+        return True
+
+    def expect(self, *words: str) -> None:
+        """Read these words.
+
+        Raises:
+            SqlError: others come.
+        """
+        if not self.has(*words):
+            self.fail(f"expected {' '.join(words)}")
+
+    def fail(self, what: str) -> None:
+        """Refuse what comes next.
+
+        Raises:
+            SqlError: always.
+        """
+        here = f'"{self.tokens[self.index].text}"' if not self.is_done else "the end"
+        raise SqlError(f"{what}, found {here}.", code="SQL_SYNTAX", at=self.statement.place(self.index))
+
+    def name(self, what: str = "a name") -> str:
+        """Read a name, or the last part of one with dots.
+
+        Raises:
+            SqlError: none comes.
+        """
+        part = self._part(what)
+        while not self.is_done and self.tokens[self.index].token_type == TokenType.DOT:
+            self.index += 1
+            part = self._part(what)
+        return part
+
+    def _part(self, what: str) -> str:
+        token = self.tokens[self.index] if not self.is_done else None
+        is_word = token is not None and (token.text[:1].isalpha() or token.text[:1] == "_")
+        if token is None or not (token.token_type == TokenType.IDENTIFIER or is_word) or token.token_type == TokenType.STRING:
+            self.fail(f"expected {what}")
+            return ""
+        self.index += 1
+        return token.text
+
+    def names(self) -> tuple[str, ...]:
+        """Read names in brackets."""
+        self.expect("(")
+        columns = [self.name("a column")]
+        while self.has(","):
+            columns.append(self.name("a column"))
+        self.expect(")")
+        return tuple(columns)
+
+    def value(self) -> str:
+        """Read a string, number, or word."""
+        if self.is_done:
+            self.fail("expected a value")
+        token = self.tokens[self.index]
+        self.index += 1
+        if token.token_type == TokenType.DASH:
+            return "-" + self.value()
+        return token.text
+
+    def options(self, *, equals: str = "=") -> dict[str, str]:
+        """Read `key = value, ...` as long as it goes on."""
+        options: dict[str, str] = {}
+        while not self.is_done and self.word != ")":
+            key = self._key()
+            self.expect(equals)
+            options[key] = self.value()
+            if not self.has(","):
+                break
+        return options
+
+    def _key(self) -> str:
+        if not self.is_done and self.tokens[self.index].token_type == TokenType.STRING:
+            return self.value()
+        parts = [self._part("an option")]
+        while self.has("."):
+            parts.append(self._part("an option"))
+        return ".".join(parts)
+
+    def until(self, *ends: str) -> tuple[Token, ...]:
+        """Read tokens up to a comma, a closing bracket or one of the words, outside of brackets."""
+        begin, depth = self.index, 0
+        while not self.is_done:
+            if depth == 0 and (self.word in {",", ")"} or self.word in ends):
+                break
+            depth += {"(": 1, ")": -1}.get(self.word, 0)
+            self.index += 1
+        return tuple(self.tokens[begin : self.index])
