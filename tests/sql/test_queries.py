@@ -145,6 +145,8 @@ REFUSED = [
     ("SELECT id FROM l WHERE v > 1 OR EXISTS (SELECT max(w) FROM r WHERE r.k = l.k)", "NOT_OFFERED", "without groups"),
     ("SELECT id FROM l JOIN r ON (l.k, v) = (r.k, w)", "NOT_OFFERED", "column by column"),
     ("SELECT b * 2 AS c, id + 1 AS b FROM l", "UNKNOWN_COLUMN", 'no column "b"'),
+    ("SELECT l.id, r.rid AS k FROM table(l) JOIN table(r) ON l.k = r.k ORDER BY l.k", "NOT_OFFERED", "of the SELECT list"),
+    ("SELECT id FROM table(l) ORDER BY 2", "NOT_OFFERED", "of the SELECT list"),
     ("SELECT a FROM l AS x(a, b)", "NOT_OFFERED", "4 columns (id, k, v, s), and 2 names"),
     ("SELECT a FROM l AS x(a, b, a, c)", "DUPLICATE_COLUMN", '"a"'),
     ("SELECT id FROM l JOIN r USING (v)", "UNKNOWN_COLUMN", "not in both sides"),
@@ -215,6 +217,24 @@ def test_brackets_around_a_query_keep_its_order_and_limit(session: Session) -> N
     session.sql(EPOCHS[0])
 
     assert session.sql("(SELECT id FROM table(l)) ORDER BY id DESC LIMIT 2").table().to_pydict() == {"id": [5, 4]}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT id, k FROM table(l) ORDER BY k, id DESC", [3, 2, 1, 4, 5]),
+        ("SELECT id, k FROM table(l) ORDER BY k NULLS LAST, id", [1, 2, 4, 5, 3]),
+        ("SELECT id, k FROM table(l) ORDER BY k DESC NULLS FIRST, id", [3, 5, 4, 1, 2]),
+        ("SELECT id, k FROM table(l) ORDER BY 2 DESC, 1 FETCH FIRST 2 ROWS ONLY", [5, 4]),
+        ("SELECT l.id, r.rid AS k FROM table(l) JOIN table(r) ON l.k = r.k ORDER BY r.rid DESC, l.id", [4, 1, 2, 1, 2]),
+        ("SELECT * FROM table(l) ORDER BY l.ID DESC", [5, 4, 3, 2, 1]),
+    ],
+)
+def test_an_order_is_spark_s(session: Session, text: str, expected: list[int]) -> None:
+    session.sql(EPOCHS[0])
+    session.sql(EPOCHS[1])
+
+    assert session.sql(text).table().column("id").to_pylist() == expected
 
 
 def test_a_row_without_a_time_is_in_no_window() -> None:

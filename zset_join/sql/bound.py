@@ -40,7 +40,7 @@ class BoundQuery:
         reads: the declared tables below.
         is_bounded: it reads what is stored, and ends.
         shows_delta: `_tp_delta` is among its columns.
-        order_by: of a bounded query: columns, each with whether it is descending.
+        order_by: of a bounded query: columns, each with whether it is descending, and whether NULLs come first.
         limit: of a bounded query.
         first_rows: a ROW_NUMBER() that nothing has used.
         warnings: what was asked and cannot be honoured.
@@ -51,7 +51,7 @@ class BoundQuery:
     reads: frozenset[str]
     is_bounded: bool = False
     shows_delta: bool = False
-    order_by: tuple[tuple[str, bool], ...] = ()
+    order_by: tuple[tuple[str, bool, bool], ...] = ()
     limit: int | None = None
     first_rows: FirstRows | None = None
     warnings: tuple[str, ...] = ()

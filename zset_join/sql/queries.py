@@ -402,7 +402,7 @@ class QueryBinder:
 
     def _order(
         self, node: exp.Expr, columns: Sequence[str], *, is_bounded: bool
-    ) -> tuple[tuple[tuple[str, bool], ...], int | None]:
+    ) -> tuple[tuple[tuple[str, bool, bool], ...], int | None]:
         order, limit = node.args.get("order"), node.args.get("limit")
         offset = node.args.get("offset")
         if order is None and limit is None and offset is None:
@@ -417,16 +417,20 @@ class QueryBinder:
             )
         keys = []
         for ordered in order.expressions if order is not None else ():
-            column = ordered.this
-            if not isinstance(column, exp.Column) or column.name not in columns:
+            name, descending = _ordered_name(node, ordered.this, columns), bool(ordered.args.get("desc"))
+            if name is None:
                 raise SqlError("order by columns of the SELECT list.", code="NOT_OFFERED", at=self.at(ordered))
-            keys.append((column.name, bool(ordered.args.get("desc"))))
-        count = None
-        if limit is not None:
-            if not isinstance(limit.expression, exp.Literal) or not limit.expression.name.isdecimal():
-                raise SqlError("LIMIT takes a whole number.", code="NOT_OFFERED", at=self.at(limit))
-            count = int(limit.expression.name)
-        return tuple(keys), count
+            # As in Spark, NULL is the smallest of all.
+            nulls_first = ordered.args.get("nulls_first")
+            keys.append((name, descending, not descending if nulls_first is None else bool(nulls_first)))
+        if limit is None:
+            return tuple(keys), None
+        options = limit.args.get("limit_options")
+        is_odd = options is not None and (options.args.get("percent") or options.args.get("with_ties"))
+        count = limit.args.get("count") if isinstance(limit, exp.Fetch) else limit.expression
+        if not isinstance(count, exp.Literal) or not count.is_int or is_odd:
+            raise SqlError("LIMIT takes a whole number.", code="NOT_OFFERED", at=self.at(limit))
+        return tuple(keys), int(count.name)
 
     def item_of(self, name: str, alias: str, at: Place | None, ctes: Mapping[str, BoundQuery]) -> Item:
         """Return a named table, view or CTE as an item of FROM.
@@ -487,6 +491,26 @@ def _of_one_type(left: View, right: View) -> tuple[View, View]:
         return view.select({name: Cast(Column("row", name), kind) for name, kind in zip(view.columns, wider, strict=True)})
 
     return cast(left), cast(right)
+
+
+def _ordered_name(node: exp.Expr, key: exp.Expr, columns: Sequence[str]) -> str | None:
+    """Return the column of the SELECT list that ORDER BY means: by its place, its name, or the column it is."""
+    if isinstance(key, exp.Literal) and key.is_int:
+        return columns[int(key.name) - 1] if 1 <= int(key.name) <= len(columns) else None
+    if not isinstance(key, exp.Column):
+        return None
+    known = pick({name: name for name in columns}, key.name)
+    if not key.table:
+        return known
+    listed = node.expressions if isinstance(node, exp.Select) else []
+    for one in listed:
+        inner = one.this if isinstance(one, exp.Alias) else one
+        is_same = isinstance(inner, exp.Column) and inner.name.lower() == key.name.lower()
+        if is_same and inner.table.lower() in {"", key.table.lower()}:
+            return pick({name: name for name in columns}, one.alias_or_name)
+    # Of one item a star has the names of its columns.
+    has_star = any(isinstance(one, exp.Star) for one in listed)
+    return known if has_star and not node.args.get("joins") else None
 
 
 def _or_listed(

@@ -217,12 +217,11 @@ def sorted_rows(table: pa.Table, bound: BoundQuery) -> pa.Table:
     """
     if bound.order_by:
         keys, helpers = [], {}
-        for place, (name, descending) in enumerate(bound.order_by):
-            order = "descending" if descending else "ascending"
-            # As in Spark: NULL is the smallest of all.
+        for place, (name, descending, nulls_first) in enumerate(bound.order_by):
+            order, known_order = ("descending" if down else "ascending" for down in (descending, not nulls_first))
             helpers[f"known {place}"] = table.column(name).is_valid().cast(pa.int8())
             helpers[f"value {place}"] = table.column(name)
-            keys += [(f"known {place}", order), (f"value {place}", order)]
+            keys += [(f"known {place}", known_order), (f"value {place}", order)]
         try:
             table = table.take(pc.sort_indices(pa.table(helpers), sort_keys=keys))
         except (pa.ArrowException, TypeError) as error:

@@ -79,7 +79,7 @@ def fitted(query: Query, table: Table, names: Sequence[str] | None, *, at: Place
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at) from error
     called = {field.name: column.name for field, column in zip(schema, wanted, strict=True)}
-    order = tuple((called[name], descending) for name, descending in query.bound.order_by)
+    order = tuple((called[name], descending, nulls) for name, descending, nulls in query.bound.order_by)
     return replace(query, bound=replace(query.bound, view=view, shown=None, order_by=order))
 
 
