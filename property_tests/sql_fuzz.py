@@ -78,11 +78,15 @@ _SCALARS = (
     "extract(YEAR FROM {0})", "({0})", "{0} IS NOT DISTINCT FROM {1}", "split({0}, ',')[{1}]", "array({0}, {1})", "md5({0})",
     "{0} AND {1}", "{0} OR {1}", "if({0}, {1}, {1})", "trim({0})", "position({0} IN {1})", "date_format({0}, {1})", "{0}[{1}]",
     "regexp_replace({0}, {1}, 'x')", "rand()", "nosuch({0})", "{0}.{1}", "sum({0})", "count(DISTINCT {0})",
+    "{0} + INTERVAL 'NaN' DAY", "{0} - INTERVAL '1-2' YEAR TO MONTH", "{0} + {1} * INTERVAL '1' HOUR", "grouping({0})",
+    "EXISTS (SELECT 1 FROM u WHERE u.k = {0})", "(SELECT max({0}) FROM u)", "(SELECT count(*) + 1 FROM u WHERE u.k = {0})",
+    "{0} IN (SELECT k FROM u)", "({0}, {1}) = ({1}, {0})", "row_number() OVER (PARTITION BY {0} ORDER BY {1} NULLS LAST)",
 )  # fmt: skip
 _AGGREGATES = (
     "count(*)", "sum({0})", "min({0})", "max({0})", "avg({0})", "count({0})", "count(DISTINCT {0})", "stddev({0})",
     "max_by({0}, {1})",
     "sum({0}) FILTER (WHERE {1})", "collect_list({0})", "bool_and({0})", "percentile({0}, 0.5)", "listagg({0})",
+    "max({0}, {1})", "max_by({0}, {1}, 2)", "string_agg({0}, {1})", "array_agg({0} ORDER BY {1})", "count(DISTINCT {0}, {1})",
 )  # fmt: skip
 
 
@@ -181,7 +185,8 @@ def _source(draw: random.Random, dialect: str, alias: str, depth: int) -> tuple[
     table = draw.choice(["t", "u", "p", "q", "t", "u", "p", "table(t)", "TUMBLE(p, w, INTERVAL '1' MINUTE)"])
     table = "nosuch" if draw.random() < 0.02 else table
     columns = _COLUMNS.get(table.removeprefix("table(").removeprefix("TUMBLE(")[:1], {})
-    return f"{table} {alias}", [(f"{alias}.{name}", kind) for name, kind in columns.items()]
+    listed = draw.choice(["(a, b)", "(k, v, w)", "(k, k)"]) if draw.random() < 0.03 else ""
+    return f"{table} {alias}{listed}", [(f"{alias}.{name}", kind) for name, kind in columns.items()]
 
 
 def _from(draw: random.Random, dialect: str, depth: int) -> tuple[str, list[tuple[str, str]]]:
@@ -223,7 +228,10 @@ def _query(draw: random.Random, dialect: str, depth: int = 0) -> str:
         key = one()
         made = [draw.choice(_AGGREGATES).format(one("n"), one("b")) for _ in range(2)]
         columns = ", ".join(f"{text} AS o{place}" for place, text in enumerate((key, *made)))
-        behind = f" GROUP BY {key}" + draw.choice(["", f" HAVING {made[0]} > 1"])
+        grouped = draw.choice(
+            [key, key, key, "1", "o0", "()", f"ROLLUP ({key})", f"CUBE ({key}, 1)", f"GROUPING SETS (({key}), ())"]
+        )
+        behind = f" GROUP BY {grouped}" + draw.choice(["", f" HAVING {made[0]} > 1", " HAVING o1 > 1", " QUALIFY o1 = 1"])
     else:
         names = [draw.choice(["*", "x.*", f"{one()} AS o{place}", f"{one()} AS o{place}", one()]) for place in range(2)]
         columns, behind = ", ".join(names), draw.choice(["", "", "", "", " EMIT CHANGELOG", " SETTINGS max_hot_keys=3"])
@@ -240,6 +248,8 @@ def _query(draw: random.Random, dialect: str, depth: int = 0) -> str:
         text = f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER ({window}) AS rn FROM p) WHERE rn = 1"
     if depth == 0 and draw.random() < 0.1:
         text = f"{text} {draw.choice(['UNION ALL', 'UNION', 'EXCEPT', 'INTERSECT'])} {_query(draw, dialect, 1)}"
+    if draw.random() < 0.03:
+        text = f"{text} {draw.choice(['LIMIT 1', 'ORDER BY 1 NULLS LAST', 'FETCH FIRST 1 ROWS ONLY', 'LIMIT x'])}"
     if depth == 0 and draw.random() < 0.05:
         text = f"WITH y AS ({text}) SELECT * FROM y"
     return text
