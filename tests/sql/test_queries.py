@@ -41,6 +41,7 @@ EQUAL = [
     f"SELECT k, n FROM ({COUNTED}) WHERE rn = 1",
     "SELECT s, count(*) AS n FROM l GROUP BY s QUALIFY ROW_NUMBER() OVER (PARTITION BY s ORDER BY count(*)) = 1",
     "SELECT id, s FROM l QUALIFY ROW_NUMBER() OVER (PARTITION BY s ORDER BY v, id) <= 2",
+    "SELECT id FROM (SELECT id, ROW_NUMBER() OVER (ORDER BY v DESC, id) AS rn FROM l) WHERE rn <= 3",
     # NULLs in an order.
     f"SELECT id FROM ({NUMBERED.format('k NULLS LAST')}) WHERE rn = 1",
     f"SELECT id FROM ({NUMBERED.format('k DESC NULLS FIRST')}) WHERE rn = 1",
@@ -147,6 +148,8 @@ REFUSED = [
     ("SELECT b * 2 AS c, id + 1 AS b FROM l", "UNKNOWN_COLUMN", 'no column "b"'),
     ("SELECT l.id, r.rid AS k FROM table(l) JOIN table(r) ON l.k = r.k ORDER BY l.k", "NOT_OFFERED", "of the SELECT list"),
     ("SELECT id FROM table(l) ORDER BY 2", "NOT_OFFERED", "of the SELECT list"),
+    (f"SELECT id, rn FROM ({NUMBERED.format('v')}) WHERE rn <= 2", "NOT_OFFERED", "cannot be shown"),
+    ("SELECT id FROM (SELECT id, ROW_NUMBER() OVER (PARTITION BY s) AS rn FROM l) WHERE rn = 1", "NOT_OFFERED", "needs ORDER BY"),
     ("SELECT a FROM l AS x(a, b)", "NOT_OFFERED", "4 columns (id, k, v, s), and 2 names"),
     ("SELECT a FROM l AS x(a, b, a, c)", "DUPLICATE_COLUMN", '"a"'),
     ("SELECT id FROM l JOIN r USING (v)", "UNKNOWN_COLUMN", "not in both sides"),

@@ -39,12 +39,14 @@ def read_row_number(
         What it says, and the columns that the list lacks for it.
 
     Raises:
-        SqlError: it has no PARTITION BY or ORDER BY.
+        SqlError: it has no ORDER BY.
     """
     window = node.this
     keys, order = window.args.get("partition_by") or [], window.args.get("order")
-    if not keys or order is None:
-        raise SqlError("ROW_NUMBER() needs PARTITION BY and ORDER BY.", code="NOT_OFFERED", at=query.at(node))
+    if order is None:
+        raise SqlError(
+            "ROW_NUMBER() needs ORDER BY, so that it says which rows come first.", code="NOT_OFFERED", at=query.at(node)
+        )
     known = {tree.name: name for name, tree in chosen if isinstance(tree, Column)}
     hidden: list[tuple[str, Expression]] = []
 
@@ -58,7 +60,8 @@ def read_row_number(
         hidden.append((f"order {len(hidden) + 1}", tree))
         return hidden[-1][0]
 
-    partition = tuple(column(part) for part in keys)
+    # Without PARTITION BY all rows are of one key.
+    partition = tuple(column(part) for part in keys or [exp.Literal.number(1)])
     ordered = []
     for part in order.expressions:
         name, how = column(part.this), "desc" if part.args.get("desc") else "asc"
@@ -148,7 +151,7 @@ def take_first(item: Item, counts: Sequence[int], at: Place, *, is_shown: bool) 
             at=at,
         )
     item.view = keep_first(item.view, first_rows, min(counts), at)
-    item.first_rows = None
+    item.first_rows, item.number = None, first_rows.name
     if is_shown and min(counts) == 1 and first_rows.name not in item.columns:
         item.view = item.view.withColumn(first_rows.name, lit(1))
         columns = list(item.columns.items())

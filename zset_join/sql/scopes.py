@@ -37,6 +37,7 @@ class Item:
         table: the declared table it reads directly; None for others.
         processing_times: columns that hold a processing time.
         first_rows: a ROW_NUMBER() of it, not yet used.
+        number: what that was called, once its first rows are taken.
         is_bounded: it reads what is stored, not what comes.
         reads: the declared tables below.
         shown: the columns that `*` stands for; None: all.
@@ -52,6 +53,7 @@ class Item:
     table: Table | None = None
     processing_times: frozenset[str] = frozenset()
     first_rows: FirstRows | None = None
+    number: str | None = None
     is_bounded: bool = False
     reads: frozenset[str] = frozenset()
     shown: tuple[str, ...] | None = None
@@ -142,6 +144,12 @@ class Scope:
         if place is not None:
             return place
         at = place_of(node, self.statement.text)
+        if node.name.lower() in {one.number.lower() for one in self.items if one.number is not None}:
+            raise SqlError(
+                f'"{node.name}" limits the rows and cannot be shown: it would change for rows that stay. With = 1 it can.',
+                code="NOT_OFFERED",
+                at=at,
+            )
         for other in self.unseen:
             if node.table.lower() not in {"", other.alias.lower()} or pick(other.columns, node.name) is None:
                 continue
