@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -50,13 +51,22 @@ def jars_of(artifacts: Sequence[str], *, with_dependencies: bool = True) -> Path
     if folder.is_dir():
         return folder
     cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two of Maven may not fill one repository at the same time
+        if not folder.is_dir():
+            _bring(artifacts, folder, with_dependencies=with_dependencies)
+    return folder
+
+
+def _bring(artifacts: Sequence[str], folder: Path, *, with_dependencies: bool) -> None:
+    """Make the folder with artifacts, and all they depend on."""
     if shutil.which("mvn") is None:
         raise RuntimeError(
             "mvn is not on the PATH; the servers of `make test-services` that run on Java come by Maven 3.8 or newer."
         )
-    with tempfile.TemporaryDirectory(dir=cache) as made:
+    with tempfile.TemporaryDirectory(dir=folder.parent) as project:
         dependencies = "".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)
-        (Path(made) / "pom.xml").write_text(_POM.format(dependencies=dependencies), encoding="utf-8")
+        (Path(project) / "pom.xml").write_text(_POM.format(dependencies=dependencies), encoding="utf-8")
         alone = [] if with_dependencies else ["-DexcludeTransitive=true"]
         command = [
             "mvn",
@@ -67,12 +77,7 @@ def jars_of(artifacts: Sequence[str], *, with_dependencies: bool = True) -> Path
             "-DincludeScope=runtime",
             *alone,
         ]
-        done = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"Maven could not bring {list(artifacts)}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
-        try:
-            (Path(made) / "jars").rename(folder)
-        except OSError:  # another process was faster
-            if not folder.is_dir():
-                raise
-    return folder
+        (Path(project) / "jars").rename(folder)
