@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
-WORKERS ?= 2
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-plain test-spark test-services demo demo-cdc lint bench soak docs java clean
