@@ -217,6 +217,8 @@ class Aggregation:
             if given is None or isinstance(given, exp.Star | exp.Literal):
                 return Aggregated(function="count")
             if isinstance(given, exp.Distinct):
+                if not given.expressions:
+                    raise SqlError("count(DISTINCT ...) takes values.", code="NOT_OFFERED", at=self._query.at(node))
                 return Aggregated(function="count_distinct", columns=tuple(self._argument(one) for one in given.expressions))
             if node.expressions:
                 raise SqlError(

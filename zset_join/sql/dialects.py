@@ -381,5 +381,8 @@ def _syntax(statement: Statement, error: ParseError) -> SqlError:
                 place = Place(statement.text, token.start)
                 break
     what = str(detail.get("description") or "it cannot be read").rstrip(".")
+    missing = re.match(r"Required keyword: '(\w+)' missing for <class '[\w.]*\.(\w+)'>", what)
+    if missing is not None:
+        what = f"{missing[2].upper()} lacks {'an operand' if missing[1] == 'this' else missing[1].upper()}"
     shown = f' at "{highlight}"' if highlight else ""
     return SqlError(f"syntax: {what}{shown}.", code="SQL_SYNTAX", at=place)
