@@ -258,6 +258,21 @@ def test_a_window_does_not_take_the_place_of_a_column() -> None:
             session.sql("SELECT id FROM TABLE(TUMBLE(TABLE e, DESCRIPTOR(t), INTERVAL '2' MINUTES))")
 
 
+@pytest.mark.parametrize(
+    ("interval", "kind"),
+    [
+        ("'24' HOUR", "timestamp[us]"),
+        ("'1' DAY", "date32[day]"),
+        ("'2 weeks 1 day'", "date32[day]"),
+        ("'1 day 24 hours'", "timestamp[us]"),
+    ],
+)
+def test_a_date_stays_one_only_where_days_are_added_to_it(session: Session, interval: str, kind: str) -> None:
+    query = session.sql(f"SELECT DATE '2024-01-01' + INTERVAL {interval} AS d FROM l")
+
+    assert str(query.schema.field("d").type) == kind
+
+
 @pytest.mark.parametrize(("amount", "words"), [("NaN", "a number and a unit"), ("1_0", "a number"), ("1.5", "whole number")])
 def test_an_interval_that_is_no_number_is_refused(session: Session, amount: str, words: str) -> None:
     with pytest.raises(SqlError, match=words):

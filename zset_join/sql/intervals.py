@@ -12,7 +12,7 @@ import re
 
 from sqlglot import exp
 
-__all__ = ["factors", "is_interval", "span_of"]
+__all__ = ["counts_days", "factors", "is_interval", "span_of"]
 
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400, "WEEK": 7 * 86400}
@@ -39,6 +39,16 @@ def factors(node: exp.Expr) -> tuple[exp.Interval, exp.Expr | None]:
         return node, None
     one, other = node.this, node.expression
     return (one, other) if isinstance(one, exp.Interval) else (other, one)
+
+
+def counts_days(node: exp.Interval) -> bool:
+    """Say whether an interval is written in days, weeks or longer: a date that it moves stays a date."""
+    unit, text = node.args.get("unit"), node.this.name if isinstance(node.this, exp.Literal) else ""
+    if isinstance(unit, exp.IntervalSpan):
+        return False
+    names = [unit.name] if unit is not None else re.findall(r"[A-Za-z]+", text)
+    words = {_SHORT.get(name.upper(), name.upper().removesuffix("S")) for name in names}
+    return words <= {"DAY", "WEEK", *_MONTHS}
 
 
 def span_of(node: exp.Interval) -> tuple[int, datetime.timedelta]:

@@ -27,7 +27,7 @@ from zset_join.expressions.rows import compute
 from zset_join.expressions.type_rules import kind_of, plain_type
 from zset_join.sql.catalog import pick
 from zset_join.sql.dialects import Statement
-from zset_join.sql.intervals import factors, is_interval, span_of
+from zset_join.sql.intervals import counts_days, factors, is_interval, span_of
 from zset_join.sql.places import near, place_of, written_name
 from zset_join.sql.scalar_functions import FUNCTION_NAMES, bind_function
 from zset_join.sql.types import type_of_node
@@ -475,7 +475,7 @@ class ScalarBinder:
         if months:
             value = Call("add_months", (value, lit(sign * months)))
         if span:
-            if kind == "date" and span % datetime.timedelta(days=1) == datetime.timedelta(0):
+            if kind == "date" and counts_days(interval) and span % datetime.timedelta(days=1) == datetime.timedelta(0):
                 return Call("date_add", (value, lit(sign * span.days)))
             if kind == "date":
                 value = Cast(value, pa.timestamp("us"))
