@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import decimal
 import json
 from pathlib import Path
@@ -16,7 +17,8 @@ from zset_join.changelog.formats import RecordOptions
 from zset_join.changelog.formats.records import UNAVAILABLE
 from zset_join.dead_letters import read_letters
 from zset_join.errors import BadInputError, OptionError, PlanError, StateError
-from zset_join.pipeline import Pipeline, changes
+from zset_join.expressions import col
+from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.pipeline.records import Baseline, records
 from zset_join.stages import StageOptions
@@ -263,3 +265,56 @@ def test_a_pipeline_does_not_go_on_with_other_columns(tmp_path: Path, columns: d
         Pipeline(records("t", "debezium-json", columns, keys="id"), tmp_path / "state")
 
     assert refused.value.code == "QUERY_CHANGED"
+
+
+def priced(columns: bool = False) -> Pipeline:
+    rates = records(
+        "rates",
+        "debezium-json",
+        {"currency": pa.string(), "rate": pa.int64()},
+        keys="currency",
+        watermark=("changed", "0 seconds"),
+        options=RecordOptions(metadata={"operation_time": "changed"}),
+    )
+    right = rates.select("currency", "changed", doubled=col("rate") * 2) if columns else rates
+    orders = appends("orders", {"currency": pa.string(), "at": pa.timestamp("us", tz="UTC")}, watermark=("at", "0 seconds"))
+    joined = orders.temporal_join(right, on="currency", as_of="at", how="left", is_change_time=True)
+    return Pipeline(joined, options=StageOptions(on_bad_input="quarantine"))
+
+
+def rate(op: str, micros: int, value: Any) -> dict[str, str]:
+    row = {"currency": "EUR", "rate": value}
+    body = {
+        "op": op,
+        "before": {"currency": "EUR"},
+        "after": None if op == "d" else row,
+        "source": {"lsn": micros, "ts_us": micros},
+    }
+    return {"value": json.dumps(body)}
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_every_record_is_a_version_of_a_temporal_join_though_they_come_in_one_epoch(columns: bool) -> None:
+    times = [datetime.datetime.fromtimestamp(second, datetime.UTC) for second in (1, 2, 3)]
+    orders = [{"currency": "EUR", "at": time} for time in times]
+    changes_of_rates = [
+        rate("c", 1_000_000, 110),
+        rate("u", 2_000_000, 125),
+        rate("d", 2_500_000, None),
+        rate("c", 9_000_000, 1),
+    ]
+    with priced(columns) as pipeline:
+        pipeline.step({"orders": orders, "rates": changes_of_rates})
+        pipeline.step({"orders": [{"currency": "EUR", "at": datetime.datetime.fromtimestamp(9, datetime.UTC)}]})
+        name, factor = ("doubled", 2) if columns else ("rate", 1)
+        rates = {row["at"].timestamp(): row[name] for row in pipeline.view().to_pylist()}
+
+        assert rates == {1.0: 110 * factor, 2.0: 125 * factor, 3.0: None, 9.0: factor}
+
+
+def test_versions_cannot_be_filled_nor_truncated() -> None:
+    truncate = {"value": json.dumps({"op": "t", "source": {"lsn": 3, "ts_us": 3_000_000}})}
+    with priced() as pipeline:
+        pipeline.step({"rates": [rate("c", 1_000_000, 110), rate("u", 2_000_000, "__debezium_unavailable_value"), truncate]})
+
+        assert pipeline.dead_letters["code"].to_pylist() == ["UNAVAILABLE_VALUE", "TRUNCATED"]

@@ -192,3 +192,45 @@ def test_a_session_in_memory_reads_every_file_once(tmp_path: Path) -> None:
         assert epochs == [1, 0, 1]
         assert running.table()["id"].to_pylist() == [1, 2]
         assert session.sql("SELECT id FROM table(t)").table()["id"].to_pylist() == [1, 2]
+
+
+RATES = [
+    {"op": "c", "after": {"currency": "EUR", "rate": 110}, "source": {"lsn": 1, "ts_us": 1_704_100_000_000_000}},
+    {"op": "u", "after": {"currency": "EUR", "rate": 125}, "source": {"lsn": 2, "ts_us": 1_704_103_600_000_000}},
+    {"op": "c", "after": {"currency": "USD", "rate": 100}, "source": {"lsn": 3, "ts_us": 1_704_103_700_000_000}},
+    {"op": "d", "before": {"currency": "USD"}, "source": {"lsn": 4, "ts_us": 1_704_105_000_000_000}},
+    {"op": "c", "after": {"currency": "GBP", "rate": 1}, "source": {"lsn": 5, "ts_us": 1_704_200_000_000_000}},
+]
+PRICED = """
+CREATE TABLE rates (currency STRING, rate INT, changed TIMESTAMP_LTZ(3) METADATA FROM 'op_ts', PRIMARY KEY (currency) NOT ENFORCED,
+    WATERMARK FOR changed AS changed) WITH ('connector' = 'filesystem', 'path' = '{0}/rates', 'format' = 'debezium-json');
+CREATE TABLE orders (id INT, currency STRING, at TIMESTAMP_LTZ(3), WATERMARK FOR at AS at)
+    WITH ('connector' = 'filesystem', 'path' = '{0}/orders', 'format' = 'json')
+"""
+
+
+@pytest.mark.parametrize("is_lasting", [False, True])
+@pytest.mark.parametrize("files", [1, 5])
+def test_every_change_of_a_database_is_a_version_by_the_time_of_its_change(
+    tmp_path: Path,
+    is_lasting: bool,
+    files: int,
+) -> None:
+    (tmp_path / "rates").mkdir()
+    (tmp_path / "orders").mkdir()
+    for number in range(files):
+        lines = [json.dumps(rate) + "\n" for rate in RATES[number::files]]
+        (tmp_path / f"rates/{number}.json").write_text("".join(lines))
+    times = {1: ("EUR", "09:30"), 2: ("EUR", "10:30"), 3: ("USD", "10:20"), 4: ("USD", "10:40")}
+    orders = [{"id": n, "currency": currency, "at": f"2024-01-01T{at}:00Z"} for n, (currency, at) in times.items()]
+    orders.append({"id": 5, "currency": "GBP", "at": "2024-01-02T00:00:00Z"})
+    (tmp_path / "orders/1.json").write_text("".join(json.dumps(order) + "\n" for order in orders))
+    with connect(dialect="flink", directory=tmp_path / "state" if is_lasting else None) as session:
+        session.sql(PRICED.format(tmp_path))
+        running = session.sql(
+            "SELECT o.id, r.rate FROM orders o LEFT JOIN rates FOR SYSTEM_TIME AS OF o.at AS r ON o.currency = r.currency"
+        ).start()
+        session.read(wait_seconds=0.0)
+        rates = {row["id"]: row["rate"] for row in running.table().to_pylist()}
+
+        assert rates == {1: 110, 2: 125, 3: 100, 4: None, 5: None}

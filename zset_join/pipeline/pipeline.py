@@ -119,7 +119,9 @@ class Pipeline:
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
         self.positions: Mapping[str, Any] = {}
-        self._readings = {reading.source.name: reading for reading in view.readings}
+        # Where the changes of a source are versions too, they are read as such.
+        readings = sorted(view.readings, key=lambda one: one.is_of_versions)
+        self._readings = {reading.source.name: reading for reading in readings}
         self._relations = {source.name: source.relation for source in self.plan.sources}
         self._options = StageOptions() if options is None else options
         idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)

@@ -31,12 +31,18 @@ class Reading:
         given: the columns that are fed, in order.
         changelog_format: how a row says what it does.
         deletes: condition over the given columns under which a row deletes its key; None for never.
+        is_of_versions: every change is a version: of records, values that were not sent and truncates cannot be read.
     """
 
     source: PlanSource
     given: pa.Schema
     changelog_format: ChangelogFormat
     deletes: Expression | None = None
+    is_of_versions: bool = False
+
+    def of_versions(self) -> Reading:
+        """Return how rows become changes each of which is a version."""
+        return self
 
     def taken(self, rows: Any) -> tuple[ZSet, Undecodable | None]:
         """Return the changes that rows mean, and what cannot be read of them, instead of refusing all.

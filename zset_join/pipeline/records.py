@@ -29,7 +29,7 @@ from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.requests import LatestRequest
 from zset_join.plan.tree import Node, Operate, Read
 from zset_join.relation import Relation
-from zset_join.sources.json_records import JsonRecordReader
+from zset_join.sources.json_records import JsonRecordReader, ReadRecords
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Baseline", "RecordReading", "records"]
@@ -70,6 +70,10 @@ class RecordReading(Reading):
     position: str | None = None
     dead_letters: Callable[[pa.Table], None] | None = None
 
+    def of_versions(self) -> RecordReading:
+        """Return how records become changes each of which is a version."""
+        return replace(self, is_of_versions=True)
+
     def delta(self, rows: Any) -> ZSet:
         """Return the changes that records mean.
 
@@ -109,8 +113,9 @@ class RecordReading(Reading):
         """Return the changes that records mean, and those that cannot be read, unless a function has taken them."""
         table = self._records(rows)
         read = self.reader.read(table)
-        bad = pc.is_valid(read.rejects)
-        unread = self._unread(table, read.records, read.rejects) if pc.any(bad).as_py() else None
+        rejects = self._rejects(read)
+        bad = pc.is_valid(rejects)
+        unread = self._unread(table, read.records, rejects) if pc.any(bad).as_py() else None
         if unread is not None and self.dead_letters is not None:
             self.dead_letters(unread.drop_columns(["record"]))
             unread = None
@@ -131,6 +136,14 @@ class RecordReading(Reading):
             self._refuse_truncate(changes)
         weights = np.where(is_delete, np.int64(-1), np.int64(1))
         return ZSet(pa.RecordBatch.from_arrays(columns, schema=relation.schema), weights), unread
+
+    def _rejects(self, read: ReadRecords) -> pa.Array:
+        """Return per line the code of what is wrong with it."""
+        if not self.is_of_versions:
+            return read.rejects
+        truncates = pc.if_else(pc.fill_null(pc.equal(read.changes, "truncate"), False), "TRUNCATED", None)
+        lacking = pc.if_else(pa.array(read.unavailable != 0), "UNAVAILABLE_VALUE", None)
+        return pc.coalesce(read.rejects, truncates, lacking)
 
     def _first_rows(self, rows: Any) -> ZSet:
         """Return the rows of a baseline as insertions before every record.
@@ -229,6 +242,8 @@ def _reason(code: str) -> str:
         "UNDECODABLE_RECORD": "the record is no JSON of this format, or brings no row",
         "UNDECODABLE_VALUE": f"the value of column{named} cannot be read as its type",
         "UNDECODABLE_OP": "the operation is none that the format knows",
+        "TRUNCATED": "the table was truncated, which ends no version",
+        "UNAVAILABLE_VALUE": "a value was not sent; REPLICA IDENTITY FULL sends it",
         "NULL_OP": "the record does not say what it does",
     }.get(what, code)
 

@@ -9,14 +9,17 @@ from typing import Any, TypeVar
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
+from zset_join.expressions.rows import named
 from zset_join.operators.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.operators.deduplicate import Keep
 from zset_join.operators.temporal_join import TemporalOptions
 from zset_join.pipeline.event_times import duration, jump_of, with_watermark
 from zset_join.pipeline.indexes import chosen_index, indexes_of
 from zset_join.pipeline.rows import Rows
+from zset_join.plan.requests import LatestRequest
+from zset_join.plan.row_steps import SelectStep, keeps_upserts
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, TemporalRequest, lasting
-from zset_join.plan.tree import Operate, Read
+from zset_join.plan.tree import Apply, Node, Operate, Read
 from zset_join.plan.versioning import Versioning, versioning_of
 from zset_join.stages.temporal_join import TemporalJoinStage
 from zset_join.state.time.version_join_shape import Emit, Late
@@ -48,7 +51,7 @@ def versioned_by(view: _R, column: str, *, delay: Any = None, max_watermark_jump
 
 def describe(view: Rows) -> Versioning:
     """Say whether a view is versioned or latest-only, and why, and which indexes it has; see `View.describe`."""
-    return replace(versioning_of(view.node), indexes=tuple(map(str, indexes_of(view))))
+    return replace(versioning_of(_before_latest(view.node)), indexes=tuple(map(str, indexes_of(view))))
 
 
 def dedup(view: _R, *, keys: Sequence[str] | str, order_by: Sequence[str] | str, keep: Keep, n: int, state_ttl: Any) -> _R:
@@ -74,6 +77,7 @@ def temporal_join(
 ) -> _R:
     """Join with the versions of another view; see `View.temporal_join`."""
     _check_view(right, "temporal_join")
+    declared, right = right, _with_every_change(right)
     versions = versioning_of(right.node)
     if not versions.is_versioned:
         raise PlanError(
@@ -103,7 +107,7 @@ def temporal_join(
         residual=condition,
         using=using,
     )
-    used = chosen_index(right, versions.key, index, exactly=True)
+    used = chosen_index(declared, versions.key, index, exactly=True)
     index_name = None if used is None else used.name
     request = TemporalRequest(pairs, as_of, versions.key, options, is_change_time, names, index_name)
     versioned = replace(right, node=versions.node)
@@ -113,6 +117,39 @@ def temporal_join(
         if warning is not None:
             warnings.warn(warning, stacklevel=3)
     return joined
+
+
+def _with_every_change(view: Rows) -> Rows:
+    """Return a view of records whose every change is a version, not only the newest row of an epoch.
+
+    Nothing fills values that were not sent then, and a truncate ends no version: such records are bad input.
+    """
+    node = _before_latest(view.node)
+    if node is view.node:
+        return view
+    return replace(view, node=node, readings=tuple(one.of_versions() for one in view.readings))
+
+
+def _before_latest(node: Node) -> Node:
+    if isinstance(node, Operate) and isinstance(node.request, LatestRequest) and node.request.control is not None:
+        return node.inputs[0] if node.relation.event_time is not None else node
+    if isinstance(node, Apply):
+        child = _before_latest(node.child)
+        return node if child is node.child else _applied(child, node)
+    return node
+
+
+def _applied(child: Node, node: Apply) -> Apply:
+    """Return a step over rows that are upserts now: what orders changes goes along, hidden."""
+    step, order = node.step, child.relation.sequence_by
+    if not isinstance(step, SelectStep):
+        return Apply(child, step, node.hides)
+    taken = {name for name, _ in step.columns}
+    order = tuple(name for name in order if name not in step.kept and name not in taken)
+    longer = SelectStep((*step.columns, *((name, named(name)) for name in order)))
+    if not order or not keeps_upserts(child.relation, longer):
+        return Apply(child, step, node.hides)
+    return Apply(child, longer, (*node.hides, *(name for name in order if name not in child.hidden)))
 
 
 def view_for(other: Any, reload_interval: Any) -> Rows:

@@ -33,11 +33,12 @@ from zset_join.sql.contexts import StatementContext
 from zset_join.sql.files import list_files, read_file, read_records
 from zset_join.sql.places import SqlWarning
 from zset_join.sql.settings import stage_options
+from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
     from zset_join.pipeline import Pipeline
+    from zset_join.pipeline.reading import Reading
     from zset_join.sources.kafka import KafkaSource
-    from zset_join.zset import ZSet
 
 __all__ = [
     "Feed",
@@ -152,7 +153,7 @@ class RecordDecoder:
         self._pipeline: Pipeline | None = None
 
     def changes(self, records: pa.Table) -> ZSet:
-        """Return what records mean.
+        """Return what records mean; of a versioned table every change, of others what has changed since the last call.
 
         Raises:
             BadInputError: a record that cannot be read.
@@ -165,24 +166,35 @@ class RecordDecoder:
             given = pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None])
             options = record_options(table)
             view = record_view(table.name, form_of(table.options), given, keys=table.primary_key, options=options)
+            if table.is_versioned:
+                return self._versions(view.readings[0].of_versions(), records)
             self._pipeline = Pipeline(view, keep_view=False, options=stage_options(self._settings))
         delta = self._pipeline.step({table.name: records})
-        letters = self._pipeline.dead_letters
-        if letters.num_rows:
-            first = letters.slice(0, 1).to_pylist()[0]
-            place = (
-                ""
-                if first["topic"] is None
-                else f" ({first['topic']}, partition {first['partition']}, offset {first['offset']})"
-            )
-            warnings.warn(
-                SqlWarning(
-                    f'table "{table.name}": {letters.num_rows} records are put aside, the first{place}: {first["reason"]}. A '
-                    "session with a directory keeps them, for zset-join dead-letters."
-                ),
-                stacklevel=4,
-            )
+        if self._pipeline.dead_letters.num_rows:
+            self._warn(self._pipeline.dead_letters)
         return delta
+
+    def _warn(self, letters: pa.Table) -> None:
+        first = letters.slice(0, 1).to_pylist()[0]
+        at = f" ({first['topic']}, partition {first['partition']}, offset {first['offset']})"
+        place = "" if first["topic"] is None else at
+        warnings.warn(
+            SqlWarning(
+                f'table "{self._table.name}": {letters.num_rows} records are put aside, the first{place}: {first["reason"]}. A '
+                "session with a directory keeps them, for zset-join dead-letters."
+            ),
+            stacklevel=5,
+        )
+
+    def _versions(self, reading: Reading, records: pa.Table) -> ZSet:
+        if stage_options(self._settings).on_bad_input == "quarantine":
+            delta, unread = reading.taken(records)
+            if unread is not None:
+                self._warn(unread.records)
+        else:
+            delta = reading.delta(records)
+        names = [column.name for column in self._table.columns if column.is_given]
+        return ZSet(delta.rows.select(names), delta.weights)
 
     def close(self) -> None:
         """Forget the rows."""
