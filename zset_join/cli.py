@@ -65,7 +65,13 @@ def _parser() -> argparse.ArgumentParser:
     verify = _program_verb(verbs, "verify", "compare what was emitted with Spark's batch query", _verify)
     verify.add_argument("--most-differences", type=int, default=20, help="differing rows to print (20)")
     verify.add_argument("--sample", type=float, help="share of the view to check, such as 0.01 (all of it)")
-    explain = _program_verb(verbs, "explain", "print the plan, its shuffles, and what each stage keeps", _explain)
+    explain = _program_verb(
+        verbs,
+        "explain",
+        "print the plan, its shuffles, and what each stage keeps; of a file of SQL, the plans of its queries",
+        _explain,
+    )
+    explain.epilog = "Instead of MODULE:FUNCTION, a file whose name ends in .sql: its statements are planned, and nothing runs."
     _dialect_option(explain)
     row = _program_verb(verbs, "explain-row", "print which input changes made and unmade a row", _explain_row)
     row.add_argument("values", nargs="+", metavar="COLUMN=VALUE", help="columns of the output; an empty value is NULL")
