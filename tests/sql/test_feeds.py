@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import BadInputError, SqlError
+from zset_join.errors import SqlError
 from zset_join.sql import connect
 from zset_join.sql.feeds import KafkaFeed, feeds_of, read_available
 
@@ -54,19 +54,6 @@ def test_a_topic_is_read_from_its_beginning_only() -> None:
         )
         with pytest.raises(SqlError, match="latest-offset"):
             feeds_of(session)
-
-
-def test_a_record_that_cannot_be_read_is_told_by_its_offset() -> None:
-    import pyarrow as pa
-
-    with connect(dialect="flink") as session:
-        session.sql("CREATE TABLE k (id INT) WITH ('connector'='kafka', 'topic'='t', 'properties.bootstrap.servers'='b:1')")
-        feed = KafkaFeed(session.catalog.tables["k"])
-        records = pa.table({"offset": [7, 8], "topic": ["t", "t"]})
-
-        assert feed._parsed([b'{"id": 1, "more": true}', b"{}"], records).to_pylist() == [{"id": 1}, {"id": None}]
-        with pytest.raises(BadInputError, match="offset 8"):
-            feed._parsed([b'{"id": 1}', b'{"id": "x"}'], records)
 
 
 def test_what_a_record_of_changes_says_beside_its_row_is_in_the_columns_of_metadata(monkeypatch: pytest.MonkeyPatch) -> None:

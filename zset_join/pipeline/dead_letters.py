@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from zset_join.shown_values import shown_value
 from zset_join.zset import ZSet
 
-__all__ = ["SCHEMA", "RejectedRows", "Undecodable", "dead_letters", "read_dead_letters", "write_dead_letters"]
+__all__ = ["SCHEMA", "PartlyRead", "RejectedRows", "Undecodable", "dead_letters", "read_dead_letters", "write_dead_letters"]
 
 SCHEMA = pa.schema(
     [
@@ -74,6 +74,23 @@ class Undecodable:
 
     source: str
     records: pa.Table
+
+
+@dataclass(frozen=True)
+class PartlyRead:
+    """Hold what a reader could and could not read; `Pipeline.step` takes it as the rows of a source, and puts aside the rest.
+
+    Args:
+        rows: what could be read.
+        unread: as the records of `Undecodable`.
+    """
+
+    rows: Any
+    unread: pa.Table
+
+    def parted(self, source: str) -> tuple[Any, list[Undecodable]]:
+        """Return the rows, and what is to be put aside of a source."""
+        return self.rows, [Undecodable(source, self.unread)] if self.unread.num_rows else []
 
 
 def dead_letters(epoch: int, rejected: Sequence[RejectedRows], undecodable: Sequence[Undecodable] = ()) -> pa.Table:

@@ -40,7 +40,7 @@ from zset_join.errors import BadInputError, OptionError, PlanError, StateError
 from zset_join.kernels.machine.first_use import compile_on_first_use
 from zset_join.pipeline.batch_queries import BatchTimes
 from zset_join.pipeline.contents import Contents
-from zset_join.pipeline.dead_letters import RejectedRows, Undecodable, dead_letters
+from zset_join.pipeline.dead_letters import PartlyRead, RejectedRows, Undecodable, dead_letters
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.explaining import explain_row
@@ -542,6 +542,9 @@ class Pipeline:
                     code="UNKNOWN_SOURCE",
                     name=name,
                 )
+            if isinstance(given, PartlyRead):
+                given, apart = given.parted(name)
+                unread += apart
             if is_strict:
                 delta = reading.delta(given)
             else:

@@ -5,6 +5,7 @@ The law: of every source, rows = rows applied + rows put aside; what cannot be r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,9 @@ def epoch_counts(
         unread: what could not be read of what sources were fed.
         lookups: what was asked of the outside, by stage.
     """
+    undecodable: Counter[str] = Counter()
+    for unreadable in unread:
+        undecodable[unreadable.source] += unreadable.records.num_rows
     rows = {name: len(delta) for name, delta in deltas.items()}
     for one in answered.rejected:
         if one.is_of_source:
@@ -39,7 +43,7 @@ def epoch_counts(
         "answer_rows": len(answered.delta),
         "retractions": int((answered.delta.weights < 0).sum()),
         "rejected_rows": sum(one.table.num_rows for one in answered.rejected),
-        **({"undecodable": {one.source: one.records.num_rows for one in unread}} if unread else {}),
+        **({"undecodable": dict(undecodable)} if undecodable else {}),
         **({"lookups": dict(lookups)} if lookups else {}),
         **({"corrections": answered.corrections} if answered.corrections else {}),
         "late_rows": {name: one.late_rows for name, one in answered.times.sources.items()},

@@ -4,7 +4,7 @@
 
 The law: what our JSON files and topics are written as is read as the same rows. As in Spark, a name that is missing is NULL,
 one that is more is passed over, a number may stand in a text, and bytes are base64. A number where a time is wanted is refused:
-it may count seconds, milliseconds or microseconds.
+it may count seconds, milliseconds or microseconds. Every text is a row, or is told as unread.
 
 Cost: one pass in pyarrow; of texts that it cannot read (numbers in texts, NaN, bytes), one in DuckDB, three times as long.
 """
@@ -24,8 +24,9 @@ import pyarrow.types as pt
 from zset_join.changelog.formats import RecordOptions
 from zset_join.errors import BadInputError, PlanError
 from zset_join.sources.json_records import JsonRecordReader
+from zset_join.sources.unread import UnreadText
 
-__all__ = ["read_json_rows"]
+__all__ = ["part_json_rows", "read_json_rows"]
 
 _WRAPPED = "maxwell-json"  # the format whose records are a row and a word beside it
 
@@ -43,10 +44,30 @@ def read_json_rows(texts: Sequence[bytes], schema: pa.Schema) -> pa.Table:
     >>> read_json_rows([b'{"day": "2024-01-02", "n": "7"}'], pa.schema({"day": pa.date32(), "n": pa.int32()})).to_pylist()
     [{'day': datetime.date(2024, 1, 2), 'n': 7}]
     """
+    rows, unread = part_json_rows(texts, schema)
+    if unread:
+        raise BadInputError(unread[0].shown, code=unread[0].code, record=unread[0].number)
+    return rows
+
+
+def part_json_rows(texts: Sequence[bytes], schema: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:
+    """Return the rows of JSON texts, and the texts that are no rows.
+
+    Args:
+        texts: one JSON object each.
+        schema: the columns wanted; at least one.
+
+    Raises:
+        BadInputError: a type that JSON cannot hold.
+
+    >>> rows, unread = part_json_rows([b'{"n": 7}', b'{"n": "x"}'], pa.schema({"n": pa.int32()}))
+    >>> rows.to_pylist(), unread[0].number, unread[0].reason
+    ([{'n': 7}], 1, 'the value of "n" cannot be read as int32')
+    """
     if not texts:
-        return schema.empty_table()
+        return schema.empty_table(), []
     rows = None if any(pt.is_binary(field.type) for field in schema) else _read_by_pyarrow(texts, schema)
-    return _read_one_by_one(texts, schema) if rows is None else rows
+    return _read_and_unread(texts, schema) if rows is None else (rows, [])
 
 
 def _read_by_pyarrow(texts: Sequence[bytes], schema: pa.Schema) -> pa.Table | None:
@@ -60,9 +81,8 @@ def _read_by_pyarrow(texts: Sequence[bytes], schema: pa.Schema) -> pa.Table | No
         return None
 
 
-def _read_one_by_one(texts: Sequence[bytes], schema: pa.Schema) -> pa.Table:
-    decoded = [text.decode("utf-8", errors="replace") for text in texts]
-    values = pa.array(decoded, pa.string())
+def _read_and_unread(texts: Sequence[bytes], schema: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:
+    values = pa.array([text.decode("utf-8", errors="replace") for text in texts], pa.string())
     is_object, timed = _looked_at(values, [field.name for field in schema if pt.is_timestamp(field.type)])
     try:
         reader = JsonRecordReader(_WRAPPED, schema, schema.names[:1], RecordOptions(decimals="text"))
@@ -73,22 +93,19 @@ def _read_one_by_one(texts: Sequence[bytes], schema: pa.Schema) -> pa.Table:
         read = reader.read(pa.table({"key": pa.nulls(len(texts), pa.string()), "value": wrapped}))
     finally:
         reader.close()
-    rejects = read.rejects.to_pylist()
-    for number, text in enumerate(decoded):
-        lines = np.flatnonzero(read.records == number)
-        reason = rejects[lines[0]] if len(lines) else "UNDECODABLE_RECORD"
+    known, lines = np.unique(read.records, return_index=True)  # of every text its first line, if it has one
+    is_good = np.zeros(len(texts), bool)
+    is_good[known] = np.asarray(pc.is_null(read.rejects))[lines]
+    is_good &= np.asarray(is_object, bool) & (np.asarray(timed, object) == "")
+    line_of = dict(zip(known.tolist(), lines.tolist(), strict=True))
+    unread = []
+    for number in np.flatnonzero(~is_good).tolist():
+        reason = read.rejects[line_of[number]].as_py() if number in line_of else "UNDECODABLE_RECORD"
         column = "" if not is_object[number] else timed[number] if reason is None else reason.partition(" ")[2]
-        if reason is None and is_object[number] and not column:
-            continue
-        what = (
-            "it is no JSON object" if not column else f'the value of "{column}" cannot be read as {schema.field(column).type}'
-        )
-        raise BadInputError(
-            f"{what}: {text[:200]}",
-            code="UNDECODABLE_VALUE" if column else "UNDECODABLE_RECORD",
-            record=number,
-        )
-    return pa.Table.from_batches([read.rows]).select(schema.names).cast(schema)
+        expected = str(schema.field(column).type) if column else "JSON object"
+        unread.append(UnreadText(number, texts[number], expected, column or None))
+    rows = pa.Table.from_batches([read.rows]).select(schema.names)
+    return rows.filter(pa.array(is_good[read.records])).cast(schema), unread
 
 
 def _looked_at(values: pa.Array, times: list[str]) -> tuple[list[bool], list[str]]:

@@ -196,7 +196,7 @@ def check_options(options: Mapping[str, str], *, at: Place | None) -> list[str]:
         if option.endswith(".ignore-parse-errors") and options[option].lower() == "true" and _is_of_format(connector, option):
             warnings.append(
                 f"the option '{option}' changes nothing here: what cannot be read stops the query, or is put aside by SET "
-                "on_bad_input = 'quarantine' where it is a record of changes."
+                "on_bad_input = 'quarantine'."
             )
             continue
         if option in connector.ignored or option == "force_append_only" or _is_of_format(connector, option):

@@ -6,7 +6,8 @@ A feed gives the rows of its table as they come, decoded: a table of rows for an
 JSON of Debezium, Canal, Maxwell and keyed records with empty values (`upsert-json`, and every `upsert-kafka`), in topics and in
 files, become changes of the table by a pipeline of their own, which knows the rows that updates replace.
 
-Edge cases: a plain JSON record that cannot be read is refused with its offset; names a record lacks are NULL, others are passed
+Edge cases: a plain JSON record that cannot be read is refused with its offset, or put aside with
+`on_bad_input = 'quarantine'`; names a record lacks are NULL, others are passed
 over. Columns `METADATA FROM 'offset'` and others (`metadata_of`) are filled from the record.
 
 Known limits: Kafka is read from the beginning of its topic; where a session in memory stands is forgotten when it ends. One
@@ -27,10 +28,11 @@ import pyarrow.compute as pc
 
 from zset_join.changelog.formats import RecordOptions
 from zset_join.errors import BadInputError, SqlError
+from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.sql.catalog import Table
 from zset_join.sql.connectors import form_of, holds_records, metadata_of
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.files import list_files, read_file, read_records
+from zset_join.sql.files import list_files, part_file, read_file, read_records
 from zset_join.sql.places import SqlWarning
 from zset_join.sql.settings import stage_options
 from zset_join.zset import ZSet
@@ -39,12 +41,14 @@ if TYPE_CHECKING:
     from zset_join.pipeline import Pipeline
     from zset_join.pipeline.reading import Reading
     from zset_join.sources.kafka import KafkaSource
+    from zset_join.sources.unread import UnreadText
 
 __all__ = [
     "Feed",
     "feed_of",
     "feeds_of",
     "kafka_config",
+    "puts_aside",
     "read_available",
     "record_form",
     "record_options",
@@ -112,12 +116,38 @@ def read_available(session: StatementContext, *, wait_seconds: float = 2.0) -> i
     return epochs
 
 
+def puts_aside(settings: Mapping[str, str]) -> bool:
+    """Say whether what cannot be read is put aside."""
+    return stage_options(settings).on_bad_input == "quarantine"
+
+
+def _warned(table: Table, read: PartlyRead) -> Any:
+    """Return the rows that could be read, and warn of the rest."""
+    if read.unread.num_rows:
+        _warn(table, read.unread)
+    return read.rows
+
+
+def _warn(table: Table, letters: pa.Table) -> None:
+    first = letters.slice(0, 1).to_pylist()[0]
+    at = f" ({first['topic']}, partition {first['partition']}, offset {first['offset']})"
+    place = "" if first["topic"] is None else at
+    warnings.warn(
+        SqlWarning(
+            f'table "{table.name}": {letters.num_rows} records are put aside, the first{place}: {first["reason"]}. A '
+            "session with a directory keeps them, for zset-join dead-letters."
+        ),
+        stacklevel=5,
+    )
+
+
 class FileFeed:
     """Give the rows of files, a file a poll; those that have come since the last one, too."""
 
     def __init__(self, table: Table, settings: Mapping[str, str] | None = None) -> None:
         self.table = table
         self._decoder = RecordDecoder(table, settings or {}) if holds_records(table.options) else None
+        self._is_lenient = puts_aside(settings or {})
         self._seen: set[Path] = set()
         self._left: deque[Path] = deque()
 
@@ -129,7 +159,9 @@ class FileFeed:
             return None
         file = self._left.popleft()
         self._seen.add(file)
-        return read_file(self.table, file) if self._decoder is None else self._decoder.changes(read_records(file))
+        if self._decoder is not None:
+            return self._decoder.changes(read_records(file))
+        return _warned(self.table, part_file(self.table, file)) if self._is_lenient else read_file(self.table, file)
 
     def close(self) -> None:
         """Begin anew at the next poll."""
@@ -171,26 +203,14 @@ class RecordDecoder:
             self._pipeline = Pipeline(view, keep_view=False, options=stage_options(self._settings))
         delta = self._pipeline.step({table.name: records})
         if self._pipeline.dead_letters.num_rows:
-            self._warn(self._pipeline.dead_letters)
+            _warn(table, self._pipeline.dead_letters)
         return delta
 
-    def _warn(self, letters: pa.Table) -> None:
-        first = letters.slice(0, 1).to_pylist()[0]
-        at = f" ({first['topic']}, partition {first['partition']}, offset {first['offset']})"
-        place = "" if first["topic"] is None else at
-        warnings.warn(
-            SqlWarning(
-                f'table "{self._table.name}": {letters.num_rows} records are put aside, the first{place}: {first["reason"]}. A '
-                "session with a directory keeps them, for zset-join dead-letters."
-            ),
-            stacklevel=5,
-        )
-
     def _versions(self, reading: Reading, records: pa.Table) -> ZSet:
-        if stage_options(self._settings).on_bad_input == "quarantine":
+        if puts_aside(self._settings):
             delta, unread = reading.taken(records)
             if unread is not None:
-                self._warn(unread.records)
+                _warn(self._table, unread.records)
         else:
             delta = reading.delta(records)
         names = [column.name for column in self._table.columns if column.is_given]
@@ -220,13 +240,17 @@ class KafkaFeed:
         self._given = pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None])
         self._source: KafkaSource | None = None
         self._decoder = RecordDecoder(table, settings or {})
+        self._is_lenient = puts_aside(settings or {})
 
     def poll(self, *, most_rows: int, wait_seconds: float) -> pa.Table | ZSet | None:
         """Return the rows of the next records, or the changes they mean."""
         records, _ = self.poll_records(most_rows=most_rows, wait_seconds=wait_seconds)
         if not records.num_rows:
             return None
-        return self.rows(records) if self.form == "json" else self._decoder.changes(texts_of(records))
+        if self.form != "json":
+            return self._decoder.changes(texts_of(records))
+        read = self.read(records)
+        return _warned(self.table, read) if isinstance(read, PartlyRead) else read
 
     def open(self, position: Any) -> None:
         """Go to a position of the topic; None is its beginning."""
@@ -253,29 +277,43 @@ class KafkaFeed:
         source.open(position)
         return source
 
-    def rows(self, records: pa.Table) -> pa.Table:
-        """Return rows of plain JSON, with the metadata of their records."""
+    def read(self, records: pa.Table) -> pa.Table | PartlyRead:
+        """Return rows of plain JSON, with the metadata of their records; and beside them what cannot be read, if it may be.
+
+        Raises:
+            BadInputError: a record that is no row, where it is not to be put aside.
+        """
+        from zset_join.sources.json_rows import part_json_rows
+
         kept = records.filter(pc.is_valid(records.column("value")))
-        rows = self._parsed(kept.column("value").to_pylist(), kept)
+        rows, bad = part_json_rows(kept.column("value").to_pylist(), self._given)
+        if not bad:
+            return self._with_metadata(rows, kept)
+        if not self._is_lenient:
+            self._refuse(bad[0], kept)
+        numbers = pa.array([one.number for one in bad], pa.int64())
+        is_bad = pc.is_in(pa.array(range(kept.num_rows), pa.int64()), numbers)
+        unread = kept.select(["key", "value", "topic", "partition", "offset"]).take(numbers)
+        unread = unread.append_column("code", pa.array([one.code for one in bad], pa.string()))
+        unread = unread.append_column("reason", pa.array([one.reason for one in bad], pa.string()))
+        return PartlyRead(self._with_metadata(rows, kept.filter(pc.invert(is_bad))), unread)
+
+    def _with_metadata(self, rows: pa.Table, records: pa.Table) -> pa.Table:
         columns = {name: rows.column(name) for name in self._given.names if name in rows.column_names}
         for column in self.table.columns:
             if column.metadata is not None:
-                columns[column.name] = kept.column(metadata_of(self.table.options)[column.metadata]).cast(column.type)
+                columns[column.name] = records.column(metadata_of(self.table.options)[column.metadata]).cast(column.type)
         return pa.table(columns)
 
-    def _parsed(self, texts: list[bytes], records: pa.Table) -> pa.Table:
-        from zset_join.sources.json_rows import read_json_rows
-
-        try:
-            return read_json_rows(texts, self._given)
-        except BadInputError as error:
-            place = int(error.facts["record"])
-            raise BadInputError(
-                f'table "{self.table.name}": the record at offset {records.column("offset")[place]} of topic '
-                f"{records.column('topic')[place]} is no row of it, {error.message} Mend what writes the topic.",
-                code=error.code,
-                relation=self.table.name,
-            ) from error
+    def _refuse(self, first: UnreadText, records: pa.Table) -> None:
+        raise BadInputError(
+            f'table "{self.table.name}": the record at offset {records.column("offset")[first.number]} of topic '
+            f"{records.column('topic')[first.number]} is no row of it, {first.shown} Mend what writes the topic, or let what "
+            "cannot be read be put aside: SET on_bad_input = 'quarantine'.",
+            code=first.code,
+            relation=self.table.name,
+            column=first.column,
+        )
 
 
 class GeneratedFeed:

@@ -5,11 +5,15 @@ whole when they appear: write them under a name that begins with a dot, and rena
 Columns go by name; those a file lacks are NULL, and a file that has none of them is refused. JSON has an object a line. CSV has
 a header; as in Spark, nothing between two delimiters is NULL, and `""` is an empty text. Formats of
 changes have a record a line.
+
+A line that is no row stops the query, or is put aside by `SET on_bad_input = 'quarantine'`: `topic` is then the name of the
+file and `offset` the number of the line. A Parquet file that cannot be read has no lines, and always stops it.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -20,10 +24,12 @@ import pyarrow.parquet as pq
 
 from zset_join.changelog.formats import RECORD_FORMATS
 from zset_join.errors import BadInputError, SqlError
+from zset_join.pipeline.dead_letters import PartlyRead
+from zset_join.sources.unread import UnreadText, unread_records
 from zset_join.sql.catalog import Table
 from zset_join.sql.places import near
 
-__all__ = ["csv_options", "list_files", "path_of", "read_file", "read_records"]
+__all__ = ["csv_options", "list_files", "part_file", "path_of", "read_file", "read_records"]
 
 _FORMATS = ("csv", "json", "parquet", *RECORD_FORMATS)
 _RECORD = pa.schema(
@@ -75,19 +81,49 @@ def read_file(table: Table, file: Path) -> pa.Table:
 
     Raises:
         SqlError: it is not in the format it is said to be in, or has no column of the table.
-        BadInputError: a line of JSON that is no row of the table.
+        BadInputError: a line that is no row of the table.
     """
+    rows, unread = _read(table, file, is_first_enough=True)
+    if unread:
+        first = unread[0]
+        raise BadInputError(
+            f'"{table.name}": line {first.number} of {file} is no row of it, {first.shown} Mend the file, or let what cannot '
+            "be read be put aside: SET on_bad_input = 'quarantine'.",
+            code=first.code,
+            relation=table.name,
+            file=str(file),
+            line=first.number,
+            column=first.column,
+        )
+    return rows
+
+
+def part_file(table: Table, file: Path) -> PartlyRead:
+    """Return the rows of a file, and beside them the lines that are none.
+
+    Raises:
+        SqlError: as `read_file`.
+    """
+    rows, unread = _read(table, file, is_first_enough=False)
+    return PartlyRead(rows, unread_records(unread, topic=file.name))
+
+
+def _read(table: Table, file: Path, *, is_first_enough: bool) -> tuple[pa.Table, list[UnreadText]]:
     form = table.options.get("format", "json")
     given = pa.schema([(column.name, column.type) for column in table.columns if column.is_given])
+    unread: list[UnreadText] = []
     try:
         if form == "json":
             return _json(table, file, given)
-        rows = pq.read_table(file) if form == "parquet" else _csv(table, file, given)
+        if form == "parquet":
+            rows = pq.read_table(file)
+        else:
+            rows, unread = _csv(table, file, given, is_first_enough=is_first_enough)
     except (pa.ArrowException, OSError) as error:
         raise SqlError(f'"{table.name}": {file} cannot be read as {form}: {error}.', code="NO_FILE", name=table.name) from error
     if not set(rows.column_names) & set(given.names) and rows.column_names:
         raise _other_columns(table, file, rows.column_names, "; CSV begins with a line of names" if form == "csv" else "")
-    return rows.select([name for name in rows.column_names if name in given.names])
+    return rows.select([name for name in rows.column_names if name in given.names]), unread
 
 
 def read_records(file: Path) -> pa.Table:
@@ -120,20 +156,22 @@ def read_records(file: Path) -> pa.Table:
     )
 
 
-def _csv(table: Table, file: Path, given: pa.Schema) -> pa.Table:
+def _csv(table: Table, file: Path, given: pa.Schema, *, is_first_enough: bool) -> tuple[pa.Table, list[UnreadText]]:
+    from zset_join.sources.csv_rows import CsvForm, convert_options, csv_names, parse_options, read_csv_rows
+
     if not file.stat().st_size:
-        return given.empty_table()
+        return given.empty_table(), []
     options = csv_options(table)
-    return pc.read_csv(
-        file,
-        parse_options=pc.ParseOptions(delimiter=options["sep"], quote_char=options["quote"], newlines_in_values=True),
-        convert_options=pc.ConvertOptions(
-            column_types=given,
-            null_values=sorted({"", options["nullValue"]}),
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
+    form = CsvForm(delimiter=options["sep"], quote=options["quote"], null=options["nullValue"])
+    try:
+        return pc.read_csv(file, parse_options=parse_options(form), convert_options=convert_options(form, given)), []
+    except pa.ArrowInvalid:  # some line is no row
+        with pa.input_stream(str(file), compression="detect") as stream:
+            text = stream.read()
+        names = csv_names(text, form)
+        if names and not set(names) & set(given.names):
+            return pa.table({name: pa.nulls(0) for name in names}), []  # which is refused
+        return read_csv_rows(text, given, form, is_first_enough=is_first_enough)
 
 
 def csv_options(table: Table) -> dict[str, str]:
@@ -156,30 +194,21 @@ def _character(table: Table, option: str, default: str) -> str:
     return given
 
 
-def _json(table: Table, file: Path, given: pa.Schema) -> pa.Table:
-    from zset_join.sources.json_rows import read_json_rows
+def _json(table: Table, file: Path, given: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:
+    from zset_join.sources.json_rows import part_json_rows
 
     with pa.input_stream(str(file), compression="detect") as stream:
         text = stream.read()
     lines = [(number, line) for number, line in enumerate(text.split(b"\n"), 1) if line.strip()]
-    rows = _objects(text, given) if lines else given.empty_table()
+    rows, unread = (_objects(text, given) if lines else given.empty_table()), []
     if rows is None:
-        try:
-            rows = read_json_rows([line for _, line in lines], given)
-        except BadInputError as error:
-            number = lines[int(error.facts["record"])][0]
-            raise BadInputError(
-                f'"{table.name}": line {number} of {file} is no row of it, {error.message} Mend the file.',
-                code=error.code,
-                relation=table.name,
-                file=str(file),
-                line=number,
-            ) from error
+        rows, bad = part_json_rows([line for _, line in lines], given)
+        unread = [replace(one, number=lines[one.number][0]) for one in bad]
     if rows.num_rows and all(column.null_count == rows.num_rows for column in rows.columns):
         names = json.loads(lines[0][1]) if _is_json(lines[0][1]) else {}
         if names and isinstance(names, dict) and not set(names) & set(given.names):
             raise _other_columns(table, file, list(names), "")
-    return rows
+    return rows, unread
 
 
 def _objects(text: bytes, given: pa.Schema) -> pa.Table | None:

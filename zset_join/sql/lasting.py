@@ -95,7 +95,7 @@ class LastingSession(InDirectory, Session):
         running = _LastingRunning(name, query, pipeline, None if sink is not None else output, table_written(output))
         try:
             for table in self._read_by(query):
-                source = source_of(table, self._tables, self._all_columns)
+                source = source_of(table, self._tables, self._all_columns, query.settings)
                 source.open(pipeline.positions.get(table.name))
                 running.sources[table.name] = source
         except BaseException:
@@ -144,7 +144,7 @@ class LastingSession(InDirectory, Session):
             running = _LastingRunning("snapshot", query, pipeline)
             try:
                 for table in self._read_by(query):
-                    running.sources[table.name] = source_of(table, self._tables, self._all_columns)
+                    running.sources[table.name] = source_of(table, self._tables, self._all_columns, query.settings)
                     running.sources[table.name].open(None)
                 taken = 0
                 while running.advance(self._clock(), wait_seconds=_WAIT_SECONDS):

@@ -15,8 +15,9 @@ Known limits: every query reads for itself, so a topic that two queries read is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -27,12 +28,13 @@ from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Cast, Literal
 from zset_join.expressions.rows import named
 from zset_join.pipeline import View, changes
+from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.pipeline.records import records
 from zset_join.sql.catalog import Catalog, NamedView, Table, TemporalFunction
 from zset_join.sql.connectors import form_of, holds_records
 from zset_join.sql.dialects import Statement
-from zset_join.sql.feeds import GeneratedFeed, KafkaFeed, record_options, texts_of
-from zset_join.sql.files import list_files, read_file, read_records
+from zset_join.sql.feeds import GeneratedFeed, KafkaFeed, puts_aside, record_options, texts_of
+from zset_join.sql.files import list_files, part_file, read_file, read_records
 from zset_join.sql.places import Place
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.stored_tables import STORED_WEIGHT, StoredTables
@@ -44,19 +46,22 @@ _MOST_ROWS = 100_000
 Completed = Callable[[Table, pa.Table], pa.Table]
 
 
-def source_of(table: Table, stored: StoredTables, completed: Completed) -> TableSource:
+def source_of(
+    table: Table, stored: StoredTables, completed: Completed, settings: Mapping[str, str] | None = None
+) -> TableSource:
     """Return what gives the rows of a table.
 
     Args:
         table: it.
         stored: the files of tables without a connector.
         completed: gives rows all columns of a table.
+        settings: of the query: whether what cannot be read is put aside.
     """
     connector = table.options.get("connector")
     if connector == "filesystem" and table.word != "SINK":
-        return _Files(table, completed)
+        return _Files(table, completed, is_lenient=puts_aside(settings or {}))
     if connector in {"kafka", "upsert-kafka"} and table.word != "SINK":
-        return _KafkaRows(table, completed)
+        return _KafkaRows(table, completed, settings)
     if connector == "datagen":
         return _Generated(table, completed)
     return _Stored(table, stored)
@@ -156,7 +161,7 @@ class TableSource(Protocol):
         """Go to a position; None is the beginning."""
         ...
 
-    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | None, Any]:
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:
         """Return the next rows, None where there are none now, and the position behind them."""
         ...
 
@@ -177,7 +182,7 @@ class _Stored:
         """Go behind so many files."""
         self._done = 0 if position is None else int(position["files"])
 
-    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | None, Any]:  # noqa: ARG002 - as the protocol has it
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:  # noqa: ARG002 - as the protocol has it
         """Return the rows of the next file that has some."""
         files = self._stored.files(self._table)
         while self._done < len(files):
@@ -197,8 +202,9 @@ class _Stored:
 class _Files:
     """The files of a user, a file a poll."""
 
-    def __init__(self, table: Table, completed: Completed) -> None:
+    def __init__(self, table: Table, completed: Completed, *, is_lenient: bool) -> None:
         self._table = table
+        self._is_lenient = is_lenient
         self._completed = completed
         self._done: list[str] = []
 
@@ -206,16 +212,24 @@ class _Files:
         """Go behind the files of these names."""
         self._done = [] if position is None else list(position["files"])
 
-    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | None, Any]:  # noqa: ARG002 - as the protocol has it
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:  # noqa: ARG002 - as the protocol has it
         """Return the rows of the next file that has some."""
         done = set(self._done)
         for file in [one for one in list_files(self._table) if one.name not in done]:
-            is_records = _has_records(self._table)
-            rows = read_records(file) if is_records else self._completed(self._table, read_file(self._table, file))
+            rows = self._rows(file)
             self._done = [*self._done, file.name]
-            if rows.num_rows:
+            if isinstance(rows, PartlyRead) or rows.num_rows:
                 return rows, {"files": self._done}
         return None, {"files": self._done}
+
+    def _rows(self, file: Path) -> pa.Table | PartlyRead:
+        if _has_records(self._table):
+            return read_records(file)
+        if not self._is_lenient:
+            return self._completed(self._table, read_file(self._table, file))
+        read = part_file(self._table, file)
+        rows = self._completed(self._table, read.rows)
+        return PartlyRead(rows, read.unread) if read.unread.num_rows else rows
 
     def close(self) -> None:
         """Do nothing."""
@@ -224,23 +238,26 @@ class _Files:
 class _KafkaRows:
     """The records of a topic: as rows, or as records where the query decodes them."""
 
-    def __init__(self, table: Table, completed: Completed) -> None:
+    def __init__(self, table: Table, completed: Completed, settings: Mapping[str, str] | None) -> None:
         self._table = table
         self._completed = completed
-        self._feed = KafkaFeed(table)
+        self._feed = KafkaFeed(table, settings)
 
     def open(self, position: Any) -> None:
         """Go to a position of the topic."""
         self._feed.open(position)
 
-    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | None, Any]:
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:
         """Return the next records."""
         records, position = self._feed.poll_records(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
         if not records.num_rows:
             return None, position
         if self._feed.form != "json":
             return texts_of(records), position
-        return self._completed(self._table, self._feed.rows(records)), position
+        read = self._feed.read(records)
+        if isinstance(read, PartlyRead):
+            return PartlyRead(self._completed(self._table, read.rows), read.unread), position
+        return self._completed(self._table, read), position
 
     def close(self) -> None:
         """Let go of the broker."""
@@ -262,7 +279,7 @@ class _Generated:
         for _ in range(0 if position is None else int(position["polls"])):
             self.poll(wait_seconds=0.0)
 
-    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | None, Any]:
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:
         """Return the next rows."""
         rows = self._feed.poll(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
         self._polls += rows is not None

@@ -1,0 +1,77 @@
+"""Texts of rows that cannot be read, each with what is wrong with it.
+
+    rows, unread = read_csv_rows(text, schema, CsvForm())
+    letters = unread_records(unread, topic="1.csv")
+
+Memory: the texts that cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+__all__ = ["UnreadText", "unread_records"]
+
+_SHOWN = 200
+_RECORDS = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("code", pa.string()),
+        ("reason", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class UnreadText:
+    """Hold a text that is no row.
+
+    Args:
+        number: of a file, the line it begins in, from 1; of texts, its number among them, from 0.
+        text: its bytes.
+        expected: what it is not.
+        column: whose value cannot be read; None where the text is no row at all.
+    """
+
+    number: int
+    text: bytes
+    expected: str
+    column: str | None = None
+
+    @property
+    def code(self) -> str:
+        """Return the code of what is wrong."""
+        return "UNDECODABLE_RECORD" if self.column is None else "UNDECODABLE_VALUE"
+
+    @property
+    def reason(self) -> str:
+        """Return what is wrong, in words."""
+        if self.column is None:
+            return f"it is no {self.expected}"
+        return f'the value of "{self.column}" cannot be read as {self.expected}'
+
+    @property
+    def shown(self) -> str:
+        """Return what is wrong, and the beginning of the text."""
+        return f"{self.reason}: {self.text[:_SHOWN].decode('utf-8', errors='replace')}"
+
+
+def unread_records(unread: Sequence[UnreadText], *, topic: str) -> pa.Table:
+    """Return texts as records that cannot be read: `value` has the bytes, `offset` the number.
+
+    Args:
+        unread: the texts.
+        topic: where they are, such as the name of their file.
+    """
+    lines = [
+        {"value": one.text, "topic": topic, "partition": 0, "offset": one.number, "code": one.code, "reason": one.reason}
+        for one in unread
+    ]
+    return pa.Table.from_pylist(lines, schema=_RECORDS)
