@@ -4,13 +4,15 @@ The law: what is read with the columns of the new query is what a start anew wou
 columns that are new. Nothing is written again: log, snapshots and answers are read by the names of their columns.
 
 Allowed is a column that is new at every place where it turns up, may be NULL, stands behind all columns that the table had,
-and that no key, sequence, step or aggregate of the query knows. Joins, aggregates and tables of newest rows can do that; what
-compares whole rows, or is in a key, cannot, and is refused as any other change of a query (`QUERY_CHANGED`).
+and that no key, sequence, condition or aggregate of the query knows; in process a selection may hand it on as it is, under its
+own name. Joins, aggregates and tables of newest rows can do that; what compares whole rows, or is in a key, cannot, and is
+refused as any other change of a query (`QUERY_CHANGED`).
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -123,19 +125,35 @@ def _adds_fields(stored: Any, given: Any, added: set[str]) -> bool:
         table = [one for one in before if not one[0].startswith(_HIDDEN)]
         if after[: len(table)] != table:
             return False
+    if _is_selection(given) and any(kind != _handed_on(name) for name, kind, _ in more):
+        return False
     added |= {name for name, *_ in more}
     return True
 
 
 def _fields(description: Any) -> list[tuple[str, str, bool]] | None:
-    """Return name, type and whether NULL is allowed, of columns in either way they are written down."""
+    """Return name, type (of a selection, expression) and whether NULL is allowed, in whichever way they are written down."""
     if isinstance(description, str):
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(description)))
         return [(field.name, str(field.type), field.nullable) for field in schema]
     if isinstance(description, list) and all(isinstance(one, str) and ": " in one for one in description):
         parted = [one.rpartition(": ") for one in description]
         return [(name, kind, not kind.endswith(" not null")) for name, _, kind in parted]
+    if _is_selection(description):
+        return [(name, json.dumps(tree, sort_keys=True), True) for name, tree in description]
     return None
+
+
+def _is_selection(description: Any) -> bool:
+    """Say whether columns are written down as the names and expressions of a selection."""
+    return isinstance(description, list) and all(
+        isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) and isinstance(one[1], dict) for one in description
+    )
+
+
+def _handed_on(name: str) -> str:
+    """Return how a selection writes down that it hands a column on."""
+    return json.dumps({"column": name, "side": "row"}, sort_keys=True)
 
 
 def _plain(value: Any) -> Any:

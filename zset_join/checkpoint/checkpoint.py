@@ -388,7 +388,8 @@ class Checkpoint:
         if differing:
             raise StateError(
                 f"the checkpoint {self._folder.location} was made for another query; different: {'; '.join(differing)}. State "
-                "cannot be carried over to a changed query: start it with a new checkpointLocation.",
+                "cannot be carried over to a changed query: start it as it was, or with a new checkpointLocation (in process, "
+                "a new directory). Only columns may be added, behind those that are there, where only selections know them.",
                 code="QUERY_CHANGED",
                 differences=differing,
             )
