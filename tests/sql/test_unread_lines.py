@@ -124,3 +124,23 @@ def test_a_record_of_a_topic_that_is_no_row_stops_with_its_place_and_what_to_do(
         feed = KafkaFeed(session.catalog.tables["k"])
         with pytest.raises(BadInputError, match=r'offset 12 of topic t is no row of it, the value of "id".*SET on_bad_input'):
             feed.read(kafka_records())
+
+
+def test_what_was_read_and_not_taken_is_read_again(tmp_path: Path) -> None:
+    for name, lines in (("a_good", '{"id": 1}\n'), ("bad", "nonsense\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.json").write_text(lines)
+    with connect(dialect="flink", directory=tmp_path / "state") as session:
+        for name in ("bad", "a_good"):
+            session.sql(f"CREATE TABLE {name} (id INT) WITH ('connector' = 'filesystem', 'path' = '{tmp_path}/{name}')")
+        running = session.sql("SELECT id FROM bad UNION ALL SELECT id FROM a_good").start()
+        for _ in range(2):
+            with pytest.raises(BadInputError):
+                session.read(wait_seconds=0.0)
+        (tmp_path / "bad/1.json").write_text('{"id": 2}\n')
+        session.read(wait_seconds=0.0)
+
+        assert sorted(row["id"] for row in running.table().to_pylist()) == [1, 2]
+        (tmp_path / "a_good/2.json").write_text('{"id": 3}\n')
+        session.read(wait_seconds=0.0)
+        assert running.table().num_rows == 3

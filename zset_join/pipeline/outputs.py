@@ -134,6 +134,14 @@ class PipelineOutputs:
         if not self._opened:
             return
         self._pending.append((epoch, delta, link))
+        self.settle()
+
+    def settle(self) -> None:
+        """Give sinks the epoch that one of them failed at: before the next one counts, for a directory keeps one that waits.
+
+        Raises:
+            SinkError: a sink holds epochs of another chain.
+        """
         while self._pending:
             number, waiting, place = self._pending[0]
             for sink in self._opened:

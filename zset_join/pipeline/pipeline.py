@@ -191,8 +191,11 @@ class Pipeline:
             PlanError: an unknown source, or columns that do not fit.
             BadInputError: rows that break the contract of their source.
             StateError: an epoch that is neither the last nor the next one.
+            Exception: of an output. Where the attribute `epoch` has gone on, the rows were taken, and the next step gives the
+                epoch to the output before it takes any.
         """
         self._check_usable()
+        self._outputs.settle()
         if epoch is not None and epoch != self.epoch:
             return self._replay(epoch)
         deltas, unread, far = self._deltas(rows or {})

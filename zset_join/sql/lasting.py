@@ -196,7 +196,19 @@ class _LastingRunning(Running):
     sources: dict[str, TableSource] = field(default_factory=dict)
 
     def advance(self, now_us: int, *, wait_seconds: float, only: set[str] | None = None) -> bool:
-        """Take an epoch of what has come; say whether there was something."""
+        """Take an epoch of what has come; say whether there was something.
+
+        Raises:
+            ZsetJoinError: what stopped it; what was read and not taken is read again by the next call.
+        """
+        try:
+            return self._advance(now_us, wait_seconds=wait_seconds, only=only)
+        except BaseException:
+            for name, source in self.sources.items():
+                source.open(self.pipeline.positions.get(name))
+            raise
+
+    def _advance(self, now_us: int, *, wait_seconds: float, only: set[str] | None) -> bool:
         rows: dict[str, Any] = {}
         positions: dict[str, Any] = {}
         for name, source in self.sources.items():
