@@ -261,10 +261,10 @@ def test_a_window_does_not_take_the_place_of_a_column() -> None:
 @pytest.mark.parametrize(
     ("interval", "kind"),
     [
-        ("'24' HOUR", "timestamp[us]"),
+        ("'24' HOUR", "timestamp[us, tz=UTC]"),
         ("'1' DAY", "date32[day]"),
         ("'2 weeks 1 day'", "date32[day]"),
-        ("'1 day 24 hours'", "timestamp[us]"),
+        ("'1 day 24 hours'", "timestamp[us, tz=UTC]"),
     ],
 )
 def test_a_date_stays_one_only_where_days_are_added_to_it(session: Session, interval: str, kind: str) -> None:

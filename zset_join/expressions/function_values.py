@@ -114,6 +114,18 @@ def _by_arrow(function: Callable[[pa.Array], pa.Array]) -> Callable[[Call, Seque
     return compute
 
 
+def _letters(function: Callable[..., pa.Array], of_text: Callable[[str], str]) -> Callable[[pa.Array], pa.Array]:
+    """Arrow knows one letter for one letter; of others, as of the German sharp s, two may come."""
+
+    def convert(texts: pa.Array) -> pa.Array:
+        is_plain = pc.fill_null(pc.string_is_ascii(texts), True)
+        if pc.all(is_plain, min_count=0).as_py():
+            return function(texts)
+        return pa.array([None if text is None else of_text(text) for text in texts.to_pylist()], texts.type)
+
+    return convert
+
+
 def _trim_spaces(function: Callable[..., pa.Array]) -> Callable[[pa.Array], pa.Array]:
     # Spark trims the space alone, not every white space.
     return lambda texts: function(texts, characters=" ")
@@ -258,14 +270,9 @@ def _whole(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Compu
     if kind != "float":
         return widen(vector, result), "CAST_OVERFLOW", NO_FAULTS
     rounded = (np.floor if call.operation == "floor" else np.ceil)(vector.values.astype(np.float64))
-    large, small = rounded >= 2.0**63, rounded < -(2.0**63)
-    plain = np.where(np.isnan(rounded) | large | small, 0.0, rounded).astype(np.int64)
-    limits = np.iinfo(np.int64)
-    return (
-        Vector(result, np.where(large, limits.max, np.where(small, limits.min, plain)), vector.valid),
-        "CAST_OVERFLOW",
-        NO_FAULTS,
-    )
+    overflow = (rounded >= 2.0**63) | (rounded < -(2.0**63))
+    values = np.where(np.isnan(rounded) | overflow, 0.0, rounded).astype(np.int64)
+    return Vector(result, values, vector.valid), "ARITHMETIC_OVERFLOW", overflow & vector.valid
 
 
 def _local(vector: Vector) -> pa.Array:
@@ -356,12 +363,12 @@ _VALUES: dict[str, Callable[[Call, Sequence[Vector], pa.DataType], Computed]] = 
     "ilike": _like,
     "least": _extreme,
     "like": _like,
-    "lower": _by_arrow(pc.utf8_lower),
+    "lower": _by_arrow(_letters(pc.utf8_lower, str.lower)),
     "ltrim": _by_arrow(_trim_spaces(pc.utf8_ltrim)),
     "nullif": _nullif,
     "round": _round,
     "rtrim": _by_arrow(_trim_spaces(pc.utf8_rtrim)),
     "substring": _substring,
     "trim": _by_arrow(_trim_spaces(pc.utf8_trim)),
-    "upper": _by_arrow(pc.utf8_upper),
+    "upper": _by_arrow(_letters(pc.utf8_upper, str.upper)),
 }

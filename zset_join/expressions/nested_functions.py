@@ -164,7 +164,8 @@ def _element_rule(call: Call, types: Types) -> pa.DataType:
 
 def _contains_rule(call: Call, types: Types) -> pa.DataType:
     _arrays(call, types)
-    if common_type(_element(types), types[1]) is None:
+    shared_type = common_type(_element(types), types[1])
+    if shared_type is None or pa.types.is_decimal256(shared_type):
         raise mismatch(call, types, "a value of the type of the elements", "Cast it with .cast(...).")
     return pa.bool_()
 

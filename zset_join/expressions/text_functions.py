@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -167,6 +168,9 @@ def _concat_ws(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Comp
     """Join what is not NULL; NULL only where the separator is."""
     length = joint_length(*(len(operand.valid) for operand in operands))
     separator, *texts = (texts_of(spread(operand, length)) for operand in operands)
+    # Arrow leaves out a row where every text is NULL; joined it is the empty text.
+    has_text = reduce(pc.or_, [text.is_valid() for text in texts])
+    texts[0] = pc.if_else(has_text, texts[0], pa.scalar("", texts[0].type))
     joined = pc.binary_join_element_wise(*texts, separator, null_handling="skip")
     return of_texts(joined, result), "CAST_OVERFLOW", NO_FAULTS
 

@@ -27,12 +27,13 @@ from zset_join.expressions import Call, Cast, Expression, Literal, lit
 from zset_join.expressions.calendar_functions import PATTERN_LETTERS
 from zset_join.expressions.type_rules import kind_of
 
-__all__ = ["FUNCTION_NAMES", "Binder", "bind_function", "microseconds_of"]
+__all__ = ["FUNCTION_NAMES", "Binder", "bind_function", "microseconds_of", "second_of", "time_between"]
 
 _UNITS = {"MICROSECOND": 1, "MILLISECOND": 1000, "SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6,
           "DAY": 86_400 * 10**6, "WEEK": 7 * 86_400 * 10**6}  # fmt: skip
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 _C_LETTERS = {letters: name for name, letters in reversed(PATTERN_LETTERS.items())}
+_LETTERS = ", ".join(sorted(set(_C_LETTERS.values())))
 _POSTGRES = {"YYYY": "yyyy", "YY": "yy", "MM": "MM", "DD": "dd", "HH24": "HH", "HH12": "hh", "HH": "hh", "MI": "mm", "SS": "ss",
              "AM": "a", "PM": "a", "Month": "MMMM", "Mon": "MMM", "Day": "EEEE", "Dy": "EEE"}  # fmt: skip
 
@@ -43,6 +44,11 @@ class Binder(Protocol):
     @property
     def dialect(self) -> str:
         """Whose SQL it is."""
+        ...
+
+    @property
+    def stamp(self) -> pa.DataType:
+        """The type that TIMESTAMP names."""
         ...
 
     def bind(self, node: exp.Expr) -> Expression:
@@ -258,7 +264,11 @@ def _pattern(binder: Binder, node: exp.Expr, given: exp.Expr | None) -> Expressi
         raise binder.refused(node, "a pattern of a time is a literal")
     text = given.name.replace("strict", "")
     if "%" in text:
-        text = re.sub(r"%-?[A-Za-z]", lambda found: _C_LETTERS.get(found.group().replace("-", ""), "?"), text)
+        letters = set(re.findall(r"%-?[A-Za-z]", text))
+        unknown = sorted(one for one in letters if one.replace("-", "") not in _C_LETTERS)
+        if unknown:
+            raise binder.refused(node, f"the pattern of the time has a letter that is not offered; take {_LETTERS}")
+        text = re.sub(r"%-?[A-Za-z]", lambda match: _C_LETTERS[match.group().replace("-", "")], text)
     return lit(text)
 
 
@@ -284,7 +294,22 @@ def _unix_timestamp(binder: Binder, node: exp.Expr) -> Expression:
     value = binder.bind(node.this)
     if kind_of(binder.type_of(value)) == "string":
         value = Cast(value, pa.timestamp("us", tz="UTC"))
-    return Call("unix_time", (lit("second"), value))
+    return _seconds_since(value)
+
+
+def _seconds_since(value: Expression) -> Expression:
+    """Return the seconds since 1970, a fraction dropped: of a time before 1970 towards 1970, as in Spark's unix_timestamp."""
+    micros = Call("unix_time", (lit("microsecond"), value))
+    exact = Call("subtract", (micros, Call("remainder", (micros, lit(10**6)))))
+    wide = Cast(exact, pa.decimal128(20, 0))
+    return Cast(Call("divide", (wide, Literal(decimal.Decimal(10**6), pa.decimal128(20, 0)))), pa.int64())
+
+
+def second_of(value: Expression) -> Expression:
+    """Return the second of a minute with its fraction, a DECIMAL(8, 6), as in Spark's extract."""
+    a_minute, micros = lit(60 * 10**6), Call("unix_time", (lit("microsecond"), value))
+    rest = Call("remainder", (Call("add", (Call("remainder", (micros, a_minute)), a_minute)), a_minute))
+    return Cast(Call("multiply", (Cast(rest, pa.decimal128(8, 0)), lit(decimal.Decimal("0.000001")))), pa.decimal128(8, 6))
 
 
 def _from_unix(binder: Binder, node: exp.Expr) -> Expression:
@@ -299,10 +324,15 @@ def _unit(node: exp.Expr | None) -> str:
 
 
 def _difference(binder: Binder, node: exp.Expr) -> Expression:
-    return _between(binder, node, _unit(node.args.get("unit")), node.expression, node.this)
+    return time_between(binder, node, _unit(node.args.get("unit")), node.expression, node.this)
 
 
-def _between(binder: Binder, node: exp.Expr, unit: str, start: exp.Expr, end: exp.Expr) -> Expression:
+def time_between(binder: Binder, node: exp.Expr, unit: str, start: exp.Expr, end: exp.Expr) -> Expression:
+    """Return how many whole units lie between two times, a BIGINT.
+
+    Raises:
+        SqlError: the unit has no one length, or an operand is no time.
+    """
     if unit not in _UNITS and unit not in _MONTHS:
         raise binder.refused(node, f"the unit of a difference is one of {', '.join([*_UNITS, *_MONTHS])}")
     operands = [binder.timed(start), binder.timed(end)]
@@ -320,13 +350,15 @@ def _moved(binder: Binder, node: exp.Expr) -> Expression:
 
 def _added(binder: Binder, node: exp.Expr, unit: str, amount: exp.Expr, value: exp.Expr) -> Expression:
     moved, count = binder.timed(value), binder.bind(amount)
+    if binder.dialect == "spark" and kind_of(binder.type_of(moved)) == "date":
+        moved = Cast(moved, binder.stamp)
     if unit in _MONTHS:
         factor = _MONTHS[unit]
         return Call("add_months", (moved, count if factor == 1 else Call("multiply", (count, lit(factor)))))
     if unit not in _UNITS:
         raise binder.refused(node, f"a time is moved by one of {', '.join([*_UNITS, *_MONTHS])}")
     if kind_of(binder.type_of(moved)) == "date":
-        moved = Cast(moved, pa.timestamp("us"))
+        moved = Cast(moved, binder.stamp)
     return Call("add", (moved, Call("duration_of", (lit(_UNITS[unit]), count))))
 
 
@@ -474,7 +506,7 @@ _ANY = 64
 _NAMED: dict[str, tuple[int, int, Callable[..., Expression]]] = {
     "btrim": (1, 2, _btrim),
     "cardinality": (1, 1, _plain("size")),
-    "date_diff": (3, 3, lambda binder, node, unit, start, end: _between(binder, node, _unit(unit), start, end)),
+    "date_diff": (3, 3, lambda binder, node, unit, start, end: time_between(binder, node, _unit(unit), start, end)),
     "ends_with": (2, 2, _plain("ends_with")),
     "format_datetime": (2, 2, _format_datetime),
     "iff": (3, 3, _iff),
@@ -516,7 +548,7 @@ _NAMED: dict[str, tuple[int, int, Callable[..., Expression]]] = {
     "to_start_of_year": (1, 1, _beginning("year")),
     "to_string": (1, 1, _casting(pa.string())),
     "to_timestamp_ltz": (1, 2, _ltz),
-    "to_unix_timestamp": (1, 1, lambda binder, _, value: Call("unix_time", (lit("second"), binder.timed(value)))),
+    "to_unix_timestamp": (1, 1, lambda binder, _, value: _seconds_since(binder.timed(value))),
     "zeroifnull": (1, 1, _zeroifnull),
 }
 

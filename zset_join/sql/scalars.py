@@ -28,9 +28,11 @@ from zset_join.expressions.type_rules import kind_of, plain_type
 from zset_join.sql.catalog import pick
 from zset_join.sql.dialects import Statement
 from zset_join.sql.intervals import counts_days, factors, is_interval, span_of
-from zset_join.sql.places import near, place_of, written_name
-from zset_join.sql.scalar_functions import FUNCTION_NAMES, bind_function
-from zset_join.sql.types import type_of_node
+from zset_join.sql.operands import check_operands
+from zset_join.sql.places import near, place_of
+from zset_join.sql.scalar_functions import FUNCTION_NAMES, bind_function, second_of, time_between
+from zset_join.sql.types import type_named, type_of_node
+from zset_join.sql.unknown import unknown
 
 __all__ = ["SCALAR_FUNCTIONS", "ScalarBinder"]
 
@@ -49,10 +51,6 @@ _FIELDS: dict[type[exp.Expr], str] = {
     exp.DayOfMonth: "day", exp.DayOfWeek: "dayofweek", exp.DayOfYear: "dayofyear", exp.Hour: "hour", exp.Minute: "minute",
     exp.Second: "second",
 }  # fmt: skip
-_NON_DETERMINISTIC = frozenset(
-    {"CURRENT_DATE", "CURRENT_TIMESTAMP", "LOCALTIMESTAMP", "MONOTONICALLY_INCREASING_ID", "NOW", "PROCTIME", "RAND", "RANDN",
-     "RANDOM", "UNIX_TIMESTAMP", "UUID", "SYSDATE", "NOW64", "GEN_RANDOM_UUID"}
-)  # fmt: skip
 _NAMES = """
 abs add_months cast ceil ceiling char_length coalesce concat date_add date_sub date_trunc datediff day dayofweek dayofyear
 extract floor greatest hour if ifnull least left length lower ltrim minute mod month nullif nvl quarter round rtrim second
@@ -167,6 +165,11 @@ class ScalarBinder:
         """Return whose SQL it is."""
         return self._statement.dialect
 
+    @property
+    def stamp(self) -> pa.DataType:
+        """Return the type that TIMESTAMP names: what a text or a date becomes beside an interval of hours."""
+        return type_named("TIMESTAMP", (), dialect=self.dialect)
+
     def case(self, branches: Sequence[tuple[Expression, Expression]], otherwise: Expression | None) -> Expression:
         """Return a CASE whose values have one type."""
         values = self._of_one_type([*(value for _, value in branches), *([] if otherwise is None else [otherwise])])
@@ -175,14 +178,17 @@ class ScalarBinder:
 
     def _bind(self, node: exp.Expr) -> Expression:
         kind = type(node)
+        check_operands(self, node)
         function = bind_function(self, node)
         if function is not None:
             return function
         match node:
             case exp.Column():
                 return self._resolve(node)
-            case exp.Paren() | exp.TsOrDsToDate() | exp.TsOrDsToTimestamp() | exp.Alias():
+            case exp.Paren() | exp.TsOrDsToTimestamp() | exp.Alias():
                 return self.bind(node.this)
+            case exp.TsOrDsToDate():
+                return self._as_date(self.bind(node.this))
             case exp.Literal() | exp.Boolean() | exp.Null():
                 return self._literal(node)
             case exp.HexString():
@@ -193,7 +199,7 @@ class ScalarBinder:
                 return Call("not", (self.condition(node.this),))
             case exp.Neg():
                 operand = self.bind(node.this)
-                if isinstance(operand, Literal) and isinstance(operand.value, int | float | decimal.Decimal):
+                if isinstance(node.this, exp.Literal) and isinstance(operand, Literal) and not isinstance(operand.value, str):
                     return lit(-operand.value)
                 return Call("negate", (operand,))
             case exp.Is():
@@ -218,7 +224,7 @@ class ScalarBinder:
             case exp.Greatest() | exp.Least():
                 return self._unified("greatest" if kind is exp.Greatest else "least", [node.this, *node.expressions])
             case exp.Nullif():
-                return Call("nullif", self._brought_together(node.this, node.expression))
+                return self._nullif(node)
             case exp.DPipe() | exp.Concat():
                 return self._concat(node)
             case exp.Trim():
@@ -237,11 +243,13 @@ class ScalarBinder:
                 return Call("round", (self.bind(node.this), *([] if scale is None else [self.bind(scale)])))
             case exp.Extract() if _unit(node.this) == "EPOCH":
                 return Call("unix_time", (lit("second"), self.timed(node.expression)))
+            case exp.Extract() if _unit(node.this) in {"SECOND", "SECONDS"} and self.dialect in {"risingwave", "spark"}:
+                return second_of(self.timed(node.expression))
             case exp.Extract():
                 field = {"DOY": "dayofyear", "DOW": "dayofweek"}.get(_unit(node.this), _unit(node.this).lower())
                 return Call("extract", (lit(field), self.timed(node.expression)))
             case exp.TimestampTrunc() | exp.DateTrunc():
-                return Call("date_trunc", (lit(_unit(node.args.get("unit")).lower()), self.timed(node.this)))
+                return self._truncated(node)
             case exp.TsOrDsAdd() | exp.DateAdd() | exp.DateSub() | exp.TsOrDsDiff() | exp.DateDiff() | exp.AddMonths():
                 return self._date_function(node)
             case exp.IntDiv():
@@ -256,7 +264,7 @@ class ScalarBinder:
             return Call(_ONE_ARGUMENT[kind], (self.bind(node.this),))
         if kind in _FIELDS:
             return Call("extract", (lit(_FIELDS[kind]), self.timed(node.this)))
-        raise self._unknown(node)
+        raise unknown(node, self._statement, SCALAR_FUNCTIONS)
 
     def _literal(self, node: exp.Expr) -> Expression:
         if isinstance(node, exp.Boolean):
@@ -338,7 +346,8 @@ class ScalarBinder:
         if isinstance(node, exp.Escape):
             like, escape = node.this, self.bind(node.expression)
         operation = "ilike" if isinstance(like, exp.ILike) else "like"
-        return Call(operation, (self.bind(like.this), self.bind(like.expression), escape))
+        matches = Call(operation, (self.bind(like.this), self.bind(like.expression), escape))
+        return Call("not", (matches,)) if like.args.get("negate") else matches
 
     def _case(self, node: exp.Expr) -> Expression:
         if isinstance(node, exp.If):
@@ -383,6 +392,8 @@ class ScalarBinder:
         kinds = kind_of(self.type_of(one)), kind_of(self.type_of(other))
         if kinds[0] == kinds[1] or "null" in kinds:
             return one, other
+        if set(kinds) == {"string", "decimal"}:
+            return self._cast_to(one, pa.float64(), first), self._cast_to(other, pa.float64(), second)
         if kinds[0] == "string":
             return self._cast_to(one, self._read_as(other), first), other
         if kinds[1] == "string":
@@ -419,6 +430,13 @@ class ScalarBinder:
         tree = self.bind(node)
         return tree if kind_of(self.type_of(tree)) in {"string", "null"} else self._cast_to(tree, pa.string(), node)
 
+    def _nullif(self, node: exp.Nullif) -> Expression:
+        """Return the first operand as it is, but NULL where the two are equal."""
+        value, pair = self.bind(node.this), self._brought_together(node.this, node.expression)
+        if self.type_of(pair[0]) == self.type_of(value):
+            return Call("nullif", pair)
+        return Call("case", (Call("eq", pair), Literal(None, self.type_of(value)), value))
+
     def _concat(self, node: exp.Expr) -> Expression:
         parts = list(node.flatten()) if isinstance(node, exp.DPipe) else node.expressions
         return Call("concat", tuple(self.text(part) for part in parts))
@@ -431,13 +449,27 @@ class ScalarBinder:
         return Call({"LEADING": "ltrim", "TRAILING": "rtrim"}.get(position, "trim"), (self.bind(node.this),))
 
     def _substring(self, node: exp.Substring) -> Expression:
-        given = [self.text(node.this), *(self.bind(node.args[name]) for name in ("start", "length") if node.args.get(name))]
-        return Call("substring", tuple(given))
+        places = [self.bind(node.args[name]) for name in ("start", "length") if node.args.get(name)]
+        # A place beyond an INT fails, as in Spark.
+        cast = [
+            Cast(one, pa.int32()) if self.type_of(one) == pa.int64() and not isinstance(one, Literal) else one for one in places
+        ]
+        return Call("substring", (self.text(node.this), *cast))
 
     def timed(self, node: exp.Expr) -> Expression:
         """Return the tree of a node, a string read as a timestamp."""
         tree = self.bind(node)
-        return self._cast_to(tree, pa.timestamp("us"), node) if kind_of(self.type_of(tree)) == "string" else tree
+        return self._cast_to(tree, self.stamp, node) if kind_of(self.type_of(tree)) == "string" else tree
+
+    def _truncated(self, node: exp.Expr) -> Expression:
+        unit, value = _unit(node.args.get("unit")).lower(), self.timed(node.this)
+        if isinstance(node, exp.DateTrunc):
+            if unit not in {"year", "quarter", "month", "week"}:
+                raise self.refused(node, "trunc takes a date and one of year, quarter, month, week; use date_trunc")
+            return Cast(Call("date_trunc", (lit(unit), self._as_date(value))), pa.date32())
+        if self.dialect == "spark" and kind_of(self.type_of(value)) in {"date", "timestamp"}:
+            value = Cast(value, self.stamp)
+        return Call("date_trunc", (lit(unit), value))
 
     def _arithmetic(self, node: exp.Expr, operation: str) -> Expression:
         first, second = node.this, node.expression
@@ -453,12 +485,14 @@ class ScalarBinder:
         if operation == "multiply" and kinds == ("integer", "duration") and isinstance(other, Literal):
             return Call("duration_of", (lit(other.value // datetime.timedelta(microseconds=1)), one))
         if operation == "subtract" and kinds == ("date", "date"):
-            return Call("date_diff", (one, other))
+            days = Call("date_diff", (one, other))
+            return Call("duration_of", (lit(86_400 * 10**6), days)) if self.dialect == "spark" else days
         if kinds[0] == "date" and kinds[1] == "integer" and operation in {"add", "subtract"}:
             return Call("date_add", (one, other if operation == "add" else Call("negate", (other,))))
-        if "string" in kinds and set(kinds) <= {"string", "integer", "float", "decimal"}:
-            one = self._cast_to(one, pa.float64(), first) if kinds[0] == "string" else one
-            other = self._cast_to(other, pa.float64(), second) if kinds[1] == "string" else other
+        if "string" in kinds and set(kinds) & {"integer", "float", "decimal"}:
+            read = pa.int64() if "integer" in kinds else pa.float64()
+            one = self._cast_to(one, read, first) if kinds[0] == "string" else one
+            other = self._cast_to(other, read, second) if kinds[1] == "string" else other
         return Call(operation, (one, other))
 
     def _moved(self, value: Expression, node: exp.Expr, sign: int) -> Expression:
@@ -469,7 +503,8 @@ class ScalarBinder:
             raise self.refused(node, str(error)) from None
         kind = kind_of(self.type_of(value))
         if kind == "string":
-            value, kind = self._cast_to(value, pa.timestamp("us"), node), "timestamp"
+            moved = self._moved(self._cast_to(value, self.stamp, node), node, sign)
+            return Cast(moved, pa.string()) if self.dialect == "spark" else moved
         if times is not None:
             return self._moved_by(value, self.bind(times), sign, months, span)
         if months:
@@ -478,7 +513,7 @@ class ScalarBinder:
             if kind == "date" and counts_days(interval) and span % datetime.timedelta(days=1) == datetime.timedelta(0):
                 return Call("date_add", (value, lit(sign * span.days)))
             if kind == "date":
-                value = Cast(value, pa.timestamp("us"))
+                value = Cast(value, self.stamp)
             value = Call("add" if sign > 0 else "subtract", (value, lit(span)))
         return value
 
@@ -488,7 +523,7 @@ class ScalarBinder:
             value = Call("add_months", (value, count))
         if span:
             if kind_of(self.type_of(value)) == "date":
-                value = Cast(value, pa.timestamp("us"))
+                value = Cast(value, self.stamp)
             moved = Call("duration_of", (lit(span // datetime.timedelta(microseconds=1)), times))
             value = Call("add" if sign > 0 else "subtract", (value, moved))
         return value
@@ -496,11 +531,15 @@ class ScalarBinder:
     def _date_function(self, node: exp.Expr) -> Expression:
         value = self.bind(node.this)
         if isinstance(node, exp.TsOrDsDiff | exp.DateDiff):
+            if node.args.get("unit") is not None:
+                return time_between(self, node, _unit(node.args["unit"]), _as_given(node.expression), _as_given(node.this))
             return Call("date_diff", (self._as_date(value), self._as_date(self.bind(node.expression))))
         unit = _unit(node.args.get("unit")) or "DAY"
         amount = self.bind(node.expression)
-        if isinstance(node, exp.AddMonths) or unit in _MONTHS:
-            factor = _MONTHS.get(unit, 1) if not isinstance(node, exp.AddMonths) else 1
+        if isinstance(node, exp.AddMonths):
+            return Call("add_months", (self._as_date(value), amount))
+        if unit in _MONTHS:
+            factor = _MONTHS[unit]
             return Call("add_months", (value, amount if factor == 1 else Call("multiply", (amount, lit(factor)))))
         if isinstance(node, exp.DateSub):
             amount = Call("negate", (amount,))
@@ -524,57 +563,10 @@ class ScalarBinder:
         """Return the refusal of a node."""
         return SqlError(f"{why}.", code="NOT_OFFERED", at=place_of(node, self._statement.text))
 
-    def _unknown(self, node: exp.Expr) -> SqlError:
-        name = node.name.upper() if isinstance(node, exp.Anonymous) else node.sql_name() if isinstance(node, exp.Func) else ""
-        at = place_of(node, self._statement.text) or self._statement.place(0)
-        if name in _NON_DETERMINISTIC:
-            return SqlError(
-                f"{name}() has another value each time it is called, so a row could not be taken back as it came. Give the "
-                "source a column that holds it.",
-                code="NON_DETERMINISTIC",
-                at=at,
-            )
-        if isinstance(node, exp.Subquery | exp.Select | exp.Exists):
-            return SqlError(
-                "a subquery inside an expression is not offered. Join it, or write EXISTS or IN in WHERE, joined to the rest "
-                "by AND.",
-                code="NOT_OFFERED",
-                at=at,
-            )
-        if isinstance(node, exp.Window):
-            return SqlError(
-                "a window function is offered as ROW_NUMBER() alone, in a subquery that keeps the first rows: WHERE rn = 1. "
-                "Aggregate with GROUP BY and join instead.",
-                code="NOT_OFFERED",
-                at=at,
-            )
-        if isinstance(node, exp.AggFunc):
-            called = written_name(node, self._statement.text).upper() or node.sql_name()
-            return SqlError(
-                f"the aggregate {called} is offered in SELECT and HAVING. Aggregate in a subquery, and ask what it gives.",
-                code="NOT_OFFERED",
-                at=at,
-            )
-        if isinstance(node, exp.Tuple):
-            return SqlError(
-                "a list in brackets stands before IN. Compare column by column: a = c AND b = d.", code="NOT_OFFERED", at=at
-            )
-        if isinstance(node, exp.Star):
-            return SqlError("a * stands alone in a SELECT list or in count(*).", code="NOT_OFFERED", at=at)
-        # As it was written, where the parser has it under another name.
-        shown = written_name(node, self._statement.text).upper() or name or type(node).__name__.upper()
-        window, _, _ = shown.partition("_")
-        if window in {"TUMBLE", "HOP", "CUMULATE"}:
-            operands = {"TUMBLE": "size", "HOP": "slide, size", "CUMULATE": "step, size"}[window]
-            return SqlError(
-                f"{shown} is not offered here: a window is a table. Write FROM {window}(TABLE t, DESCRIPTOR(time), {operands}) "
-                "GROUP BY window_start, window_end.",
-                code="NOT_OFFERED",
-                at=at,
-            )
-        if shown.lower() in SCALAR_FUNCTIONS:
-            return SqlError(f"{shown} is not offered with these operands.", code="UNKNOWN_FUNCTION", at=at)
-        return SqlError(f"{shown} is not offered here.{near(shown, SCALAR_FUNCTIONS)}", code="UNKNOWN_FUNCTION", at=at)
+
+def _as_given(node: exp.Expr) -> exp.Expr:
+    """Return what the parser has put into a cast to a date."""
+    return node.this if isinstance(node, exp.TsOrDsToDate) else node
 
 
 def _unit(node: exp.Expr | None) -> str:
