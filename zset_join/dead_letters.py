@@ -332,7 +332,7 @@ def _marks(folder: Folder) -> Iterable[Sequence[Any]]:
 
 def _table(folder: Folder, name: str) -> pa.Table:
     data = folder.read(name)
-    try:
+    try:  # without threads: one that lets go of Python's bytes while the interpreter ends aborts the process
         return pq.ParquetFile(pa.BufferReader(data if data is not None else b"")).read(use_threads=False)
     except pa.ArrowException as error:
         raise StateError(
