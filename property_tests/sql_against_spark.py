@@ -4,7 +4,8 @@
 
 The law: after some epochs a query's view holds what Spark answers to the same text over the tables as they are, under ANSI
 mode, row for row. Twenty queries of which one fails in process, say at a number that does not fit, are left out together; more
-than a tenth left out is a failure.
+than a tenth left out is a failure, and so is more than a third whose answer has no rows.
+Spark's planner itself fails at a few (4.3: `key not found`, an internal error); more than a fiftieth is a failure too.
 
 Queries and rows are drawn as for `property_tests.test_sql`, which asks DuckDB. One Spark session, one set of tables for twenty
 queries. A seed gives the same.
@@ -21,6 +22,8 @@ from typing import Any
 
 import pyarrow as pa
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from property_tests.sql_queries import queries
 from property_tests.test_sql import LEFT, RIGHT, bag, rows_of
@@ -31,7 +34,8 @@ from zset_join.sql import Query, connect
 __all__ = ["main"]
 
 _OF_ONE_SET = 20
-_EPOCHS = 4
+_EPOCHS = 6
+_KEYS, _MOST_ROWS = 24, 20
 
 
 def drawn_texts(count: int, number: int) -> list[str]:
@@ -62,7 +66,7 @@ def in_process(texts: list[str], chance: random.Random) -> tuple[dict[str, pa.Ta
             running.append(made.start())
         for _ in range(_EPOCHS):
             name, schema = chance.choice([("lefts", LEFT), ("rights", RIGHT)])
-            session.insert(name, pa.Table.from_pylist(rows_of(chance, schema.names), schema))
+            session.insert(name, pa.Table.from_pylist(rows_of(chance, schema.names, keys=_KEYS, most=_MOST_ROWS), schema))
         tables = {}
         for name in ("lefts", "rights"):
             stored = session.sql(f"SELECT * FROM table({name})")
@@ -87,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     spark.conf.set("spark.sql.ansi.enabled", "true")
     chance = random.Random(options.seed)
     texts = drawn_texts(options.queries, options.seed)
-    compared = refused = rows = different = 0
+    compared = refused = rows = empty = failed = different = 0
     begun = time.monotonic()
     for place in range(0, len(texts), _OF_ONE_SET):
         part = texts[place : place + _OF_ONE_SET]
@@ -100,18 +104,26 @@ def main(arguments: list[str] | None = None) -> int:
         for name, table in tables.items():
             spark.createDataFrame(table).createOrReplaceTempView(name)
         for text, answer in zip(part, answers, strict=True):
-            expected = asked_of_spark(spark, text)
+            try:
+                expected = asked_of_spark(spark, text)
+            except (PySparkException, Py4JError) as error:
+                failed += 1
+                reason = str(getattr(error, "java_exception", error)).splitlines()[0]
+                print(f"Spark failed: {text}\n  {reason[:300]}", flush=True)  # noqa: T201 - a program's output
+                continue
             compared += 1
             rows += sum(expected.values())
+            empty += not expected
             if expected != answer:
                 different += 1
                 told = f"DIFFERENT: {text}\n  in process {answer}\n  Spark      {expected}"
                 print(told, flush=True)  # noqa: T201 - a program's output
     print(  # noqa: T201 - a program's output
-        f"{compared} queries compared with {rows} rows, {refused} left out, {different} different, "
+        f"{compared} queries ({len(set(texts))} texts) compared, with {rows} rows, {empty} without any, {refused} left out, "
+        f"{failed} that Spark failed at, {different} different, "
         f"{time.monotonic() - begun:.0f} s"
     )
-    return 1 if different or not rows or refused * 10 > compared else 0
+    return 1 if different or empty * 3 > compared or refused * 10 > compared or failed * 50 > compared else 0
 
 
 if __name__ == "__main__":
