@@ -36,16 +36,14 @@ Measured = npt.NDArray[np.float64]
 """A line per epoch: MB of the process after it, at the peak within it, as the operator says, and of the delta."""
 
 
-_EPOCHS_AFTER_FETCHES = 5
-
-
 def print_sizes(make: Callable[[], Measurable], epochs: Callable[[], Iterable[list[ZSet]]]) -> None:
-    """Run an operator until all code is loaded, which is compiled code too, then print the sizes of another one like it.
+    """Run an operator to load the code, which is compiled code too, then print the sizes of another one like it.
 
-    All code is loaded some epochs after rows or groups were first brought back from disk. The first two are what the process has beyond what it had before. The last line is how many of its rows or groups were
+    The first two are what the process has beyond what it had before. The last line is how many of its rows or groups were
     spilled, fetched and are on disk.
     """
-    _load_the_code(make(), epochs())
+    for _ in _sizes(make(), epochs()):
+        pass
     gc.collect()
     UnusedMemory().give_back(0)
     before = _megabytes("VmRSS")
@@ -63,14 +61,6 @@ def measured_apart(module: str, *arguments: str) -> tuple[Measured, list[float]]
     done = subprocess.run([sys.executable, "-m", module, *arguments], check=True, capture_output=True, text=True)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return np.array(lines[:-1]), lines[-1]
-
-
-def _load_the_code(operator: Measurable, epochs: Iterable[list[ZSet]]) -> None:
-    left = _EPOCHS_AFTER_FETCHES
-    for _ in _sizes(operator, epochs):
-        left -= any(count for name, count in operator.statistics().items() if "fetched_" in name)
-        if not left:
-            return
 
 
 def _sizes(operator: Measurable, epochs: Iterable[list[ZSet]]) -> Iterator[tuple[float, float, float, float]]:

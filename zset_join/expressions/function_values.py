@@ -13,6 +13,7 @@ import decimal
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -114,14 +115,26 @@ def _by_arrow(function: Callable[[pa.Array], pa.Array]) -> Callable[[Call, Seque
     return compute
 
 
+_LETTERS_END = 0x20000  # no script with large and small letters lies behind it
+
+
 def _letters(function: Callable[..., pa.Array], of_text: Callable[[str], str]) -> Callable[[pa.Array], pa.Array]:
-    """Arrow knows one letter for one letter; of others, as of the German sharp s, two may come."""
+    """Arrow knows one letter for one letter; texts with others, as with the German sharp s, are converted one by one."""
+
+    @cache
+    def others() -> str:
+        letters = [chr(code) for code in range(0x80, _LETTERS_END) if not 0xD800 <= code < 0xE000]
+        by_arrow = function(pa.array(letters)).to_pylist()
+        differing = [letter for letter, one in zip(letters, by_arrow, strict=True) if of_text(letter) != one]
+        return "[\N{GREEK CAPITAL LETTER SIGMA}" + "".join(differing) + "]"  # a sigma is written otherwise where a word ends
 
     def convert(texts: pa.Array) -> pa.Array:
         is_plain = pc.fill_null(pc.string_is_ascii(texts), True)
         if pc.all(is_plain, min_count=0).as_py():
             return function(texts)
-        return pa.array([None if text is None else of_text(text) for text in texts.to_pylist()], texts.type)
+        converted, has_others = function(texts), pc.fill_null(pc.match_substring_regex(texts, others()), False)
+        one_by_one = [of_text(text) for text in texts.filter(has_others).to_pylist()]
+        return pc.replace_with_mask(converted, has_others, pa.array(one_by_one, converted.type))
 
     return convert
 

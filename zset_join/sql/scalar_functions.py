@@ -286,8 +286,19 @@ def _to_char(binder: Binder, node: exp.Expr) -> Expression:
     return Call("date_format", (binder.timed(node.this), lit(pattern)))
 
 
+_STAMPS = frozenset({"date", "timestamp", "instant"})
+
+
 def _unix(unit: str) -> Callable[[Binder, exp.Expr], Expression]:
-    return lambda binder, node: Call("unix_time", (lit(unit), binder.timed(node.this)))
+    """Bind what counts from 1970 on: alike with a zone and without, so a cast from one to the other says nothing."""
+
+    def bind(binder: Binder, node: exp.Expr) -> Expression:
+        value = binder.timed(node.this)
+        if isinstance(value, Cast) and kind_of(value.type) == "instant" and kind_of(binder.type_of(value.operand)) in _STAMPS:
+            value = value.operand
+        return Call("unix_time", (lit(unit), value))
+
+    return bind
 
 
 def _unix_timestamp(binder: Binder, node: exp.Expr) -> Expression:
