@@ -1,5 +1,4 @@
 # Every verb does its own set-up: a virtual environment in .venv, made once and again when pyproject.toml changes.
-# Plain tests keep a core busy each; those inside Spark wait for a third of their time, so there are more of them at a time.
 
 SHELL := /bin/bash
 VENV := .venv
@@ -7,7 +6,6 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
 WORKERS ?= 2
-SPARK_WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-plain test-spark test-services demo demo-cdc lint bench soak docs java clean
@@ -25,7 +23,7 @@ test-plain: $(READY)
 	$(PYTEST) -m "not spark and not services" -n $(WORKERS) --dist loadgroup --durations=15 $(ARGS)
 
 test-spark: java $(READY)
-	$(PYTEST) -m "spark and not services" -n $(SPARK_WORKERS) --dist worksteal --durations=15 $(ARGS)
+	$(PYTEST) -m "spark and not services" -n $(WORKERS) --dist worksteal --durations=15 $(ARGS)
 
 test-services: java $(READY) ## tests against real servers, started on loopback: PostgreSQL, Redis, Kafka
 	$(PYTEST) tests/services -m services -n 2 --dist worksteal --durations=15 $(ARGS)
