@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import collections
-from typing import Any
-
-import duckdb
 import pyarrow as pa
 import pytest
 
+from tests.sql.against_duckdb import assert_equals_duckdb
 from zset_join.errors import BadInputError, SqlError
 from zset_join.sql import SqlWarning, connect
 
@@ -49,22 +46,11 @@ QUERIES = [
 ]
 
 
-def bag(rows: list[dict[str, Any]]) -> collections.Counter[tuple[Any, ...]]:
-    return collections.Counter(tuple(None if value is None else str(value) for value in row.values()) for row in rows)
-
-
 @pytest.mark.parametrize("text", QUERIES)
 def test_a_query_equals_duckdb_s_answer_after_every_change(text: str) -> None:
-    with connect(dialect="flink") as session, duckdb.connect() as database:
+    with connect(dialect="flink") as session:
         session.sql(CREATED)
-        database.sql(CREATED.replace("STRING", "VARCHAR").replace("NOT ENFORCED", ""))
-        running = session.sql(text).start()
-        for change in EPOCHS:
-            session.sql(change)
-            database.sql(change.replace("INSERT INTO", "INSERT OR REPLACE INTO"))
-            expected = database.sql(text).to_arrow_table().to_pylist()
-
-            assert bag(running.table().to_pylist()) == bag(expected), change
+        assert_equals_duckdb(session, CREATED.replace("STRING", "VARCHAR").replace("NOT ENFORCED", ""), EPOCHS, text)
 
 
 def test_windows_hold_the_rows_of_their_time() -> None:

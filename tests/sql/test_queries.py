@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import collections
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 
+from tests.sql.against_duckdb import assert_equals_duckdb
 from zset_join.errors import SqlError
 from zset_join.sql import Session, connect
 
@@ -156,10 +155,6 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def bag(rows: list[dict[str, Any]]) -> collections.Counter[tuple[Any, ...]]:
-    return collections.Counter(tuple(None if value is None else str(value) for value in row.values()) for row in rows)
-
-
 def contents(session: Session, text: str) -> list[tuple[Any, ...]]:
     rows = session.sql(text).table().to_pylist()
     return sorted((tuple(row.values()) for row in rows), key=str)
@@ -174,16 +169,7 @@ def session() -> Any:
 
 @pytest.mark.parametrize("text", EQUAL)
 def test_a_query_equals_duckdb_s_answer_after_every_change(session: Session, text: str) -> None:
-    with duckdb.connect() as database:
-        database.sql("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
-        database.sql(CREATED.replace("STRING", "VARCHAR"))
-        running = session.sql(text).start()
-        for change in EPOCHS:
-            session.sql(change)
-            database.sql(change.replace("INSERT INTO", "INSERT OR REPLACE INTO"))
-            expected = database.sql(text).to_arrow_table().to_pylist()
-
-            assert bag(running.table().to_pylist()) == bag(expected), change
+    assert_equals_duckdb(session, CREATED.replace("STRING", "VARCHAR"), EPOCHS, text)
 
 
 @pytest.mark.parametrize(("text", "code", "words"), REFUSED)

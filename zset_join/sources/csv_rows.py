@@ -17,7 +17,7 @@ Source: RFC 4180.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -73,8 +73,8 @@ def csv_names(text: bytes, form: CsvForm) -> list[str]:
     Raises:
         ArrowException: it is no header.
     """
-    records = _records(text, form)
-    return list(_read(records[:1], pa.schema([]), form).column_names) if records else []
+    header = next(_records(text, form), None)
+    return [] if header is None else list(_read([header], pa.schema([]), form).column_names)
 
 
 def read_csv_rows(
@@ -96,9 +96,10 @@ def read_csv_rows(
     ([{'id': 1, 'v': 2}], 3, 'the value of "v" cannot be read as int64')
     """
     records = _records(text, form)
-    if not records:
+    header = next(records, None)
+    if header is None:
         return schema.empty_table(), []
-    header, lines = records[0], records[1:]
+    lines = list(records)
     names = list(_read([header], pa.schema([]), form).column_names)
     known = pa.schema([schema.field(name) for name in names if name in schema.names])
     tables = [known.empty_table()]
@@ -117,18 +118,17 @@ def read_csv_rows(
     return pa.concat_tables(tables), unread
 
 
-def _records(text: bytes, form: CsvForm) -> list[_Record]:
-    """Return the records that are not empty, each with the number of its first line."""
+def _records(text: bytes, form: CsvForm) -> Iterator[_Record]:
+    """Yield the records that are not empty, each with the number of its first line."""
     quote, delimiter = re.escape(form.quote.encode()), re.escape(form.delimiter.encode())
     field = rb"(?:Q[^Q]*(?:QQ[^Q]*)*Q)?[^D\r\n]*".replace(b"Q", quote).replace(b"D", delimiter)
     record = re.compile(b"(" + field + b"(?:" + delimiter + field + rb")*)(?:\r\n|\n|\r|\Z)")
     line_end = b"\n" if b"\n" in text else b"\r"
-    records, number = [], 1
+    number = 1
     for one in record.finditer(text):
         if one[1]:
-            records.append((number, one[1]))
+            yield number, one[1]
         number += one[0].count(line_end)
-    return records
 
 
 def _read(records: Sequence[_Record], schema: pa.Schema, form: CsvForm) -> pa.Table:

@@ -38,7 +38,7 @@ from zset_join.sql.settings import stage_options
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
-    from zset_join.pipeline import Pipeline
+    from zset_join.pipeline import Pipeline, View
     from zset_join.pipeline.reading import Reading
     from zset_join.sources.kafka import KafkaSource
     from zset_join.sources.unread import UnreadText
@@ -183,6 +183,7 @@ class RecordDecoder:
         self._table = table
         self._settings = settings
         self._pipeline: Pipeline | None = None
+        self._versions: Reading | None = None
 
     def changes(self, records: pa.Table) -> ZSet:
         """Return what records mean; of a versioned table every change, of others what has changed since the last call.
@@ -190,29 +191,33 @@ class RecordDecoder:
         Raises:
             BadInputError: a record that cannot be read.
         """
-        from zset_join.pipeline import Pipeline
+        if self._table.is_versioned:
+            return self._read_versions(records)
+        if self._pipeline is None:
+            from zset_join.pipeline import Pipeline
+
+            self._pipeline = Pipeline(self._view(), keep_view=False, options=stage_options(self._settings))
+        delta = self._pipeline.step({self._table.name: records})
+        if self._pipeline.dead_letters.num_rows:
+            _warn(self._table, self._pipeline.dead_letters)
+        return delta
+
+    def _view(self) -> View:
         from zset_join.pipeline.records import records as record_view
 
         table = self._table
-        if self._pipeline is None:
-            given = pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None])
-            options = record_options(table)
-            view = record_view(table.name, form_of(table.options), given, keys=table.primary_key, options=options)
-            if table.is_versioned:
-                return self._versions(view.readings[0].of_versions(), records)
-            self._pipeline = Pipeline(view, keep_view=False, options=stage_options(self._settings))
-        delta = self._pipeline.step({table.name: records})
-        if self._pipeline.dead_letters.num_rows:
-            _warn(table, self._pipeline.dead_letters)
-        return delta
+        given = pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None])
+        return record_view(table.name, form_of(table.options), given, keys=table.primary_key, options=record_options(table))
 
-    def _versions(self, reading: Reading, records: pa.Table) -> ZSet:
+    def _read_versions(self, records: pa.Table) -> ZSet:
+        if self._versions is None:
+            self._versions = self._view().readings[0].of_versions()
         if puts_aside(self._settings):
-            delta, unread = reading.taken(records)
+            delta, unread = self._versions.taken(records)
             if unread is not None:
                 _warn(self._table, unread.records)
         else:
-            delta = reading.delta(records)
+            delta = self._versions.delta(records)
         names = [column.name for column in self._table.columns if column.is_given]
         return ZSet(delta.rows.select(names), delta.weights)
 
@@ -220,7 +225,7 @@ class RecordDecoder:
         """Forget the rows."""
         if self._pipeline is not None:
             self._pipeline.close()
-        self._pipeline = None
+        self._pipeline = self._versions = None
 
 
 class KafkaFeed:

@@ -17,8 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pc
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
@@ -32,6 +34,7 @@ from zset_join.sql.places import near
 __all__ = ["csv_options", "list_files", "part_file", "path_of", "read_file", "read_records"]
 
 _FORMATS = ("csv", "json", "parquet", *RECORD_FORMATS)
+_SAYS_SOMETHING = r"[^\t\n\v\f\r ]"
 _RECORD = pa.schema(
     {"key": pa.string(), "value": pa.string(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 )
@@ -134,23 +137,24 @@ def read_records(file: Path) -> pa.Table:
     """
     with pa.input_stream(str(file), compression="detect") as stream:
         text = stream.read()
-    lines = [(number, line) for number, line in enumerate(text.split(b"\n"), 1) if line.strip()]
-    if not lines:
+    lines = pa.array(text.decode("utf-8", errors="replace").split("\n"), pa.string())
+    places = np.flatnonzero(pc.match_substring_regex(lines, _SAYS_SOMETHING))
+    if not places.size:
         return _RECORD.empty_table()
     try:
         options = pj.ParseOptions(explicit_schema=_RECORD, unexpected_field_behavior="ignore")
         records = pj.read_json(pa.BufferReader(text), parse_options=options).select(_RECORD.names)
-        if records.num_rows == len(lines) and not records["topic"].null_count:
+        if records.num_rows == places.size and not records["topic"].null_count:
             return records
     except pa.ArrowException:
         pass  # each line is a record itself
     return pa.table(
         {
-            "key": pa.nulls(len(lines), pa.string()),
-            "value": [line.decode("utf-8", errors="replace") for _, line in lines],
-            "topic": [file.name] * len(lines),
-            "partition": [0] * len(lines),
-            "offset": [number for number, _ in lines],
+            "key": pa.nulls(places.size, pa.string()),
+            "value": lines.take(pa.array(places)),
+            "topic": pa.repeat(file.name, places.size),
+            "partition": np.zeros(places.size, np.int64),
+            "offset": places + 1,
         },
         schema=_RECORD,
     )
@@ -164,7 +168,7 @@ def _csv(table: Table, file: Path, given: pa.Schema, *, is_first_enough: bool) -
     options = csv_options(table)
     form = CsvForm(delimiter=options["sep"], quote=options["quote"], null=options["nullValue"])
     try:
-        return pc.read_csv(file, parse_options=parse_options(form), convert_options=convert_options(form, given)), []
+        return pcsv.read_csv(file, parse_options=parse_options(form), convert_options=convert_options(form, given)), []
     except pa.ArrowInvalid:  # some line is no row
         with pa.input_stream(str(file), compression="detect") as stream:
             text = stream.read()
@@ -199,13 +203,16 @@ def _json(table: Table, file: Path, given: pa.Schema) -> tuple[pa.Table, list[Un
 
     with pa.input_stream(str(file), compression="detect") as stream:
         text = stream.read()
-    lines = [(number, line) for number, line in enumerate(text.split(b"\n"), 1) if line.strip()]
-    rows, unread = (_objects(text, given) if lines else given.empty_table()), []
+    if not text or text.isspace():
+        return given.empty_table(), []
+    rows, unread = _objects(text, given), []
     if rows is None:
+        lines = [(number, line) for number, line in enumerate(text.split(b"\n"), 1) if line.strip()]
         rows, bad = part_json_rows([line for _, line in lines], given)
         unread = [replace(one, number=lines[one.number][0]) for one in bad]
     if rows.num_rows and all(column.null_count == rows.num_rows for column in rows.columns):
-        names = json.loads(lines[0][1]) if _is_json(lines[0][1]) else {}
+        first = text.lstrip().split(b"\n", 1)[0]
+        names = json.loads(first) if _is_json(first) else {}
         if names and isinstance(names, dict) and not set(names) & set(given.names):
             raise _other_columns(table, file, list(names), "")
     return rows, unread

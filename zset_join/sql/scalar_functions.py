@@ -27,7 +27,7 @@ from zset_join.expressions import Call, Cast, Expression, Literal, lit
 from zset_join.expressions.calendar_functions import PATTERN_LETTERS
 from zset_join.expressions.type_rules import kind_of
 
-__all__ = ["FUNCTION_NAMES", "Binder", "bind_function", "microseconds_of", "second_of", "time_between"]
+__all__ = ["FUNCTION_NAMES", "Binder", "bind_function", "microseconds_of", "second_of", "time_between", "whole_quotient"]
 
 _UNITS = {"MICROSECOND": 1, "MILLISECOND": 1000, "SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6,
           "DAY": 86_400 * 10**6, "WEEK": 7 * 86_400 * 10**6}  # fmt: skip
@@ -311,9 +311,19 @@ def _unix_timestamp(binder: Binder, node: exp.Expr) -> Expression:
 def _seconds_since(value: Expression) -> Expression:
     """Return the seconds since 1970, a fraction dropped: of a time before 1970 towards 1970, as in Spark's unix_timestamp."""
     micros = Call("unix_time", (lit("microsecond"), value))
-    exact = Call("subtract", (micros, Call("remainder", (micros, lit(10**6)))))
-    wide = Cast(exact, pa.decimal128(20, 0))
-    return Cast(Call("divide", (wide, Literal(decimal.Decimal(10**6), pa.decimal128(20, 0)))), pa.int64())
+    return whole_quotient(micros, lit(10**6), Literal(decimal.Decimal(10**6), pa.decimal128(20, 0)))
+
+
+def whole_quotient(number: Expression, divisor: Expression, wide_divisor: Expression) -> Expression:
+    """Return how many times a divisor goes into a number, cut towards zero and exact: what is left over is taken away before.
+
+    Args:
+        number: an integer.
+        divisor: another.
+        wide_divisor: the divisor as a DECIMAL(20, 0).
+    """
+    exact = Call("subtract", (number, Call("remainder", (number, divisor))))
+    return Cast(Call("divide", (Cast(exact, pa.decimal128(20, 0)), wide_divisor)), pa.int64())
 
 
 def second_of(value: Expression) -> Expression:

@@ -30,7 +30,7 @@ from zset_join.sql.dialects import Statement
 from zset_join.sql.intervals import counts_days, factors, is_interval, span_of
 from zset_join.sql.operands import check_operands
 from zset_join.sql.places import near, place_of
-from zset_join.sql.scalar_functions import FUNCTION_NAMES, bind_function, second_of, time_between
+from zset_join.sql.scalar_functions import FUNCTION_NAMES, bind_function, second_of, time_between, whole_quotient
 from zset_join.sql.types import type_named, type_of_node
 from zset_join.sql.unknown import unknown
 
@@ -554,10 +554,7 @@ class ScalarBinder:
         one, other = self.bind(node.this), self.bind(node.expression)
         if any(kind_of(self.type_of(operand)) != "integer" for operand in (one, other)):
             raise self.refused(node, "DIV takes integers; use / and CAST")
-        # Exact: what is left over is taken away before the division.
-        exact = Call("subtract", (one, Call("remainder", (one, other))))
-        wide = Cast(exact, pa.decimal128(20, 0))
-        return Cast(Call("divide", (wide, Cast(other, pa.decimal128(20, 0)))), pa.int64())
+        return whole_quotient(one, other, Cast(other, pa.decimal128(20, 0)))
 
     def refused(self, node: exp.Expr, why: str) -> SqlError:
         """Return the refusal of a node."""

@@ -17,6 +17,22 @@ _NON_DETERMINISTIC = frozenset(
      "RANDOM", "UNIX_TIMESTAMP", "UUID", "SYSDATE", "NOW64", "GEN_RANDOM_UUID"}
 )  # fmt: skip
 
+_WHY: tuple[tuple[tuple[type[exp.Expr], ...], str], ...] = (
+    (
+        (exp.Subquery, exp.Select, exp.Exists),
+        "a subquery inside an expression is not offered. Join it, or write EXISTS or IN in WHERE, joined to the rest by AND.",
+    ),
+    (
+        (exp.Window,),
+        (
+            "a window function is offered as ROW_NUMBER() alone, in a subquery that keeps the first rows: WHERE rn = 1. "
+            "Aggregate with GROUP BY and join instead."
+        ),
+    ),
+    ((exp.Tuple,), "a list in brackets stands before IN. Compare column by column: a = c AND b = d."),
+    ((exp.Star,), "a * stands alone in a SELECT list or in count(*)."),
+)
+
 
 def unknown(node: exp.Expr, statement: Statement, offered: Collection[str]) -> SqlError:
     """Return the refusal of a node that no rule binds.
@@ -35,20 +51,9 @@ def unknown(node: exp.Expr, statement: Statement, offered: Collection[str]) -> S
             code="NON_DETERMINISTIC",
             at=at,
         )
-    if isinstance(node, exp.Subquery | exp.Select | exp.Exists):
-        return SqlError(
-            "a subquery inside an expression is not offered. Join it, or write EXISTS or IN in WHERE, joined to the rest "
-            "by AND.",
-            code="NOT_OFFERED",
-            at=at,
-        )
-    if isinstance(node, exp.Window):
-        return SqlError(
-            "a window function is offered as ROW_NUMBER() alone, in a subquery that keeps the first rows: WHERE rn = 1. "
-            "Aggregate with GROUP BY and join instead.",
-            code="NOT_OFFERED",
-            at=at,
-        )
+    for kinds, why in _WHY:
+        if isinstance(node, kinds):
+            return SqlError(why, code="NOT_OFFERED", at=at)
     if isinstance(node, exp.AggFunc):
         called = written_name(node, statement.text).upper() or node.sql_name()
         return SqlError(
@@ -56,12 +61,6 @@ def unknown(node: exp.Expr, statement: Statement, offered: Collection[str]) -> S
             code="NOT_OFFERED",
             at=at,
         )
-    if isinstance(node, exp.Tuple):
-        return SqlError(
-            "a list in brackets stands before IN. Compare column by column: a = c AND b = d.", code="NOT_OFFERED", at=at
-        )
-    if isinstance(node, exp.Star):
-        return SqlError("a * stands alone in a SELECT list or in count(*).", code="NOT_OFFERED", at=at)
     # As it was written, where the parser has it under another name.
     shown = written_name(node, statement.text).upper() or name or type(node).__name__.upper()
     window, _, _ = shown.partition("_")
