@@ -1,4 +1,5 @@
 """Options of every operator are refused by name."""
+
 from __future__ import annotations
 
 import pytest

@@ -63,6 +63,7 @@ class Aggregate(GroupedOperator):
         OptionError: an option that is not allowed, or a hybrid table that cannot be one.
         StateError: the directory holds something else.
 
+    >>> import pyarrow as pa
     >>> from zset_join import Tick, ZSet
     >>> sales = Relation(name="sales", schema=pa.schema({"shop": pa.string(), "price": pa.int64()}), mode="changelog")
     >>> totals = Aggregate(sales, ["shop"], [AggregateCall("sum", "price"), AggregateCall("max", "price")])

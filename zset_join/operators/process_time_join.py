@@ -145,7 +145,7 @@ class ProcessTimeJoin:
     ) -> None:
         check_policy(on_bad_input)
         shape = LookupShape.of(left, right, how, using=using, output_names=output_names, leaves_process=False)
-        self.output = process_time_relation(shape, how, snapshot, residual=residual)
+        self.output = process_time_relation(shape, snapshot, residual=residual)
         flags = [False] * len(right.join_key) if null_safe is None else list(null_safe)
         self._found_by = [at for at, name in enumerate(right.join_key) if find_by is None or name in find_by]
         safe = [flags[at] for at in self._found_by]

@@ -104,9 +104,10 @@ class LookupShape:
             leaves_process: keys go to another system, so they must be plain values.
 
         Raises:
-            PlanError: keys that do not go together, or names that clash.
+            PlanError: another `how`, keys that do not go together, or names that clash.
             KeyTypeError: key types that cannot be compared.
         """
+        _check_how(how, leaves_process=leaves_process)
         constants = dict(constants or {})
         plain_key = tuple(column for column in table.join_key if column not in constants)
         if not table.join_key or len(plain_key) != len(probe.join_key) or not set(constants) <= set(table.join_key):
@@ -249,16 +250,9 @@ def looked_up_relation(
         emits_padded_first: parked rows are shown padded, and retracted when their partner comes.
 
     Raises:
-        PlanError: another `how`, a condition that does not fit the columns, or a type that cannot be kept.
+        PlanError: a condition that does not fit the columns, or a type that cannot be kept.
         OptionError: padded rows of an inner join.
     """
-    if how not in ("inner", "left"):
-        raise PlanError(
-            f"how={how!r}: a lookup join is INNER or LEFT; the rows of the outside table are not known, so they cannot be "
-            f"kept.",
-            code="LOOKUP_JOIN_TYPE",
-            how=how,
-        )
     if emits_padded_first and how != "left":
         raise OptionError(
             'emit_padded_first=True is for how="left": an inner join shows no row without its partner.',
@@ -274,25 +268,18 @@ def looked_up_relation(
     )
 
 
-def process_time_relation(shape: LookupShape, how: str, snapshot: str, *, residual: Expression | None = None) -> Relation:
+def process_time_relation(shape: LookupShape, snapshot: str, *, residual: Expression | None = None) -> Relation:
     """Return the answer of a join by processing time.
 
     Args:
         shape: of the join.
-        how: `inner` or `left`.
         snapshot: `current` or `previous`.
         residual: the condition beside the keys.
 
     Raises:
-        PlanError: another `how`, a condition that does not fit the columns, or a type that cannot be kept.
+        PlanError: a condition that does not fit the columns, or a type that cannot be kept.
         OptionError: another `snapshot`.
     """
-    if how not in ("inner", "left"):
-        raise PlanError(
-            f"how={how!r}: a join by processing time is INNER or LEFT; right rows have no moment at which they could be shown.",
-            code="TEMPORAL_JOIN_TYPE",
-            how=how,
-        )
     if snapshot not in ("current", "previous"):
         raise OptionError(
             f'snapshot={snapshot!r} is unknown; use "current" or "previous".',
@@ -305,6 +292,23 @@ def process_time_relation(shape: LookupShape, how: str, snapshot: str, *, residu
         name=f"{shape.probe.name}_as_of_now_{shape.table.name}",
         schema=shape.output_schema,
         mode="append" if shape.probe.mode == "append" else "changelog",
+    )
+
+
+def _check_how(how: str, *, leaves_process: bool) -> None:
+    if how in ("inner", "left"):
+        return
+    if leaves_process:
+        raise PlanError(
+            f"how={how!r}: a lookup join is INNER or LEFT; the rows of the outside table are not known, so they cannot be "
+            "kept.",
+            code="LOOKUP_JOIN_TYPE",
+            how=how,
+        )
+    raise PlanError(
+        f"how={how!r}: a join by processing time is INNER or LEFT; right rows have no moment at which they could be shown.",
+        code="TEMPORAL_JOIN_TYPE",
+        how=how,
     )
 
 

@@ -88,7 +88,7 @@ class ProcessTimeJoinStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return the relation of the answer, hidden columns left out."""
-        whole = process_time_relation(self.shape, self.how, self.snapshot, residual=self.residual)
+        whole = process_time_relation(self.shape, self.snapshot, residual=self.residual)
         hidden = {*self.hidden[0], *self.hidden[1], *(f"{name}_right" for name in self.hidden[1])}
         return Relation(
             name=whole.name, schema=pa.schema([column for column in whole.schema if column.name not in hidden]), mode=whole.mode
