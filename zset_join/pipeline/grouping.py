@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, left
 from zset_join.expressions.rows import check_condition, named, plain_column
@@ -18,6 +17,7 @@ from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply
+from zset_join.shapes.aggregate_calls import AggregateCall
 
 __all__ = ["Aggregated", "GroupedView"]
 
@@ -31,7 +31,7 @@ class Aggregated:
     """An aggregate as it was written; made by `zset_join.pipeline.functions`.
 
     Args:
-        function: a name of `zset_join.aggregates.calls.FUNCTIONS`.
+        function: a name of `zset_join.shapes.aggregate_calls.FUNCTIONS`.
         columns: its arguments.
         name: of the result; None: as Spark names it.
         condition: only rows that fulfil it count.

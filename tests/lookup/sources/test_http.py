@@ -15,7 +15,7 @@ import pytest
 from zset_join.errors import LookupFailedError, OptionError
 from zset_join.lookup import Fetcher, HttpSource, Lookup, Secret
 from zset_join.relation import Relation
-from zset_join.state.join.lookup_shape import LookupShape
+from zset_join.shapes.lookup import LookupShape
 from zset_join.testing.lookups import FakeClock
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
