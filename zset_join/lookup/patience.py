@@ -3,7 +3,8 @@
 The law: a call that meets a transient error is made at most `error_attempts` times, each later one after a wait that doubles
 from `error_delay` to `error_max_delay`, with jitter (half of it is random), or after what the outside asked for, which
 `error_max_delay` bounds too. Then the epoch fails. While the circuit is open no call is made at all; afterwards one is, without
-retries, and only its success closes the circuit. So a runner that tries an epoch again and again does not hammer a source that is down.
+retries, and only its success closes the circuit. So a runner that tries an epoch again and again does not hammer a source that
+is down.
 """
 
 from __future__ import annotations

@@ -240,9 +240,9 @@ class _HttpClient(LookupClient):
             return url_of_key(self._source.url, key)
         except UnnameableKeyError as error:
             raise LookupFailedError(
-                f'the lookup source "{self._source.name}" ({self._source.explain()}) cannot be asked for a key: {error}. Nobody '
-                "was asked with it and the epoch was not applied. Leave such rows out before the lookup with where(...), or use "
-                'a service that takes keys in a body, many="body".',
+                f'the lookup source "{self._source.name}" ({self._source.explain()}) cannot be asked for a key: {error}. It '
+                "was not asked, and the epoch was not applied. Leave such rows out with where(...) before the lookup, or use a "
+                'service that takes keys in a body, many="body".',
                 code="LOOKUP_KEY_VALUE",
                 source=self._source.name,
                 key=dict(key),

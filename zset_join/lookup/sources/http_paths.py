@@ -3,7 +3,8 @@
 The law: whatever the values are, the URL differs from the template only inside the segments of the path (or the parts of the
 query) that have placeholders, also after a server or proxy has decoded it as often as it likes. Every character of a value that
 has a meaning in a URL is written as `%XX`. What cannot be written so is refused: a segment that would be empty, or that is or
-contains `.` or `..` as a name between slashes, in any spelling. Such a URL names another resource, whose answer would be joined.
+contains `.` or `..` as a name between slashes, in any spelling. Such a URL names another resource, and its answer would be
+joined.
 
 Placeholders stand in path and query only, never in scheme, host or port.
 """
