@@ -14,8 +14,10 @@ Without a key column the record key is the whole row. See `zset_join.sinks.recor
 
 Memory: the answer of one epoch, and its texts. Cost: one JSON text per record and one call of Kafka's client.
 
-Limits: a transaction lasts at most `transaction_timeout_seconds`. Kafka keeps changes as long as the topic is set to; a topic
-in `upsert` form should be compacted. The topic is not made here; the topic of the epochs is.
+Limits: a record is at most `message.max.bytes` of `config` long (1,000,000); a row whose record is larger never fits (see
+`unfit`), so give the topic a `max.message.bytes` that is no smaller. A transaction lasts at most `transaction_timeout_seconds`.
+Kafka keeps changes as long as the topic is set to; a topic in `upsert` form should be compacted. The topic is not made here;
+the topic of the epochs is.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic, perf_counter
 from typing import Any, get_args
 
+import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -35,6 +38,7 @@ from zset_join.errors import OptionError, SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.record_texts import RECORD_FORMS, RecordForm, RecordWriter
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
+from zset_join.sinks.unfit_values import UnfitRows
 from zset_join.zset import ZSet
 
 __all__ = ["KafkaForm", "KafkaTopicSink"]
@@ -42,6 +46,8 @@ __all__ = ["KafkaForm", "KafkaTopicSink"]
 KafkaForm = RecordForm
 _EPOCHS_SUFFIX = ".zset_join.epochs"
 _ATTEMPTS = 5
+_CLIENT_MESSAGE_BYTES = 1_000_000
+"""What librdkafka takes as `message.max.bytes` where nothing is said."""
 
 
 class KafkaTopicSink:
@@ -83,6 +89,7 @@ class KafkaTopicSink:
         self.form = form
         self.key = None if key is None else tuple(key)
         self._config = {"log_level": 0, **config}
+        self._most_bytes = int(config.get("message.max.bytes", _CLIENT_MESSAGE_BYTES))
         self._timeout_seconds = transaction_timeout_seconds
         self._retry_seconds = retry_seconds
         self._last_epoch: int | None = None
@@ -139,6 +146,11 @@ class KafkaTopicSink:
         """
         self._connected()
         return is_same_epoch(self._described, self._last_epoch, self._digests.get, epoch, link)
+
+    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
+        """Return the rows with a value that JSON texts cannot say, and those whose record is too large for Kafka's client."""
+        writer = self._writer
+        return () if writer is None else [*writer.unfit(rows), *writer.oversized(rows, self._most_bytes)]
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Add the answer of one epoch, in one transaction.
