@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from zset_join.epoch_chain import ChainLink, accepts_argument
@@ -24,7 +23,7 @@ from zset_join.errors import OptionError, SinkError
 from zset_join.pipeline.dead_letters import RejectedRows
 from zset_join.relation import Relation
 from zset_join.sinks.sink import ChainedSink, Sink, SinkProgress, write_epoch
-from zset_join.sinks.unfit_values import UnfitRows, check_fits, fitting, shown_text, unfit_rows
+from zset_join.sinks.unfit_values import UnfitRows, check_fits, fitting, reasons_by_row, unfit_rows
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
@@ -193,14 +192,12 @@ class PipelineOutputs:
 
 def _put_aside(sink: Sink, delta: ZSet, unfit: Sequence[UnfitRows]) -> RejectedRows:
     """Return the rows that an output can never hold, one line per row: its first reason counts."""
-    lines: dict[int, dict[str, object]] = {}
-    for one in unfit:
-        for row in np.flatnonzero(one.rows).tolist():
-            value = shown_text(delta.rows.column(one.column), row)
-            reason = f'column "{one.column}" is {value}, which {one.reason}; the row is left out of this output'
-            line = {"input": repr(sink), "row": row, "weight": int(delta.weights[row]), "code": "SINK_VALUE", "reason": reason}
-            lines.setdefault(row, line)
-    return RejectedRows(pa.Table.from_pylist(list(lines.values())), (repr(sink),), (delta,))
+    name = repr(sink)
+    lines = [
+        {"input": name, "row": row, "weight": int(delta.weights[row]), "code": "SINK_VALUE", "reason": reason}
+        for row, reason in reasons_by_row(delta.rows, unfit).items()
+    ]
+    return RejectedRows(pa.Table.from_pylist(lines), (name,), (delta,))
 
 
 def _is_missing(sink: Sink, epoch: int, link: ChainLink | None) -> bool:

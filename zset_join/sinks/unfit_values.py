@@ -35,7 +35,7 @@ __all__ = [
     "check_fits",
     "fitting",
     "long_values",
-    "shown_text",
+    "reasons_by_row",
     "sized_rows",
     "text_with_nul",
     "unfit_rows",
@@ -112,7 +112,7 @@ def check_fits(sink: Sink, delta: ZSet, unfit: Sequence[UnfitRows], *, epoch: in
         inserted = np.flatnonzero(one.rows & (delta.weights > 0))
         if len(inserted):
             first = int(inserted[0])
-            value = shown_text(delta.rows.column(one.column), first)
+            value = _shown_text(delta.rows.column(one.column), first)
             raise SinkError(
                 f'{sink!r} cannot take row {first} of the answer of epoch {epoch}: column "{one.column}" is {value}, which '
                 f"{one.reason}; nothing was applied. Correct or leave out the value in the query, or set "
@@ -124,6 +124,17 @@ def check_fits(sink: Sink, delta: ZSet, unfit: Sequence[UnfitRows], *, epoch: in
                 row=first,
                 rows=len(inserted),
             )
+
+
+def reasons_by_row(rows: pa.RecordBatch, unfit: Sequence[UnfitRows]) -> dict[int, str]:
+    """Return, for every row that does not fit, why: its first reason counts."""
+    reasons: dict[int, str] = {}
+    for one in unfit:
+        for row in np.flatnonzero(one.rows).tolist():
+            value = _shown_text(rows.column(one.column), row)
+            reason = f'column "{one.column}" is {value}, which {one.reason}; the row is left out of this output'
+            reasons.setdefault(row, reason)
+    return reasons
 
 
 def unfit_values(rows: pa.RecordBatch, bound: Bound | None = None) -> list[UnfitRows]:
@@ -254,7 +265,7 @@ def _as_flags(flags: pa.Array) -> Bools:
     return np.asarray(pc.fill_null(flags, fill_value=False), np.bool_)
 
 
-def shown_text(column: pa.Array, row: int) -> str:
+def _shown_text(column: pa.Array, row: int) -> str:
     """Return a value for a message, cut where it is long."""
     text = repr(shown_value(column, row))
     return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
