@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from zset_join.errors import OptionError, ZsetJoinError
+from zset_join.extras import needed_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -248,9 +249,10 @@ def _explain_row(options: argparse.Namespace) -> int:
 
 
 def _state(options: argparse.Namespace) -> int:
-    import duckdb
-
     from zset_join.inspection import open_state
+
+    with needed_for("looking into the state"):
+        import duckdb
 
     connection = open_state(options.checkpoint)
     try:
@@ -318,16 +320,10 @@ def _restore(options: argparse.Namespace) -> int:
 
 
 def _session(cores: int | None, conf: dict[str, str] | None = None) -> SparkSession:
-    try:
+    with needed_for("this verb"):
         from pyspark.sql import SparkSession
 
         from zset_join.spark import local_session
-    except ModuleNotFoundError as error:
-        raise OptionError(
-            "this verb runs Spark, and PySpark is not installed: pip install './path/to/the/clone[spark]'.",
-            code="MISSING_PACKAGE",
-            package="pyspark",
-        ) from error
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has said where and how
         return SparkSession.builder.getOrCreate()
     return SparkSession.getActiveSession() or local_session(cores=cores, options=conf)
@@ -355,7 +351,10 @@ def _function(program: str) -> Callable[..., Any]:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        with needed_for(f"the program {program}"):
+            function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except ZsetJoinError:
+        raise
     except (ImportError, AttributeError, ValueError) as error:
         raise _no_program(program, str(error)) from error
     return function

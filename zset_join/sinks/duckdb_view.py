@@ -38,13 +38,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, SinkError, WeightOverflowError
+from zset_join.extras import needed_for
 from zset_join.relation import Relation
 from zset_join.shown_values import shown_key
 from zset_join.sinks.duckdb_file import HOLD_SECONDS, PATIENCE_SECONDS, DuckDBFile
@@ -63,6 +63,9 @@ from zset_join.sinks.duckdb_sql import (
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
 from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.zset import ZSet
+
+with needed_for("a DuckDB output"):
+    import duckdb
 
 __all__ = ["DuckDBViewSink"]
 

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import duckdb
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zset_join.extras import needed_for
 from zset_join.sinks.duckdb_sql import quote
 from zset_join.sinks.unfit_values import within_microseconds
+
+with needed_for("writing rows as JSON"):
+    import duckdb
 
 __all__ = ["JsonWriter", "representable"]
 

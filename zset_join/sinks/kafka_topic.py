@@ -28,18 +28,21 @@ from time import monotonic, perf_counter
 from typing import Any, get_args
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from zset_join.changelog import encoded_schema
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, SinkError
+from zset_join.extras import needed_for
 from zset_join.relation import Relation
 from zset_join.sinks.record_texts import RECORD_FORMS, RecordForm, RecordWriter
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
 from zset_join.sinks.unfit_values import UnfitRows
 from zset_join.zset import ZSet
+
+with needed_for("a Kafka output"):
+    from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
 
 __all__ = ["KafkaForm", "KafkaTopicSink"]
 
@@ -128,6 +131,9 @@ class KafkaTopicSink:
         except KafkaException as error:
             self.close()
             raise self._failed("opened", error) from error
+        except TimeoutError as error:
+            self.close()
+            raise self._failed("opened", KafkaException(KafkaError(KafkaError._TIMED_OUT))) from error
         except SinkError:
             self.close()
             raise
@@ -345,7 +351,8 @@ class KafkaTopicSink:
     def _failed(self, what: str, error: KafkaException) -> SinkError:
         reason = error.args[0]
         return SinkError(
-            f"{self._described} could not be {what}: {reason.str()} ({reason.name()}). Nothing of the epoch is committed "
+            f"{self._described} at {self._config['bootstrap.servers']} could not be {what}: {reason.str()} "
+            f"({reason.name()}). Nothing of the epoch is committed "
             "there; check "
             "that the broker runs, the rights of the user, and that no other driver runs this query.",
             code="SINK_IO",

@@ -21,9 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.types as pt
-from psycopg import sql
 
+from zset_join.extras import needed_for
 from zset_join.zset import ZSet
+
+with needed_for("a PostgreSQL output", "psycopg"):
+    from psycopg import sql
 
 __all__ = ["EPOCHS", "RESERVED", "PostgresStatements", "csv_of", "null_patterns", "postgres_type", "representable"]
 

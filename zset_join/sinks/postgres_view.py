@@ -27,12 +27,11 @@ from time import perf_counter
 from typing import Any, TypeAlias
 
 import numpy as np
-import psycopg
 import pyarrow as pa
-from psycopg import sql
 
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, SinkError, ZsetJoinError
+from zset_join.extras import needed_for
 from zset_join.lookup.secret import Secret, without_secrets
 from zset_join.relation import Relation
 from zset_join.sinks.postgres_sql import (
@@ -47,6 +46,10 @@ from zset_join.sinks.postgres_sql import (
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
 from zset_join.sinks.unfit_values import UnfitRows, long_values, text_with_nul, unfit_values
 from zset_join.zset import ZSet
+
+with needed_for("a PostgreSQL output", "psycopg"):
+    import psycopg
+    from psycopg import sql
 
 __all__ = ["PostgresViewSink"]
 

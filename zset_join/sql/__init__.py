@@ -12,8 +12,11 @@ reaches another engine.
 
 from __future__ import annotations
 
-from zset_join.sql.connecting import connect
-from zset_join.sql.results import Message, Query, Running
-from zset_join.sql.session import Session, SqlWarning
+from zset_join.extras import needed_for
+
+with needed_for("zset_join.sql"):
+    from zset_join.sql.connecting import connect
+    from zset_join.sql.results import Message, Query, Running
+    from zset_join.sql.session import Session, SqlWarning
 
 __all__ = ["Message", "Query", "Running", "Session", "SqlWarning", "connect"]

@@ -35,6 +35,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.errors import LookupFailedError, OptionError
+from zset_join.extras import needed_for
 from zset_join.lookup.secret import Secret, as_secret, is_credential_name, refuse_credentials, secrets_of, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of_records
@@ -334,12 +335,6 @@ def _retry_after(text: str | None) -> float | None:
 
 
 def _library() -> Any:
-    try:
+    with needed_for("an HTTP lookup"):
         import httpx
-    except ImportError as error:
-        raise OptionError(
-            "an HTTP lookup needs httpx: pip install './path/to/the/clone[http]' on the driver and all workers.",
-            code="MISSING_PACKAGE",
-            package="httpx",
-        ) from error
     return httpx
