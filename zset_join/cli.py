@@ -217,6 +217,7 @@ def _program_verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Name
 
 
 def _verify(options: argparse.Namespace) -> int:
+    _refuse_statements(options.program, "verify")
     with _writer(options).attach() as stored:
         report = stored.verify(most_differences=options.most_differences, sample=options.sample)
     _say(report)
@@ -242,6 +243,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _explain_row(options: argparse.Namespace) -> int:
+    _refuse_statements(options.program, "explain-row")
     writer = _writer(options)
     with writer.attach() as stored:
         _say(stored.explain_row(_row(options.values, stored.schema), most_rows=options.most_rows))
@@ -343,6 +345,22 @@ def _writer(options: argparse.Namespace) -> JoinStreamWriter:
     if not isinstance(writer, JoinStreamWriter):
         raise _no_program(options.program, f"it returned {writer!r}")
     return writer
+
+
+def _refuse_statements(program: str, verb: str) -> None:
+    """Refuse a file of SQL where a query inside Spark is wanted, with what does the same for SQL."""
+    if not program.lower().endswith(".sql"):
+        return
+    cure = {
+        "verify": "start them in Python, session = connect(keep_inputs=True) of zset_join.sql, and call verify() of the query",
+        "explain-row": "describe the query as a Pipeline with keep_inputs=True, and call its explain_row({...})",
+    }[verb]
+    raise OptionError(
+        f"{program}: {verb} takes MODULE:FUNCTION, a query inside Spark, and not a file of SQL. For statements, {cure}; "
+        "zset-join check and explain take the file as it is.",
+        code="PROGRAM",
+        program=program,
+    )
 
 
 def _function(program: str) -> Callable[..., Any]:
