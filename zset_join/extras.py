@@ -50,7 +50,7 @@ def needed_for(what: str, package: str | None = None) -> Iterator[None]:
     except ImportError as error:
         name = (error.name or "").partition(".")[0]
         missing = package if name not in EXTRAS and not isinstance(error, ModuleNotFoundError) else name
-        if missing not in EXTRAS:
+        if missing is None or missing not in EXTRAS:
             raise
         reason = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported ({error})"
         extra = EXTRAS[missing]

@@ -26,7 +26,9 @@ _ON_VIEW: Mapping[str, str] = {
         _ROWS,
     ),
     **dict.fromkeys(("count", "isEmpty", "summary"), "count with agg(F.count()), which is kept up to date"),
-    **dict.fromkeys(("orderBy", "sort", "sortWithinPartitions", "limit", "offset"), "a view has no order; sort what is read of it"),
+    **dict.fromkeys(
+        ("orderBy", "sort", "sortWithinPartitions", "limit", "offset"), "a view has no order; sort what is read of it"
+    ),
     **dict.fromkeys(
         ("dropDuplicates", "drop_duplicates", "dropDuplicatesWithinWatermark"),
         "use distinct(), or dedup(keys=..., order_by=...) for one row per key",

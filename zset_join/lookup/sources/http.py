@@ -103,7 +103,7 @@ class HttpSource:
                 option="url",
                 value=self.url,
             )
-        if isinstance(self.max_answer_bytes, bool) or not isinstance(self.max_answer_bytes, int) or self.max_answer_bytes < 1:
+        if not re.fullmatch(r"[1-9]\d*", str(self.max_answer_bytes)):
             raise OptionError(
                 f"max_answer_bytes={self.max_answer_bytes!r}: expected a whole number of bytes, at least 1.",
                 code="OPTION_VALUE",
@@ -181,8 +181,9 @@ class _HttpClient(LookupClient):
             try:
                 with self._sync.stream(**request) as response:
                     body = self._body(response, key)
-                    for piece in () if body is None else response.iter_raw():
-                        self._take(body, piece, until)
+                    if body is not None:
+                        for piece in response.iter_raw():
+                            self._take(body, piece, until)
             except self._httpx.HTTPError as error:
                 raise self._told(error) from None
             records += self._records(body, key)
