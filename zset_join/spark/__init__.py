@@ -17,18 +17,16 @@ Rooms, from the bottom up: `rows` (DataFrames to rows), `worker` (the task of a 
 
 from __future__ import annotations
 
-from zset_join.extras import needed_for
-
-with needed_for("zset_join.spark"):
-    from zset_join.spark.api.query import JoinQuery
-    from zset_join.spark.api.streams import appends, changes
-    from zset_join.spark.api.views import ChangeStream, JoinedStream, UnionedStream, View
-    from zset_join.spark.api.writer import JoinStreamWriter
-    from zset_join.spark.epoch.progress import join_progress
-    from zset_join.spark.session import cluster_settings, local_session
-    from zset_join.spark.tools.rescaling import RescaleReport, rescale
-    from zset_join.spark.tools.verification import VerificationReport
-    from zset_join.stages import StateTtl
+import zset_join.spark.installed  # noqa: F401 - first of all: it reports a missing package
+from zset_join.spark.api.query import JoinQuery
+from zset_join.spark.api.streams import appends, changes
+from zset_join.spark.api.views import ChangeStream, JoinedStream, UnionedStream, View
+from zset_join.spark.api.writer import JoinStreamWriter
+from zset_join.spark.epoch.progress import join_progress
+from zset_join.spark.session import cluster_settings, local_session
+from zset_join.spark.tools.rescaling import RescaleReport, rescale
+from zset_join.spark.tools.verification import VerificationReport
+from zset_join.stages import StateTtl
 
 __all__ = [
     "ChangeStream",

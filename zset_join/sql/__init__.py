@@ -12,11 +12,9 @@ reaches another engine.
 
 from __future__ import annotations
 
-from zset_join.extras import needed_for
-
-with needed_for("zset_join.sql"):
-    from zset_join.sql.connecting import connect
-    from zset_join.sql.results import Message, Query, Running
-    from zset_join.sql.session import Session, SqlWarning
+import zset_join.sql.installed  # noqa: F401 - first of all: it reports a missing package
+from zset_join.sql.connecting import connect
+from zset_join.sql.results import Message, Query, Running
+from zset_join.sql.session import Session, SqlWarning
 
 __all__ = ["Message", "Query", "Running", "Session", "SqlWarning", "connect"]
