@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, left
 from zset_join.expressions.rows import check_condition, named, plain_column
 from zset_join.pipeline.rows import Rows
+from zset_join.pipeline.unknown_methods import missing_on_grouped
 from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.timed_requests import lasting
@@ -78,6 +79,11 @@ class GroupedView(Generic[_R]):
 
     rows: _R
     keys: Mapping[str, Expression] = field(default_factory=dict)
+
+    if not TYPE_CHECKING:  # a type checker is to find unknown names
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_on_grouped(name)
 
     @classmethod
     def of(cls, rows: _R, columns: Sequence[Any], computed: Mapping[str, Expression]) -> GroupedView[_R]:
