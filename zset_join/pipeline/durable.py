@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,7 +44,7 @@ from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOpera
 from zset_join.stages.effect import CHANGEABLE, Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
-from zset_join.storage.full_disk import reporting_full_disk
+from zset_join.storage.full_disk import EpochOutcome, nothing_committed, reporting_full_disk
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
 
@@ -53,10 +53,17 @@ __all__ = ["DurableEpoch", "PipelineDirectory"]
 _VIEW = "view/0"
 _VIEW_FOLDER = "view-0"
 _WEIGHT = "__weight"
+_CURES: Mapping[EpochOutcome, str] = {
+    "open": "give the pipeline the rows of this epoch once more",
+    "committed": "open the pipeline again: it goes on behind this epoch, and its outputs get what they do not have",
+    "unknown": "open the pipeline again: its attribute epoch is the number of the next epoch",
+}
 
 
 class PipelineDirectory:
     """Hold the directory of a pipeline; one process at a time.
+
+    Opening changes no file of a directory that holds a query; `begin` does, once nothing refuses the start any more.
 
     Args:
         directory: where it is; made where it is missing.
@@ -109,11 +116,21 @@ class PipelineDirectory:
                     local_state_dir=str(Path(location) / "local"),
                     snapshot_after_bytes=snapshot_after_bytes,
                     owner=self._owner,
+                    begins=False,
                 )
                 self._load()
         except BaseException:
             self._owner.release()
             raise
+
+    def begin(self) -> None:
+        """Write down what the directory is for: the end of a start that nothing has refused."""
+        with self._owner.reporting_lost_ownership(), self._reporting_full_disk():
+            self.checkpoint.begin()
+
+    def outcome(self, epoch: int) -> EpochOutcome:
+        """Return whether an epoch is committed, from the disk."""
+        return self.checkpoint.outcome(epoch)
 
     @property
     def query_id(self) -> str:
@@ -128,7 +145,8 @@ class PipelineDirectory:
     @contextmanager
     def epoch(self, tick: Tick) -> Iterator[DurableEpoch]:
         """Open an epoch: inside, its stages can be asked in the state before it."""
-        with self._owner.reporting_lost_ownership(), self._reporting_full_disk(), ExitStack() as opened:
+        reporting = self._reporting_full_disk(lambda: self.outcome(tick.epoch))
+        with self._owner.reporting_lost_ownership(), reporting, ExitStack() as opened:
             yield DurableEpoch(
                 plan=self._plan,
                 checkpoint=self.checkpoint,
@@ -184,9 +202,10 @@ class PipelineDirectory:
         self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
         return committed
 
-    def _reporting_full_disk(self) -> AbstractContextManager[None]:
-        cure = "give the pipeline the rows of this epoch once more"
-        return reporting_full_disk(f"the directory {self.location} lies", cure, location=self.location)
+    def _reporting_full_disk(
+        self, outcome: Callable[[], EpochOutcome] = nothing_committed
+    ) -> AbstractContextManager[None]:
+        return reporting_full_disk(f"the directory {self.location} lies", _CURES, outcome, location=self.location)
 
     def put_aside(self, epoch: int, letters: pa.Table) -> None:
         """Write down the rows of an epoch that broke the contract of their source."""

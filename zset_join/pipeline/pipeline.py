@@ -6,7 +6,8 @@
     pipeline.step({"orders": [{"id": 1, "customer": "Ada", "total": 30}]})
 
 The law: after every epoch the sum of the deltas equals the batch query over the sum of the inputs. A step that raises has
-changed nothing: correct the input and take the step again.
+changed nothing where the attribute `epoch` is as before: correct the input and take the step again. An interrupt while an
+epoch is folded in or committed, such as Ctrl-C, leaves a pipeline that refuses every further step.
 
 With a directory the pipeline lasts: it goes on where it was, whenever it is opened again, see `zset_join.pipeline.durable`.
 
@@ -18,7 +19,6 @@ Known limits: one thread; a pipeline is not to be used by two threads at a time.
 from __future__ import annotations
 
 import datetime
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,9 +47,11 @@ from zset_join.pipeline.explaining import explain_row
 from zset_join.pipeline.far_times import FarTimes
 from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.outputs import PipelineOutputs
+from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.pipeline.progress import epoch_counts
 from zset_join.pipeline.saved import SavedState, load_state, save_state
 from zset_join.pipeline.stage_states import MemoryStates, StageStates
+from zset_join.pipeline.unfinished import closed, unfinished
 from zset_join.pipeline.verification import Verification, verify
 from zset_join.pipeline.view import View
 from zset_join.pipeline.watermarks import Watermarks
@@ -133,7 +135,7 @@ class Pipeline:
         self._history = InputHistory() if keep_inputs else None
         self._processing_time_us: int | None = None
         self._last: ZSet | None = None
-        self._is_broken = False
+        self._unfinished: int | None = None
         self._is_closed = False
         self._memory: MemoryStates | None = None
         self._directory: PipelineDirectory | None = None
@@ -199,20 +201,22 @@ class Pipeline:
         if epoch is not None and epoch != self.epoch:
             return self._replay(epoch)
         deltas, unread, far = self._deltas(rows or {})
-        time_us = self._time(processing_time)
+        time_us = processing_time_us(processing_time, self._processing_time_us)
         reached = {**self.positions, **(positions or {})}
         if self._memory is not None:
             answered = self._answered(self._memory, deltas, far, time_us)
-            self._is_broken = True
+            letters = dead_letters(answered.epoch, answered.rejected, unread)
+            counts = epoch_counts(deltas, answered, unread, self._lookups())
+            self._unfinished = self.epoch  # until all of the epoch is taken
             self._memory.absorb(answered.asked)
-            self._is_broken = False
-            self.dead_letters = dead_letters(answered.epoch, answered.rejected, unread)
-            self.progress = epoch_counts(deltas, answered, unread, self._lookups())
+            self.dead_letters, self.progress = letters, counts
         else:
             answered = self._durable_epoch(deltas, unread, far, time_us, reached)
         self.positions = reached
         self._take(answered, deltas)
-        self._outputs.write(answered.epoch, answered.delta, self._link())
+        self._outputs.add(answered.epoch, answered.delta, self._link())
+        self._unfinished = None
+        self._outputs.settle()
         return answered.delta
 
     def view(self) -> pa.Table:
@@ -418,7 +422,6 @@ class Pipeline:
         if self._is_closed:
             return
         self._is_closed = True
-        self._is_broken = True
         try:
             self._outputs.close()
         finally:
@@ -437,15 +440,17 @@ class Pipeline:
         """Take up where the directory ends, and give the outputs what they may have missed."""
         directory = self._directory
         self._outputs.open(self.plan.output, None if directory is None else directory.query_id)
-        record = None if directory is None else directory.last
-        if directory is None or record is None:
+        if directory is None:
             return
-        self.epoch = record.epoch + 1
-        self.progress = record.progress
-        self.positions = record.positions
-        self._processing_time_us = record.processing_time_us
-        self._last = directory.answer(record)
-        self._outputs.write(record.epoch, self._last, record.link)
+        record = directory.last
+        if record is not None:
+            self.epoch = record.epoch + 1
+            self.progress = record.progress
+            self.positions = record.positions
+            self._processing_time_us = record.processing_time_us
+            self._last = directory.answer(record)
+            self._outputs.write(record.epoch, self._last, record.link)
+        directory.begin()
 
     def _link(self) -> ChainLink | None:
         """Return the place of the last epoch in the chain of epochs; None in memory."""
@@ -476,8 +481,13 @@ class Pipeline:
             letters = dead_letters(answered.epoch, answered.rejected, unread)
             directory.put_aside(answered.epoch, letters)
             counts = epoch_counts(deltas, answered, unread, self._lookups())
-            self.progress = directory.commit(opened, answered, deltas, counts, reached).progress
-            self.dead_letters = letters
+            self._unfinished = self.epoch  # until all of the epoch is taken, or it is seen that it does not count
+            try:
+                record = directory.commit(opened, answered, deltas, counts, reached)
+            except BaseException:
+                self._unfinished = None if directory.outcome(answered.epoch) == "open" else answered.epoch
+                raise
+            self.progress, self.dead_letters = record.progress, letters
         return answered
 
     def _take(self, answered: AnsweredEpoch, deltas: Mapping[str, ZSet]) -> None:
@@ -526,12 +536,11 @@ class Pipeline:
         return {} if owner is None else owner.effects.counts()
 
     def _check_usable(self) -> None:
-        if self._is_broken:
-            raise StateError(
-                "this pipeline was closed, or an epoch failed while it was folded in. Build it anew, or reopen it from its "
-                "directory.",
-                code="PIPELINE_BROKEN",
-            )
+        if self._is_closed:
+            raise closed()
+        if self._unfinished is not None:
+            outcome = None if self._directory is None else self._directory.outcome(self._unfinished)
+            raise unfinished(self._unfinished, outcome)
 
     def _deltas(self, rows: Mapping[str, Any]) -> tuple[dict[str, ZSet], list[Undecodable], list[RejectedRows]]:
         """Return the changes that rows mean, and where bad input is put aside what cannot be read, and times too far ahead."""
@@ -574,14 +583,3 @@ class Pipeline:
             relation=name,
             epoch=self.epoch,
         )
-
-    def _time(self, given: datetime.datetime | int | None) -> int:
-        if isinstance(given, datetime.datetime):
-            if given.tzinfo is None:
-                raise OptionError(
-                    f"processing_time={given!r} has no time zone; give one, such as datetime.UTC.", code="PROCESSING_TIME"
-                )
-            wanted = int(given.timestamp() * 1_000_000)
-        else:
-            wanted = time.time_ns() // 1000 if given is None else given
-        return wanted if self._processing_time_us is None else max(wanted, self._processing_time_us)
