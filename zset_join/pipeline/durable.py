@@ -96,6 +96,7 @@ class PipelineDirectory:
         self.statistics: dict[str, dict[str, int]] = {}
         self._snapshot_after_bytes = snapshot_after_bytes
         self.effects = Effects()
+        self._entered: list[BucketState] = []
         self._is_timed = [_waits_for_times(node, options) for node in plan.nodes]
         location = self.location = _location(directory)
         self._dead_letters = Path(location) / "dead-letters"
@@ -145,6 +146,7 @@ class PipelineDirectory:
     @contextmanager
     def epoch(self, tick: Tick) -> Iterator[DurableEpoch]:
         """Open an epoch: inside, its stages can be asked in the state before it."""
+        self._release_interrupted()
         reporting = self._reporting_full_disk(lambda: self.outcome(tick.epoch))
         with self._owner.reporting_lost_ownership(), reporting, ExitStack() as opened:
             yield DurableEpoch(
@@ -155,7 +157,9 @@ class PipelineDirectory:
                 effects=self.effects,
                 opened=opened,
                 tick=tick,
+                entered=self._entered,
             )
+        self._entered.clear()
 
     def commit(
         self,
@@ -202,9 +206,7 @@ class PipelineDirectory:
         self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
         return committed
 
-    def _reporting_full_disk(
-        self, outcome: Callable[[], EpochOutcome] = nothing_committed
-    ) -> AbstractContextManager[None]:
+    def _reporting_full_disk(self, outcome: Callable[[], EpochOutcome] = nothing_committed) -> AbstractContextManager[None]:
         return reporting_full_disk(f"the directory {self.location} lies", _CURES, outcome, location=self.location)
 
     def put_aside(self, epoch: int, letters: pa.Table) -> None:
@@ -222,9 +224,18 @@ class PipelineDirectory:
         return ZSet.concat(chunks, schema=schema)
 
     def close(self) -> None:
-        """Let go, so that the directory can be opened again."""
-        self.effects.close()
-        self._owner.release()
+        """Release everything, so that the directory can be opened again."""
+        try:
+            self._release_interrupted()
+            self.effects.close()
+        finally:
+            self._owner.release()
+
+    def _release_interrupted(self) -> None:
+        """Release the states of an epoch that was interrupted before its own end could."""
+        while self._entered:
+            self._entered[-1].release()
+            self._entered.pop()
 
     def _load(self) -> None:
         record = self.checkpoint.last
@@ -307,6 +318,7 @@ class DurableEpoch:
         tick: the epoch.
         is_timed: per stage, whether its operator waits for times.
         effects: what asks the outside.
+        entered: gets every state that is opened, before it is.
     """
 
     plan: QueryPlan
@@ -316,6 +328,7 @@ class DurableEpoch:
     effects: Effects
     opened: ExitStack
     tick: Tick
+    entered: list[BucketState]
     states: dict[int, BucketState] = field(default_factory=dict)
     logs: dict[int, LogEntry] = field(default_factory=dict)
 
@@ -335,6 +348,7 @@ class DurableEpoch:
             state = BucketState(
                 self.checkpoint.stage(node.name, tick), 0, lambda directory: node.stage.build(self.options, directory)
             )
+            self.entered.append(state)
             self.states[node.number] = self.opened.enter_context(state)
         return operators_of(node, state.operator)[number]
 
@@ -399,7 +413,7 @@ def _claim(location: str) -> tuple[Ownership, str]:
     try:
         folder = checkpoint_folder(location)
         query_id = stored_query_id(location) or claimed_query_id(folder) or str(uuid.uuid4())
-        return Ownership.claim(folder, query_id), query_id
+        return Ownership.claim(folder, query_id, on_trial=True), query_id
     except OSError as error:
         raise OptionError(
             f"the directory {location} cannot be used: {error}. Give one where this process may write.",

@@ -25,9 +25,7 @@ _DURABLE: Mapping[EpochOutcome, str] = {
 
 def closed() -> StateError:
     """Return the error of a pipeline that was closed."""
-    return StateError(
-        "this pipeline was closed. Build it anew, or open it again from its directory.", code="PIPELINE_BROKEN"
-    )
+    return StateError("this pipeline was closed. Build it anew, or open it again from its directory.", code="PIPELINE_BROKEN")
 
 
 def unfinished(epoch: int, outcome: EpochOutcome | None) -> StateError:
