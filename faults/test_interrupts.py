@@ -12,10 +12,11 @@ from faults.profiles import chosen
 from faults.tally import Tally
 from zset_join.checkpoint import local_state
 
-INTERRUPTS_IN_MEMORY = chosen(short=60, long=100_000)
-INTERRUPTS_WITH_A_DIRECTORY = chosen(short=15, long=100_000)
+INTERRUPTS_IN_MEMORY = chosen(short=40, long=100_000)
+INTERRUPTS_WITH_A_DIRECTORY = chosen(short=10, long=100_000)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an exception inside a finalizer is printed
 @pytest.mark.timeout(chosen(short=120, long=0))
 @pytest.mark.parametrize(("lasts", "wanted"), [(False, INTERRUPTS_IN_MEMORY), (True, INTERRUPTS_WITH_A_DIRECTORY)])
 def test_a_step_that_is_interrupted_anywhere_leaves_a_pipeline_that_goes_on_rightly_or_refuses(

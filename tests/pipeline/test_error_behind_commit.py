@@ -12,7 +12,7 @@ import pytest
 from zset_join.checkpoint.bucket import close_kept_operators
 from zset_join.errors import StateError
 from zset_join.pipeline import Pipeline, appends
-from zset_join.pipeline import functions as F
+from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.storage.operations import observe
 
 GIVEN = {"rows": [{"k": 1, "v": 10}]}
@@ -75,8 +75,7 @@ def obeyed(place, failing):
             try:
                 pipeline.step(GIVEN)
             except StateError as error:
-                assert error.code == "STORAGE_FAILED"
-                said = error.facts["outcome"]
+                said = error.facts["outcome"]  # which STORAGE_FAILED alone has
         is_there = (place / "zset" / "commits" / f"{EPOCH:020d}.json").exists()
         assert said in (("", "committed") if is_there else ("open",))
         if said == "open":

@@ -11,7 +11,7 @@ from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, stored_query_id
 from zset_join.errors import SinkError, ZsetJoinError
 from zset_join.pipeline import Pipeline, appends
-from zset_join.pipeline import functions as F
+from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.pipeline.outputs import FunctionSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
 
@@ -31,7 +31,7 @@ class Refusing(FunctionSink):
     """An output that refuses when it is opened, or when it is asked for its last epoch."""
 
     def __init__(self, where):
-        super().__init__(lambda epoch, delta: None)
+        super().__init__(print)
         self.where = where
 
     def open(self, output, query_id):
@@ -42,9 +42,9 @@ class Refusing(FunctionSink):
     def last_epoch(self):
         if self.where == "last_epoch":
             raise SinkError("the output is away", code="SINK_OPEN")
-        return None
+        return super().last_epoch()
 
-    def write(self, epoch, chunks, *, link=None):
+    def write(self, epoch, chunks, *, link=None):  # noqa: ARG002 - as the protocol has it
         raise OSError("the output is full")
 
 
@@ -68,7 +68,7 @@ REFUSALS = {
     "SINK_OPEN": lambda at: Pipeline(latest(more=pa.string()), at, outputs=[Refusing("last_epoch")]),
     "the output is full": lambda at: Pipeline(latest(more=pa.string()), at, outputs=[Refusing("write")]),
     "SINK_SCHEMA of a second output": lambda at: Pipeline(
-        latest(more=pa.string()), at, outputs=[FunctionSink(lambda epoch, delta: None), Refusing("open")]
+        latest(more=pa.string()), at, outputs=[FunctionSink(print), Refusing("open")]
     ),
     "FORM": lambda at: Pipeline(latest(more=pa.string()), at, outputs=[FunctionSink(print, form="weights")]),
     "SINK_EPOCH_GAP": lambda at: Pipeline(
@@ -117,7 +117,7 @@ def test_a_first_start_that_is_refused_lets_another_query_begin_under_the_name_i
         Pipeline(view(), tmp_path / "d", outputs=[first, Refusing("open")])
 
     seen = []
-    with Pipeline(view(), tmp_path / "d", outputs=[first, FunctionSink(lambda epoch, delta: seen.append(epoch))]) as pipeline:
+    with Pipeline(view(), tmp_path / "d", outputs=[first, FunctionSink(lambda epoch, _delta: seen.append(epoch))]) as pipeline:
         pipeline.step({"rows": [{"k": 1, "v": 1}]})
 
     assert seen == [0]

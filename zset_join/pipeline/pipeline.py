@@ -38,6 +38,7 @@ from zset_join.dead_letters import (
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import BadInputError, OptionError, PlanError, StateError
 from zset_join.kernels.machine.first_use import compile_on_first_use
+from zset_join.pipeline.append_only import check_appends
 from zset_join.pipeline.batch_queries import BatchTimes
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import PartlyRead, RejectedRows, Undecodable, dead_letters
@@ -51,7 +52,7 @@ from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.pipeline.progress import epoch_counts
 from zset_join.pipeline.saved import SavedState, load_state, save_state
 from zset_join.pipeline.stage_states import MemoryStates, StageStates
-from zset_join.pipeline.unfinished import closed, unfinished
+from zset_join.pipeline.unfinished import closed, out_of_memory, unfinished
 from zset_join.pipeline.verification import Verification, verify
 from zset_join.pipeline.view import View
 from zset_join.pipeline.watermarks import Watermarks
@@ -192,17 +193,31 @@ class Pipeline:
         Raises:
             PlanError: an unknown source, or columns that do not fit.
             BadInputError: rows that break the contract of their source.
-            StateError: an epoch that is neither the last nor the next one.
+            StateError: an epoch that is neither the last nor the next one; memory that runs out; a directory that cannot be
+                written; or the pipeline was closed or interrupted before, see `zset_join.pipeline.unfinished`.
             Exception: of an output. Where the attribute `epoch` has gone on, the rows were taken, and the next step gives the
                 epoch to the output before it takes any.
         """
+        wanted = self.epoch
+        try:
+            return self._step(rows or {}, processing_time, epoch, positions or {})
+        except MemoryError as error:
+            raise out_of_memory(wanted, error, self._refusal(), is_taken=self.epoch > wanted) from error
+
+    def _step(
+        self,
+        rows: Mapping[str, Any],
+        processing_time: datetime.datetime | int | None,
+        epoch: int | None,
+        positions: Mapping[str, Any],
+    ) -> ZSet:
         self._check_usable()
         self._outputs.settle()
         if epoch is not None and epoch != self.epoch:
             return self._replay(epoch)
-        deltas, unread, far = self._deltas(rows or {})
+        deltas, unread, far = self._deltas(rows)
         time_us = processing_time_us(processing_time, self._processing_time_us)
-        reached = {**self.positions, **(positions or {})}
+        reached = {**self.positions, **positions}
         if self._memory is not None:
             answered = self._answered(self._memory, deltas, far, time_us)
             letters = dead_letters(answered.epoch, answered.rejected, unread)
@@ -536,11 +551,17 @@ class Pipeline:
         return {} if owner is None else owner.effects.counts()
 
     def _check_usable(self) -> None:
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal
+
+    def _refusal(self) -> StateError | None:
+        """Return why the pipeline can no longer be used; None where it can."""
         if self._is_closed:
-            raise closed()
-        if self._unfinished is not None:
-            outcome = None if self._directory is None else self._directory.outcome(self._unfinished)
-            raise unfinished(self._unfinished, outcome)
+            return closed()
+        if self._unfinished is None:
+            return None
+        return unfinished(self._unfinished, None if self._directory is None else self._directory.outcome(self._unfinished))
 
     def _deltas(self, rows: Mapping[str, Any]) -> tuple[dict[str, ZSet], list[Undecodable], list[RejectedRows]]:
         """Return the changes that rows mean, and where bad input is put aside what cannot be read, and times too far ahead."""
@@ -562,7 +583,8 @@ class Pipeline:
             else:
                 delta, bad = reading.taken(given)
                 unread += [] if bad is None else [bad]
-            self._check_appends(name, delta)
+            if is_strict:
+                check_appends(name, self._relations[name], delta, epoch=self.epoch)
             if delta.schema != self._relations[name].schema:
                 delta = ZSet(conform(delta.rows, self._relations[name]), delta.weights)
             deltas[name], refused = self._far_times.part(name, delta, self._watermarks.known)
@@ -570,16 +592,3 @@ class Pipeline:
                 self._far_times.refuse(refused, self.epoch)
             far += [] if refused is None else [refused]
         return deltas, unread, far
-
-    def _check_appends(self, name: str, delta: ZSet) -> None:
-        """Refuse retractions from a source whose rows are only added, also where it goes through no stage."""
-        if self._relations[name].mode != "append" or self._options.on_bad_input != "error" or not (delta.weights < 0).any():
-            return
-        row = int(np.flatnonzero(delta.weights < 0)[0])
-        raise BadInputError(
-            f'source "{name}", epoch {self.epoch}: row {row} retracts, and rows of an append-only source are only added; '
-            "nothing of the epoch was applied. Describe the source with changes(...).",
-            code="RETRACTION_IN_APPEND",
-            relation=name,
-            epoch=self.epoch,
-        )

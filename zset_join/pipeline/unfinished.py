@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from zset_join.errors import StateError
 from zset_join.storage.full_disk import EpochOutcome
 
-__all__ = ["closed", "unfinished"]
+__all__ = ["closed", "out_of_memory", "unfinished"]
 
 _DURABLE: Mapping[EpochOutcome, str] = {
     "open": "failed or was interrupted while it was committed, and does not count: open the pipeline again from its directory, "
     "and give it the rows of this epoch once more",
     "committed": "was committed, and what came behind failed or was interrupted: do not send its rows again. Open the pipeline "
     "again from its directory; it goes on behind this epoch, and its outputs get what they do not have",
-    "unknown": "failed or was interrupted while it was committed, and whether it counts cannot be seen: open the pipeline again "
-    "from its directory, and compare its attribute epoch",
+    "unknown": "failed or was interrupted while it was committed, and whether it counts cannot be seen: open the pipeline "
+    "again from its directory, and compare its attribute epoch",
 }
 
 
@@ -40,3 +40,25 @@ def unfinished(epoch: int, outcome: EpochOutcome | None) -> StateError:
     else:
         what = _DURABLE[outcome]
     return StateError(f"epoch {epoch} {what}.", code="PIPELINE_BROKEN", epoch=epoch)
+
+
+def out_of_memory(epoch: int, failure: MemoryError, refusal: StateError | None, *, is_taken: bool) -> StateError:
+    """Return the error of an epoch that needs more memory than there is.
+
+    Args:
+        epoch: its number.
+        failure: what was raised.
+        refusal: what the pipeline raises from now on; None where it goes on.
+        is_taken: the epoch counts.
+    """
+    if refusal is not None:
+        what = f"Besides, {refusal.message}"
+    elif is_taken:
+        what = "The epoch was taken, and the next step gives it to the outputs: do not send its rows again."
+    else:
+        what = "Nothing of it was taken: give its rows in several steps, or set a memory budget."
+    return StateError(
+        f"epoch {epoch} needs more memory than this process gets ({failure or 'no reason given'}). {what}",
+        code="OUT_OF_MEMORY",
+        epoch=epoch,
+    )

@@ -21,7 +21,7 @@ _TOLD_BY_WORKERS = re.compile(rf"\[Errno \d+\] (?:{'|'.join(map(re.escape, DISK_
 
 _CURES: Mapping[EpochOutcome, str] = {
     "open": "start the query again: it goes on with this epoch",
-    "committed": "start the query again: the output gets this epoch if it does not have it, and the query goes on with the next",
+    "committed": "start the query again: the output gets this epoch where it is missing, and the query goes on with the next",
     "unknown": "start the query again: it goes on where its checkpoint ends",
 }
 
