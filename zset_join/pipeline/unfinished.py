@@ -57,8 +57,9 @@ def out_of_memory(epoch: int, failure: MemoryError, refusal: StateError | None, 
         what = "The epoch was taken, and the next step gives it to the outputs: do not send its rows again."
     else:
         what = "Nothing of it was taken: give its rows in several steps, or set a memory budget."
+    reason = str(failure) or "no reason given"
     return StateError(
-        f"epoch {epoch} needs more memory than this process gets ({failure or 'no reason given'}). {what}",
+        f"epoch {epoch} needs more memory than this process gets ({reason}). {what}",
         code="OUT_OF_MEMORY",
         epoch=epoch,
     )
