@@ -146,7 +146,7 @@ class BucketState:
             self._fold()
             self._maintain()
         except BaseException:
-            self._release()
+            self.release()
             raise
         self.seconds = {"open": opened - started, "fold": time.perf_counter() - opened}
         return self
@@ -157,7 +157,7 @@ class BucketState:
         if error is None and not self._opened().is_private:
             _kept_open.keep(self._opened().directory, self.context.opened_at_ns, KeptOperator(self.operator, self._logged))
             self._operator = None
-        self._release()
+        self.release()
         if error is None and self.context.local_state_retention_seconds is not None and _cleaning_is_due():
             remove_unused(self._base, self.context.local_state_retention_seconds)
 
@@ -297,11 +297,12 @@ class BucketState:
     def _not_open(self) -> StateError:
         return StateError(f"bucket {self._folder} is not open; enter it with `with`.", code="BUCKET_CLOSED")
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Close the operator and release the lock; done already is no error."""
         try:
-            if self._operator is not None:
-                self._operator.close()
-                self._operator = None
+            operator, self._operator = self._operator, None
+            if operator is not None:
+                operator.close()
         finally:
             if self._local is not None:
                 self._local.close()

@@ -154,6 +154,17 @@ class PipelineOutputs:
                 rejected.append(_put_aside(sink, delta, unfit))
         return rejected
 
+    def add(self, epoch: int, delta: ZSet, link: ChainLink | None = None) -> None:
+        """Take an epoch that counts; `settle` writes it.
+
+        Args:
+            epoch: the epoch.
+            delta: its answer.
+            link: its place in the chain of epochs; None in memory.
+        """
+        if self._opened:
+            self._pending.append((epoch, delta, link))
+
     def write(self, epoch: int, delta: ZSet, link: ChainLink | None = None) -> None:
         """Give an epoch to every sink that does not have it, after those that a sink failed at before.
 
@@ -165,9 +176,7 @@ class PipelineOutputs:
         Raises:
             SinkError: a sink holds epochs of another chain.
         """
-        if not self._opened:
-            return
-        self._pending.append((epoch, delta, link))
+        self.add(epoch, delta, link)
         self.settle()
 
     def settle(self) -> None:

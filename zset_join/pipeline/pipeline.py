@@ -6,7 +6,8 @@
     pipeline.step({"orders": [{"id": 1, "customer": "Ada", "total": 30}]})
 
 The law: after every epoch the sum of the deltas equals the batch query over the sum of the inputs. A step that raises has
-changed nothing: correct the input and take the step again.
+changed nothing where the attribute `epoch` is as before: correct the input and take the step again. An interrupt while an
+epoch is folded in or committed, such as Ctrl-C, leaves a pipeline that refuses every further step.
 
 With a directory the pipeline lasts: it goes on where it was, whenever it is opened again, see `zset_join.pipeline.durable`.
 
@@ -18,7 +19,6 @@ Known limits: one thread; a pipeline is not to be used by two threads at a time.
 from __future__ import annotations
 
 import datetime
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from zset_join.dead_letters import (
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import BadInputError, OptionError, PlanError, StateError
 from zset_join.kernels.machine.first_use import compile_on_first_use
+from zset_join.pipeline.append_only import check_appends
 from zset_join.pipeline.batch_queries import BatchTimes
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import PartlyRead, RejectedRows, Undecodable, dead_letters
@@ -47,9 +48,11 @@ from zset_join.pipeline.explaining import explain_row
 from zset_join.pipeline.far_times import FarTimes
 from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.outputs import PipelineOutputs
+from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.pipeline.progress import epoch_counts
 from zset_join.pipeline.saved import SavedState, load_state, save_state
 from zset_join.pipeline.stage_states import MemoryStates, StageStates
+from zset_join.pipeline.unfinished import closed, out_of_memory, unfinished
 from zset_join.pipeline.verification import Verification, verify
 from zset_join.pipeline.view import View
 from zset_join.pipeline.watermarks import Watermarks
@@ -133,7 +136,7 @@ class Pipeline:
         self._history = InputHistory() if keep_inputs else None
         self._processing_time_us: int | None = None
         self._last: ZSet | None = None
-        self._is_broken = False
+        self._unfinished: int | None = None
         self._is_closed = False
         self._memory: MemoryStates | None = None
         self._directory: PipelineDirectory | None = None
@@ -191,29 +194,45 @@ class Pipeline:
             PlanError: an unknown source, or columns that do not fit.
             BadInputError: rows that break the contract of their source.
             SinkError: `SINK_VALUE`: an output can never hold a row of the answer; nothing is applied.
-            StateError: an epoch that is neither the last nor the next one.
+            StateError: an epoch that is neither the last nor the next one; memory that runs out; a directory that cannot be
+                written; or the pipeline was closed or interrupted before, see `zset_join.pipeline.unfinished`.
             Exception: of an output. Where the attribute `epoch` has gone on, the rows were taken, and the next step gives the
                 epoch to the output before it takes any.
         """
+        wanted = self.epoch
+        try:
+            return self._step(rows or {}, processing_time, epoch, positions or {})
+        except MemoryError as error:
+            raise out_of_memory(wanted, error, self._refusal(), is_taken=self.epoch > wanted) from error
+
+    def _step(
+        self,
+        rows: Mapping[str, Any],
+        processing_time: datetime.datetime | int | None,
+        epoch: int | None,
+        positions: Mapping[str, Any],
+    ) -> ZSet:
         self._check_usable()
         self._outputs.settle()
         if epoch is not None and epoch != self.epoch:
             return self._replay(epoch)
-        deltas, unread, far = self._deltas(rows or {})
-        time_us = self._time(processing_time)
-        reached = {**self.positions, **(positions or {})}
+        deltas, unread, far = self._deltas(rows)
+        time_us = processing_time_us(processing_time, self._processing_time_us)
+        reached = {**self.positions, **positions}
         if self._memory is not None:
             answered = self._answered(self._memory, deltas, far, time_us)
-            self._is_broken = True
+            letters = dead_letters(answered.epoch, answered.rejected, unread)
+            counts = epoch_counts(deltas, answered, unread, self._lookups())
+            self._unfinished = self.epoch  # until all of the epoch is taken
             self._memory.absorb(answered.asked)
-            self._is_broken = False
-            self.dead_letters = dead_letters(answered.epoch, answered.rejected, unread)
-            self.progress = epoch_counts(deltas, answered, unread, self._lookups())
+            self.dead_letters, self.progress = letters, counts
         else:
             answered = self._durable_epoch(deltas, unread, far, time_us, reached)
         self.positions = reached
         self._take(answered, deltas)
-        self._outputs.write(answered.epoch, answered.delta, self._link())
+        self._outputs.add(answered.epoch, answered.delta, self._link())
+        self._unfinished = None
+        self._outputs.settle()
         return answered.delta
 
     def view(self) -> pa.Table:
@@ -419,7 +438,6 @@ class Pipeline:
         if self._is_closed:
             return
         self._is_closed = True
-        self._is_broken = True
         try:
             self._outputs.close()
         finally:
@@ -438,15 +456,17 @@ class Pipeline:
         """Take up where the directory ends, and give the outputs what they may have missed."""
         directory = self._directory
         self._outputs.open(self.plan.output, None if directory is None else directory.query_id)
-        record = None if directory is None else directory.last
-        if directory is None or record is None:
+        if directory is None:
             return
-        self.epoch = record.epoch + 1
-        self.progress = record.progress
-        self.positions = record.positions
-        self._processing_time_us = record.processing_time_us
-        self._last = directory.answer(record)
-        self._outputs.write(record.epoch, self._last, record.link)
+        record = directory.last
+        if record is not None:
+            self.epoch = record.epoch + 1
+            self.progress = record.progress
+            self.positions = record.positions
+            self._processing_time_us = record.processing_time_us
+            self._last = directory.answer(record)
+            self._outputs.write(record.epoch, self._last, record.link)
+        directory.begin()
 
     def _link(self) -> ChainLink | None:
         """Return the place of the last epoch in the chain of epochs; None in memory."""
@@ -478,8 +498,13 @@ class Pipeline:
             letters = dead_letters(answered.epoch, answered.rejected, unread)
             directory.put_aside(answered.epoch, letters)
             counts = epoch_counts(deltas, answered, unread, self._lookups())
-            self.progress = directory.commit(opened, answered, deltas, counts, reached).progress
-            self.dead_letters = letters
+            self._unfinished = self.epoch  # until all of the epoch is taken, or it is seen that it does not count
+            try:
+                record = directory.commit(opened, answered, deltas, counts, reached)
+            except BaseException:
+                self._unfinished = None if directory.outcome(answered.epoch) == "open" else answered.epoch
+                raise
+            self.progress, self.dead_letters = record.progress, letters
         return answered
 
     def _take(self, answered: AnsweredEpoch, deltas: Mapping[str, ZSet]) -> None:
@@ -528,12 +553,17 @@ class Pipeline:
         return {} if owner is None else owner.effects.counts()
 
     def _check_usable(self) -> None:
-        if self._is_broken:
-            raise StateError(
-                "this pipeline was closed, or an epoch failed while it was folded in. Build it anew, or reopen it from its "
-                "directory.",
-                code="PIPELINE_BROKEN",
-            )
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal
+
+    def _refusal(self) -> StateError | None:
+        """Return why the pipeline can no longer be used; None where it can."""
+        if self._is_closed:
+            return closed()
+        if self._unfinished is None:
+            return None
+        return unfinished(self._unfinished, None if self._directory is None else self._directory.outcome(self._unfinished))
 
     def _deltas(self, rows: Mapping[str, Any]) -> tuple[dict[str, ZSet], list[Undecodable], list[RejectedRows]]:
         """Return the changes that rows mean, and where bad input is put aside what cannot be read, and times too far ahead."""
@@ -555,7 +585,8 @@ class Pipeline:
             else:
                 delta, bad = reading.taken(given)
                 unread += [] if bad is None else [bad]
-            self._check_appends(name, delta)
+            if is_strict:
+                check_appends(name, self._relations[name], delta, epoch=self.epoch)
             if delta.schema != self._relations[name].schema:
                 delta = ZSet(conform(delta.rows, self._relations[name]), delta.weights)
             deltas[name], refused = self._far_times.part(name, delta, self._watermarks.known)
@@ -563,27 +594,3 @@ class Pipeline:
                 self._far_times.refuse(refused, self.epoch)
             far += [] if refused is None else [refused]
         return deltas, unread, far
-
-    def _check_appends(self, name: str, delta: ZSet) -> None:
-        """Refuse retractions from a source whose rows are only added, also where it goes through no stage."""
-        if self._relations[name].mode != "append" or self._options.on_bad_input != "error" or not (delta.weights < 0).any():
-            return
-        row = int(np.flatnonzero(delta.weights < 0)[0])
-        raise BadInputError(
-            f'source "{name}", epoch {self.epoch}: row {row} retracts, and rows of an append-only source are only added; '
-            "nothing of the epoch was applied. Describe the source with changes(...).",
-            code="RETRACTION_IN_APPEND",
-            relation=name,
-            epoch=self.epoch,
-        )
-
-    def _time(self, given: datetime.datetime | int | None) -> int:
-        if isinstance(given, datetime.datetime):
-            if given.tzinfo is None:
-                raise OptionError(
-                    f"processing_time={given!r} has no time zone; give one, such as datetime.UTC.", code="PROCESSING_TIME"
-                )
-            wanted = int(given.timestamp() * 1_000_000)
-        else:
-            wanted = time.time_ns() // 1000 if given is None else given
-        return wanted if self._processing_time_us is None else max(wanted, self._processing_time_us)

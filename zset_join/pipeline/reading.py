@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,10 +97,9 @@ class Reading:
         return delta
 
     def _batch(self, rows: Any) -> pa.RecordBatch:
-        if isinstance(rows, pa.RecordBatch):
-            return rows
-        if isinstance(rows, pa.Table):
-            return single_batch(rows)
+        if isinstance(rows, pa.RecordBatch | pa.Table):
+            self._check_names(rows.schema.names)
+            return rows if isinstance(rows, pa.RecordBatch) else single_batch(rows)
         try:
             if isinstance(rows, Mapping):
                 return single_batch(pa.table(dict(rows), schema=self.given))
@@ -122,6 +121,18 @@ class Reading:
                 code="DELTA_TYPES",
                 relation=self.source.name,
             ) from error
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        """Refuse a table with two columns of one name."""
+        if len(set(names)) == len(names):
+            return
+        doubled = sorted({name for name in names if names.count(name) > 1})
+        raise PlanError(
+            f'source "{self.source.name}" is fed a table with more than one column named {doubled}; rename or drop one.',
+            code="DUPLICATE_COLUMN",
+            relation=self.source.name,
+            names=doubled,
+        )
 
 
 def _described(schema: pa.Schema) -> list[str]:

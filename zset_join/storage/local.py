@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import stat
 import uuid
@@ -45,6 +46,8 @@ __all__ = [
     "write_atomic",
     "write_new",
 ]
+
+_log = logging.getLogger("zset_join.storage")
 
 _BUFFER_BYTES = 1 << 20
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
@@ -151,7 +154,7 @@ def write_atomic(path: str | Path, data: bytes, *, durable: bool = True) -> None
     try:
         replace(beside, path)
     except BaseException:
-        remove_file(beside)
+        _remove_leftover(beside)
         raise
     if durable:
         sync_directory(Path(path).parent)
@@ -159,6 +162,8 @@ def write_atomic(path: str | Path, data: bytes, *, durable: bool = True) -> None
 
 def write_new(path: str | Path, data: bytes) -> None:
     """Make a file in one step, on the disk when this returns.
+
+    An error of the last step, the sync of the directory, leaves the file there; whether it survives a power cut is open then.
 
     Args:
         path: the file; its directory is there.
@@ -176,7 +181,7 @@ def write_new(path: str | Path, data: bytes) -> None:
                 raise
             _move_if_free(beside, path)
     finally:
-        remove_file(beside)
+        _remove_leftover(beside)
     sync_directory(Path(path).parent)
 
 
@@ -190,10 +195,20 @@ def _written_beside(path: str | Path, data: bytes, *, durable: bool) -> str:
             file.sync()
         file.close()
     except BaseException:
-        file.close(discard=True)
-        remove_file(beside)
+        try:
+            file.close(discard=True)
+        finally:
+            _remove_leftover(beside)
         raise
     return beside
+
+
+def _remove_leftover(beside: str) -> None:
+    """Remove the hidden name a file was written under; one that stays is removed at the next start."""
+    try:
+        remove_file(beside)
+    except OSError as error:
+        _log.warning("%s could not be removed and is left behind until the next start: %s", beside, error)
 
 
 def _move_if_free(beside: str, path: str | Path) -> None:
@@ -333,7 +348,7 @@ def sync_directory(directory: str | Path) -> None:
 
 
 class FileLock:
-    """Hold the lock of a file; `release`, or the end of the process however it ends, gives it back.
+    """Hold the lock of a file; `release`, or the end of the object or of the process however it ends, gives it back.
 
     Args:
         path: the file.
@@ -349,6 +364,13 @@ class FileLock:
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             _close(self.path, descriptor)
+
+    def __del__(self) -> None:
+        """Release a lock that an interrupt left without an owner; a descriptor that is closed already stays so."""
+        descriptor = getattr(self, "_descriptor", None)
+        if descriptor is not None:
+            self._descriptor = None
+            os.close(descriptor)
 
 
 def lock_file(path: str | Path) -> FileLock | None:

@@ -338,6 +338,11 @@ class JoinStreamWriter:
         if query_id is None:
             raise no_checkpoint(location)
         runner.attach(query_id)
+        try:
+            runner.begin()
+        except BaseException:
+            runner.close()
+            raise
         return StoredQuery(runner.query, runner)
 
     def _prepared(self, *, makes_place: bool = False) -> tuple[EpochRunner, TaggedStreams, str]:

@@ -60,6 +60,7 @@ from zset_join.spark.worker.receipts import TaskReceipt, error_of_receipt
 from zset_join.stages import StageOptions
 from zset_join.stages.lookup_join import explained_for
 from zset_join.state.rows.hash_seed import seed_of_query
+from zset_join.storage.full_disk import EpochOutcome, nothing_committed
 from zset_join.tick import Tick
 
 __all__ = ["EpochRunner"]
@@ -107,6 +108,7 @@ class EpochRunner:
         self.lock = threading.Lock()
         self.is_open = False
         self._owner: Ownership | None = None
+        self._epoch: int | None = None
         self.query = query
         self._tagged = tagged
         self._options = options
@@ -141,14 +143,14 @@ class EpochRunner:
         self._topic_ids: TopicIds = {}
 
     def attach(self, query_id: str) -> None:
-        """Open checkpoint and output for a query.
+        """Open checkpoint and output for a query; the checkpoint stays as it was until `begin`.
 
         Raises:
             StateError: the checkpoint does not fit.
             SinkError: the output does not fit.
         """
         # Claimed first: nothing is opened that another driver may be using.
-        self._owner = Ownership.claim(checkpoint_folder(self._options.checkpoint_location), query_id)
+        self._owner = Ownership.claim(checkpoint_folder(self._options.checkpoint_location), query_id, on_trial=True)
         try:
             with self._owner.reporting_lost_ownership():
                 self._open(query_id)
@@ -156,16 +158,20 @@ class EpochRunner:
             self.close()
             raise
 
+    def begin(self) -> None:
+        """Write down what the checkpoint is for: the end of a start that nothing has refused."""
+        checkpoint = self._opened()
+        with self._owned().reporting_lost_ownership():
+            checkpoint.begin()
+        self.progress.publish(checkpoint.query_id)
+
     def _open(self, query_id: str) -> None:
         given = {**self.query.description(), **self.buffer.description()}
         location = self._options.checkpoint_location
         stored = stored_description(location)
         description = resolve_baselines(given, stored, is_loaded=has_commits(location))
         description = with_functions(description, stored, self.query.functions, self._options.udf_version)
-        self._output.open(self.relation, query_id)
-        self.is_open = True
-        self.progress.publish(query_id)
-        self.checkpoint = Checkpoint(
+        checkpoint = Checkpoint(
             self._options.checkpoint_location,
             query_id=query_id,
             buckets=self._buckets,
@@ -176,11 +182,15 @@ class EpochRunner:
             retain_input_log=self._options.retain_input_log,
             local_state_retention_seconds=self._options.local_state_retention_seconds,
             owner=self._owner,
+            begins=False,
         )
+        self._output.open(self.relation, query_id)
+        self.is_open = True
         self.operator_options = replace(self.operator_options, hash_seed=seed_of_query(query_id))
-        if self.checkpoint.last is not None:
-            self._output.has(self.checkpoint.last)  # an output of another time is told now, not when the next epoch comes
-        self._topic_ids = self._topics.start({} if self.checkpoint.last is None else self.checkpoint.last.positions)
+        if checkpoint.last is not None:
+            self._output.has(checkpoint.last)  # an output of another time is refused now, not when the next epoch comes
+        self._topic_ids = self._topics.start({} if checkpoint.last is None else checkpoint.last.positions)
+        self.checkpoint = checkpoint
 
     def explanation(self) -> str:
         """Return what `explain` prints."""
@@ -211,7 +221,7 @@ class EpochRunner:
     def failure_of(self, error: BaseException) -> StateError | None:
         """Return what Spark, or Python, reports in its own words in ours; None where we have none for it."""
         location = self._options.checkpoint_location
-        return disk_failure(error, location) or lost_records(error, location)
+        return disk_failure(error, location, self._outcome) or lost_records(error, location)
 
     def close(self) -> None:
         """Close the output and let go of the checkpoint, once no epoch runs."""
@@ -251,7 +261,13 @@ class EpochRunner:
         rows = self._output.contents(session)
         return {} if rows is None else {self._output.describe(): rows}
 
+    def _outcome(self) -> EpochOutcome:
+        """Return whether the epoch that ran last is committed."""
+        is_known = self.checkpoint is not None and self._epoch is not None
+        return self._opened().outcome(self._epoch or 0) if is_known else nothing_committed()
+
     def _run(self, batch: DataFrame, epoch: int) -> None:
+        self._epoch = epoch
         started = time.perf_counter()
         checkpoint = self._opened()
         offsets = offsets_digest(self._options.checkpoint_location, epoch)
