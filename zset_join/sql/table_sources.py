@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zset_join.changelog.formats import METADATA
-from zset_join.errors import PlanError, SqlError
+from zset_join.errors import PlanError, SqlError, StateError
 from zset_join.expressions import Cast, Literal
 from zset_join.expressions.rows import named
 from zset_join.pipeline import View, changes
@@ -171,7 +171,7 @@ class TableSource(Protocol):
 
 
 class _Stored:
-    """The files of a table of the session, a file a poll."""
+    """The files of a table of the session, a file a poll; a poll costs nothing where no file was added."""
 
     def __init__(self, table: Table, stored: StoredTables) -> None:
         self._table = table
@@ -179,14 +179,29 @@ class _Stored:
         self._done = 0
 
     def open(self, position: Any) -> None:
-        """Go behind so many files."""
-        self._done = 0 if position is None else int(position["files"])
+        """Go behind so many files.
+
+        Raises:
+            StateError: the table has fewer files than were read.
+        """
+        done = 0 if position is None else int(position["files"])
+        count = self._stored.count(self._table.name)
+        if done > count:
+            raise StateError(
+                f'table "{self._table.name}" has {count} files in {self._stored.directory_of(self._table.name)}, and a query '
+                f"has read {done} of it: the rows of the table are older than the query. Bring the directory of the session "
+                "back as a whole, or begin with a new one.",
+                code="DAMAGED_FILE",
+                table=self._table.name,
+                files=count,
+                position=done,
+            )
+        self._done = done
 
     def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:  # noqa: ARG002 - as the protocol has it
         """Return the rows of the next file that has some."""
-        files = self._stored.files(self._table)
-        while self._done < len(files):
-            rows = pq.read_table(files[self._done])
+        while self._done < self._stored.count(self._table.name):
+            rows = pq.read_table(self._stored.file(self._table.name, self._done))
             self._done += 1
             if rows.num_rows:
                 weights = rows.column(STORED_WEIGHT).to_numpy()

@@ -254,9 +254,14 @@ def link(path: str | Path, target: str | Path) -> None:
     perform("link", _absolute(path), lambda: os.link(path, target), target=_absolute(target))
 
 
-def touch(path: str | Path) -> None:
-    """Set the time a file was written last to now."""
-    perform("touch", _absolute(path), lambda: os.utime(path))
+def touch(path: str | Path, *, at_seconds: int | None = None) -> None:
+    """Set the time a file was written last.
+
+    Args:
+        path: the file.
+        at_seconds: since 1970; None for now.
+    """
+    perform("touch", _absolute(path), lambda: os.utime(path, None if at_seconds is None else (at_seconds, at_seconds)))
 
 
 def remove_file(path: str | Path) -> None:
