@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -156,20 +157,26 @@ def _exchanged(file: Path, decoy: Path) -> None:
     decoy.write_bytes(file.read_bytes())
 
 
-LOCAL_DAMAGES = {
-    "missing": lambda file, decoy: file.unlink(),
-    "empty": lambda file, decoy: file.write_bytes(b""),
-    "cut": lambda file, decoy: os.truncate(file, file.stat().st_size // 2),
-    "longer": lambda file, decoy: file.write_bytes(file.read_bytes() + bytes(4096)),
-    "zeroed": lambda file, decoy: file.write_bytes(bytes(file.stat().st_size)),
-    "flipped": lambda file, decoy: file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes())),
+def _written(content: Callable[[bytes], bytes]) -> Callable[[Path, Path], object]:
+    return lambda file, _: file.write_bytes(content(file.read_bytes()))
+
+
+LOCAL_DAMAGES: dict[str, Callable[[Path, Path], object]] = {
+    "missing": lambda file, _: file.unlink(),
+    "empty": _written(lambda _: b""),
+    "cut": _written(lambda data: data[: len(data) // 2]),
+    "longer": _written(lambda data: data + bytes(4096)),
+    "zeroed": _written(lambda data: bytes(len(data))),
+    "flipped": _written(lambda data: bytes(byte ^ 1 for byte in data)),
     "replaced by a copy": _exchanged,
     "a link": _linked,
 }
 
 
 @pytest.mark.parametrize("damage", LOCAL_DAMAGES)
-def test_each_local_file_that_was_touched_is_rebuilt_and_nothing_outside_is_written(query: Query, tmp_path: Path, damage: str) -> None:
+def test_each_local_file_that_was_touched_is_rebuilt_and_nothing_outside_is_written(
+    query: Query, tmp_path: Path, damage: str
+) -> None:
     assert matches(query) == EXPECTED
     for name in sorted(str(one.relative_to(query.home)) for one in (query.home / "state").rglob("*") if one.is_file()):
         close_kept_operators()

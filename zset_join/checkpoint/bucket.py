@@ -5,8 +5,8 @@ whichever worker opened it last and whatever happened to it. Nothing of the curr
 the next one. So a retry, a twin attempt and a replay all ask the same state.
 
 The operator lives in mapped files on the host (`local_state`), a cache: if anything does not fit, or a file was touched by
-another program, it is wiped and rebuilt from the snapshot and the log. An attempt that was overtaken finds files that are ahead of its epoch, or that belong to a later
-driver: it is refused, and leaves them alone.
+another program, it is wiped and rebuilt from the snapshot and the log. An attempt that was overtaken finds files that are ahead
+of its epoch, or that belong to a later driver: it is refused, and leaves them alone.
 
 Cost: opening warm files maps them, in time that does not depend on their size; folding costs the rows of the epochs missing.
 """

@@ -25,7 +25,15 @@ from typing import Any
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
 from zset_join.sinks.sink import DIGESTS_KEPT, is_same_epoch
-from zset_join.storage.local import list_directory, make_directories, modified_at, read_bytes, remove_file, write_atomic
+from zset_join.storage.local import (
+    file_size,
+    list_directory,
+    make_directories,
+    modified_at,
+    read_bytes,
+    remove_file,
+    write_atomic,
+)
 
 __all__ = ["EpochFiles"]
 
@@ -119,6 +127,9 @@ class EpochFiles:
         name = self._name.format(epoch=epoch, digest="" if link is None else f"-{link.digest}")
         path = self.directory / (name if data is not None else f"_{name}")
         try:
+            if file_size(path) is not None:
+                self._listed_at = None  # by another driver, so shortly ago that the time of the directory is the same
+                return False
             write_atomic(path, data or b"")
             self._known[epoch] = None if link is None else link.digest
             if data is None:

@@ -105,7 +105,7 @@ class LastingSession(InDirectory, Session):
         running = _LastingRunning(name, query, pipeline, None if sink is not None else output, table_written(output))
         try:
             for table in self._read_by(query):
-                source = source_of(table, self._tables, self._all_columns, query.settings)
+                source = source_of(table, self._tables, self._all_columns, query.settings, self._place(name) / "read")
                 source.open(pipeline.positions.get(table.name))
                 running.sources[table.name] = source
         except BaseException:

@@ -29,6 +29,7 @@ __all__ = [
     "FileLock",
     "LinkError",
     "LocalFile",
+    "append",
     "file_marks",
     "file_size",
     "link",
@@ -238,6 +239,20 @@ def list_directory(directory: str | Path) -> list[str]:
         return []
 
 
+def append(path: str | Path, data: bytes) -> None:
+    """Append to a file that is there; the bytes are on the disk when this returns."""
+    absolute = _absolute(path)
+    descriptor = perform("open", absolute, lambda: os.open(absolute, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW))
+    try:
+        view = memoryview(data)
+        while len(view):
+            rest = view
+            view = rest[perform("write", absolute, lambda rest=rest: os.write(descriptor, rest), data=rest) :]  # type: ignore[misc]
+        perform("sync", absolute, lambda: os.fsync(descriptor))
+    finally:
+        _close(absolute, descriptor)
+
+
 class LinkError(OSError):
     """A name that is to be a file or directory of ours is a link, a device, or that of another user."""
 
@@ -405,8 +420,8 @@ class FileLock:
 def lock_file(path: str | Path) -> FileLock | None:
     """Take the lock of a file without waiting.
 
-    The file is made when it is not there; a link is not followed. A lock on a file that was removed meanwhile is worth nothing, so the name is looked
-    at again after the lock was taken.
+    The file is made when it is not there; a link is not followed. A lock on a file that was removed meanwhile is worth nothing,
+    so the name is looked at again after the lock was taken.
 
     Returns:
         The lock, or None when another one holds it, in this process or in another.

@@ -48,6 +48,8 @@ def test_a_module_that_a_checkpoint_names_is_not_imported(tmp_path: Path, monkey
 
 def test_a_function_of_a_module_that_the_program_has_imported_is_called() -> None:
     rows = pa.table({"id": pa.array([1], pa.int64())})
-    client = read_source(FunctionSource(name="f", schema=SCHEMA, function=found).to_json()).open(Opening(key=("id",), columns=("id",)))
+    client = read_source(FunctionSource(name="f", schema=SCHEMA, function=found).to_json()).open(
+        Opening(key=("id",), columns=("id",))
+    )
 
     assert client.lookup(rows) is rows
