@@ -50,6 +50,7 @@ Situation = Literal["cold", "warm", "replay"]
 SITUATIONS: tuple[Situation, ...] = ("cold", "warm", "replay")
 _READING = frozenset({"map", "open", "read"})
 _LOCKS = frozenset({"lock"})
+_LOCAL_WAYS = ("missing", "cut", "zeroed", "swapped", "linked")
 _LAST = 5
 _CHANGES = 3
 _OTHER_QUERY = "5f0c7a52-0000-4000-8000-000000000002"
@@ -223,18 +224,20 @@ def seal_copies(hosts: Path) -> None:
         stamp.write_bytes(seal({**body, "files": marks}, version=2, name=stamp.name))
 
 
-def search_local(directory: Path, tally: Tally) -> None:
+def search_local(directory: Path, tally: Tally, *, ways: int) -> None:
     """Lose, cut, zero and swap the mapped files of a host: all answers are right, and no file that a link leads to is written.
 
     Args:
         directory: scratch space.
         tally: where to count.
+        ways: in how many of the ways each file is damaged.
     """
     patient, decoy = _patient(directory, 0), directory / "decoy"
     hosts = patient.after / "hosts"
     files = sorted(path.relative_to(patient.after) for path in hosts.rglob("*") if path.is_file() and path.name not in _LOCKS)
     for number, name in enumerate(files):
-        for how in ("missing", "cut", "zeroed", "swapped", "linked"):
+        for way in range(number, number + ways):
+            how = _LOCAL_WAYS[way % len(_LOCAL_WAYS)]
             place = _injured(patient, Injury(how, {}), "warm", directory / "copy")
             file, other = place.root / name, place.root / files[number - 1]
             data = file.read_bytes()

@@ -49,9 +49,9 @@ def test_every_missing_empty_longer_or_swapped_file_is_detected(scratch: Path, t
     assert tally.of("damages detected") >= FILES // 3
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(chosen(short=300, long=0))
 def test_damaged_local_state_is_rebuilt(scratch: Path, tally: Tally) -> None:
-    search_local(scratch, tally)
+    search_local(scratch, tally, ways=chosen(short=1, long=5))
 
     assert tally.problems == []
-    assert tally.of("local damages injected") >= 50
+    assert tally.of("local damages injected") >= 30

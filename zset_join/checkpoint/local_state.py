@@ -10,8 +10,8 @@ All of it is a cache: removing or changing any of it costs time, never an answer
 
 The seal lists every mapped file with device, inode, size and time of change, as the kernel counts them. A file that was
 removed, cut, written, replaced or copied since then, or that is a link, breaks it, and the state is rebuilt from the
-checkpoint. It is compared when the files are mapped, not per epoch. Files of cold rows carry checksums of their own and are only looked at
-for links. A link is removed, never followed: nothing outside the directory is read or written.
+checkpoint. It is compared when the files are mapped, not per epoch. Files of cold rows carry checksums of their own and are
+only looked at for links. A link is removed, never followed: nothing outside the directory is read or written.
 
 The files are not synced, so a stamp of an earlier boot does not fit. A task that cannot get the lock in time (another attempt
 hangs) works in a private directory beside it, which is removed afterwards.
