@@ -32,7 +32,7 @@ import pyarrow as pa
 from zset_join.errors import SqlError
 from zset_join.pipeline import Pipeline
 from zset_join.sql.catalog import Table
-from zset_join.sql.in_directory import InDirectory
+from zset_join.sql.in_directory import InDirectory, claim_directory
 from zset_join.sql.results import Query, Running, sorted_rows
 from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
@@ -52,8 +52,11 @@ class LastingSession(InDirectory, Session):
     Args:
         dialect: whose SQL statements are written in.
         clock: returns the processing time in microseconds since 1970.
-        directory: where rows that are inserted, state and positions are kept; of one process at a time.
+        directory: where rows that are inserted, state and positions are kept; of one session at a time.
         keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
+
+    Raises:
+        StateError: another session has the directory, or it is laid out otherwise.
     """
 
     def __init__(
@@ -62,8 +65,15 @@ class LastingSession(InDirectory, Session):
         super().__init__(dialect=dialect, keep_tables=False, clock=clock, keep_inputs=keep_inputs)
         self.catalog = DecodingCatalog(dialect, decoded_rows)
         self._directory = Path(directory).absolute()
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._claim = claim_directory(self._directory)
         self._tables = StoredTables(self._directory / "tables")
+
+    def close(self) -> None:
+        """End all queries; another session may take the directory."""
+        try:
+            super().close()
+        finally:
+            self._claim.release()
 
     def insert(self, name: str, rows: Any) -> int:
         """Add rows to a table, as one epoch of every query that reads it.
@@ -95,7 +105,7 @@ class LastingSession(InDirectory, Session):
         running = _LastingRunning(name, query, pipeline, None if sink is not None else output, table_written(output))
         try:
             for table in self._read_by(query):
-                source = source_of(table, self._tables, self._all_columns, query.settings)
+                source = source_of(table, self._tables, self._all_columns, query.settings, self._place(name) / "read")
                 source.open(pipeline.positions.get(table.name))
                 running.sources[table.name] = source
         except BaseException:
@@ -160,9 +170,9 @@ class LastingSession(InDirectory, Session):
         """Let go of a dropped table or view: its rows, and the queries of it with their state."""
         gone = [running.name for running in self.running if name in running.reads or running.name == name]
         super().forget(name)
-        self._tables.forget(name)
         for one in {*gone, name}:
             shutil.rmtree(self._place(one), ignore_errors=True)
+        self._tables.forget(name)  # last: a query would miss rows of a table that begins anew
 
     def _feed(self, table: Table, rows: Any, now: int) -> None:  # noqa: ARG002 - epochs that take them have times of their own
         self._add(table, rows, self.statement)

@@ -52,15 +52,16 @@ from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.connectors import holds_records
 from zset_join.sql.dialects import Statement
 from zset_join.sql.feeds import kafka_config, record_form, record_options, start_of
+from zset_join.sql.file_names import file_name
 from zset_join.sql.files import csv_options
-from zset_join.sql.in_directory import InDirectory
+from zset_join.sql.in_directory import InDirectory, claim_directory
 from zset_join.sql.places import Place
 from zset_join.sql.results import Query, Running, sorted_rows
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
 from zset_join.sql.spark_pipeline import RunningOnSpark, SparkPipeline
-from zset_join.sql.stored_tables import StoredTables, file_name
+from zset_join.sql.stored_tables import StoredTables
 from zset_join.sql.table_sources import DecodingCatalog, recorded_rows
 from zset_join.sql.writing import table_written
 from zset_join.zset import ZSet
@@ -106,7 +107,7 @@ class SessionOnSpark(InDirectory, Session):
         self.catalog = _CatalogOverSpark(self)
         self._is_temporary = directory is None
         self._directory = Path(tempfile.mkdtemp(prefix="zset_join-sql-") if directory is None else directory).absolute()
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._claim = claim_directory(self._directory)
         self._dataframes: dict[str, Any] = {}
         self._streams: dict[str, tuple[Table, ChangeStream]] = {}
         self._tables = StoredTables(self._directory / "tables")
@@ -263,7 +264,10 @@ class SessionOnSpark(InDirectory, Session):
 
     def close(self) -> None:
         """End all queries; the Spark session goes on."""
-        super().close()
+        try:
+            super().close()
+        finally:
+            self._claim.release()
         if self._is_temporary:
             shutil.rmtree(self._directory, ignore_errors=True)
 
