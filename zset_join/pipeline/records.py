@@ -239,7 +239,12 @@ def _reason(code: str) -> str:
     what, _, column = code.partition(" ")
     named = f' "{column}"' if column else ""
     return {
-        "UNDECODABLE_RECORD": "the record is no JSON of this format, or brings no row",
+        "UNDECODABLE_RECORD": "the record is no JSON of this format, or brings no row that is an object of columns",
+        "UNKNOWN_ENCODING": f"column{named} has a value that may mean several things, and neither a schema in the record nor an option "
+        "says which: give RecordOptions(time_unit=..., decimals=..., binary=...)",
+        "FOREIGN_TABLE": "the record is of another table, or does not say of which; name the tables that are read with "
+        "RecordOptions(table=..., database=...), and others are left out",
+        "OLD_ROW_MISSING": "an update of a table without keys has no old row; set REPLICA IDENTITY FULL, or name the keys",
         "UNDECODABLE_VALUE": f"the value of column{named} cannot be read as its type",
         "UNDECODABLE_OP": "the operation is none that the format knows",
         "TRUNCATED": "the table was truncated, which ends no version",
@@ -293,7 +298,7 @@ def records(
     read = given
     if is_ordered and "position" not in given.metadata:
         read = replace(given, metadata={**given.metadata, "position": SEQUENCE})
-    reader = JsonRecordReader(format, table, key, read)
+    reader = JsonRecordReader(format, table, key, read, source=name)
     metadata_fields = [pa.field(column, METADATA[what]) for what, column in given.metadata.items()]
     nullable = [field.with_nullable(True) for field in [*table, *metadata_fields]]
     own = [*([SEQUENCE] if is_ordered else []), *([CONTROL] if key else [])]
