@@ -1,8 +1,10 @@
 """One history of a table is one table, whatever wrote it down and however that spells it.
 
-A table with a column of every spelling is changed by inserts, updates, updates of its key, values that are not sent, deletes. The
-history is written as Debezium does (with the schema beside each record, in any spelling of the envelope; without one, with options
-that say what it would; by number, by text, by base64), as Canal, as Maxwell, and as keys with rows. Records of other tables are in
+A table with a column of every spelling is changed by inserts, updates, updates of its key, values that are not sent, deletes.
+The history is written as Debezium does (with the schema beside each record, in any spelling of the envelope; without one, with
+options
+that say what it would; by number, by text, by base64), as Canal, as Maxwell, and as keys with rows. Records of other tables
+are in
 between. Fed to a pipeline in epochs cut anywhere, as texts or parsed, every one of them leads to the same table; and where
 nobody says an encoding the records are refused, never read as other values.
 """
@@ -110,7 +112,10 @@ def debezium(draw: random.Random, change: Change, price: Callable[[decimal.Decim
     source = {"db": "shop", "schema": "public", "table": "t"}
     old, new = debezium_row(before, price), debezium_row(after, price)
     if what == "update" and before is not None and after is not None and has_key and before["id"] != after["id"]:
-        return [{"op": "d", "before": old, "after": None, "source": source}, {"op": "c", "before": None, "after": new, "source": source}]
+        return [
+            {"op": "d", "before": old, "after": None, "source": source},
+            {"op": "c", "before": None, "after": new, "source": source},
+        ]
     if what == "update" and before is not None and after is not None and new is not None and before["id"] == after["id"]:
         for column, spelled in (("note", placeholders(MARK)[0]), ("ints", list(MARK.encode()))):
             if before[column] == after[column] and draw.random() < 0.5:
@@ -134,7 +139,9 @@ def written(form: str, draw: random.Random, change: Change) -> list[Any]:
     """Return the values of the records of one change."""
     what, before, after = change
     if form == "schema":
-        return [enveloped(draw, one, connect_schema()) for one in debezium(draw, change, lambda p: base64_of(p, 4), has_key=False)]
+        return [
+            enveloped(draw, one, connect_schema()) for one in debezium(draw, change, lambda p: base64_of(p, 4), has_key=False)
+        ]
     if form == "base64":
         return [enveloped(draw, one, None) for one in debezium(draw, change, lambda p: base64_of(p, 2), has_key=True)]
     if form == "numbers":
@@ -145,7 +152,11 @@ def written(form: str, draw: random.Random, change: Change) -> list[Any]:
     assert row is not None
     if form == "canal":
         texts = {name: spelled_by_mysql(value) for name, value in row.items()}
-        old = None if before is None or after is None else {k: str(v) for k, v in before.items() if k == "id" and v != after["id"]}
+        old = (
+            None
+            if before is None or after is None
+            else {k: str(v) for k, v in before.items() if k == "id" and v != after["id"]}
+        )
         types = {"raw": draw.choice(["varbinary(20)", "blob"])}
         told = {"database": "shop", "table": "t", "mysqlType": types, "type": what.upper(), "data": [texts]}
         return [{**told, "old": None if old is None else [old]}]
@@ -225,6 +236,8 @@ def test_what_nobody_says_is_refused_and_never_read_as_another_value(seed: int) 
         meant = decimal.Decimal(price) if isinstance(price, int) or price.isdigit() else row["price"]
         assert pipeline.view().to_pylist() in ([], [{"id": 1, "price": meant}])
     timed = {"op": "c", "after": {"id": 1, "seen": micros(row["seen"])}}
-    with Pipeline(records("t", "debezium-json", {"id": pa.int64(), "seen": pa.timestamp("us")}, keys="id"), options=QUARANTINE) as pipeline:
+    with Pipeline(
+        records("t", "debezium-json", {"id": pa.int64(), "seen": pa.timestamp("us")}, keys="id"), options=QUARANTINE
+    ) as pipeline:
         pipeline.step({"t": [timed]})
         assert pipeline.dead_letters["code"].to_pylist() == ["UNKNOWN_ENCODING"]

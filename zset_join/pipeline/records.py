@@ -199,8 +199,8 @@ class RecordReading(Reading):
                 rows = pa.Table.from_pylist([self._as_record(one) for one in given], schema=_GIVEN)
             except (pa.ArrowException, TypeError, ValueError) as error:
                 raise PlanError(
-                    f'source "{self.source.name}" is fed records that cannot be taken: {error}. Feed texts, parsed records, or dicts '
-                    "of `value` and, where they are known, `key`, `topic`, `partition` and `offset`.",
+                    f'source "{self.source.name}" is fed records that cannot be taken: {error}. Feed texts, parsed records, or '
+                    "dicts of `value` and, where they are known, `key`, `topic`, `partition` and `offset`.",
                     code="DELTA_TYPES",
                     relation=self.source.name,
                 ) from error
@@ -244,8 +244,8 @@ class RecordReading(Reading):
         else:
             what = f"a {type(given).__name__}"
         raise PlanError(
-            f'source "{self.source.name}" is fed {what}, which is no record of {self.reader.format.name}: a text, a parsed record, or a '
-            "dict of `value` and, where they are known, `key`, `topic`, `partition` and `offset`.",
+            f'source "{self.source.name}" is fed {what}, which is no record of {self.reader.format.name}: a text, a '
+            "parsed record, or a dict of `value` and, where they are known, `key`, `topic`, `partition` and `offset`.",
             code="UNKNOWN_COLUMN",
             relation=self.source.name,
         )
@@ -300,8 +300,8 @@ def _reason(code: str) -> str:
     named = f' "{column}"' if column else ""
     return {
         "UNDECODABLE_RECORD": "the record is no JSON of this format, or brings no row that is an object of columns",
-        "UNKNOWN_ENCODING": f"column{named} has a value that may mean several things, and neither a schema in the record nor an option "
-        "says which: give RecordOptions(time_unit=..., decimals=..., binary=...)",
+        "UNKNOWN_ENCODING": f"column{named} has a value that may mean several things, and neither a schema in the record nor an "
+        "option says which: give RecordOptions(time_unit=..., decimals=..., binary=...)",
         "FOREIGN_TABLE": "the record is of another table, or does not say of which; name the tables that are read with "
         "RecordOptions(table=..., database=...), and others are left out",
         "OLD_ROW_MISSING": "an update of a table without keys has no old row; set REPLICA IDENTITY FULL, or name the keys",

@@ -152,9 +152,7 @@ class JsonRecordReader:
         rejects = lines.column(REJECT)
         if undecodable.any():
             rejects = pc.if_else(pa.array(undecodable[numbers]), pa.scalar("UNDECODABLE_RECORD"), rejects)
-        columns = []
-        for field in self.schema:
-            columns.append(lines.column(field.name).cast(field.type))
+        columns = [lines.column(field.name).cast(field.type) for field in self.schema]
         names = [*self.schema.names, *self.options.metadata.values()]
         columns += [lines.column(name) for name in self.options.metadata.values()]
         rows = pa.table(columns, names=names).combine_chunks().to_batches()
@@ -276,7 +274,8 @@ class _DuckDBDialect(Dialect):
 
     def is_envelope(self, text: str) -> str:
         is_object = f"contains({text}, 'payload') AND json_valid({text}) AND json_type({text}) = 'OBJECT'"
-        return f"coalesce(CASE WHEN {is_object} THEN json_exists({text}, '$.payload') AND json_exists({text}, '$.schema') END, false)"
+        both = f"json_exists({text}, '$.payload') AND json_exists({text}, '$.schema')"
+        return f"coalesce(CASE WHEN {is_object} THEN {both} END, false)"
 
     def payload(self, text: str) -> str:
         return f"nullif(CAST(json_extract({text}, '$.payload') AS VARCHAR), 'null')"
@@ -319,7 +318,9 @@ class _DuckDBDialect(Dialect):
             return f"TRY(unhex({text}))"
         if encoding == "latin1":
             codes = f"list_transform(string_split({text}, ''), lambda c: format('{{:02x}}', unicode(c)))"
-            return f"CASE WHEN {text} = '' THEN ''::BLOB WHEN {self._is_latin1(text)} THEN unhex(array_to_string({codes}, '')) END"
+            return (
+                f"CASE WHEN {text} = '' THEN ''::BLOB WHEN {self._is_latin1(text)} THEN unhex(array_to_string({codes}, '')) END"
+            )
         if encoding == "base64-url":
             plain = f"translate({text}, '-_', '+/')"
             text = f"rpad({plain}, CAST(ceil(length({plain}) / 4.0) * 4 AS INTEGER), '=')"

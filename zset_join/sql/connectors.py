@@ -165,7 +165,9 @@ def encodings_of(options: Mapping[str, str]) -> dict[str, Any]:
         value: Any = options[name]
         if option.endswith(".include"):
             if _NAMES.fullmatch(value) is None:
-                raise SqlError(f"'{name}' = '{value}' is no name, and no names with | between them.", code="OPTION_VALUE", option=name)
+                raise SqlError(
+                    f"'{name}' = '{value}' is no name, and no names with | between them.", code="OPTION_VALUE", option=name
+                )
             value = tuple(value.split("|"))
         elif ":" in value and option == "time-unit":
             value = {column.strip(): unit.strip() for column, _, unit in (one.partition(":") for one in value.split(","))}

@@ -10,7 +10,7 @@ Cost: an ordinary record is parsed once, as texts once more; see `benchmarks/REA
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -34,7 +34,7 @@ from zset_join.spark.rows.typed_records import (
     struct_fields,
 )
 
-__all__ = ["SparkDialect", "read_records"]
+__all__ = ["read_records", "spark_dialect"]
 
 _LATIN1 = r"^[\x00-\xFF]*$"
 
@@ -72,7 +72,7 @@ def read_records(
         schema=schema,
         keys=tuple(keys),
         options=options or RecordOptions(),
-        dialect=SparkDialect(),
+        dialect=_SparkDialect(),
         source=source,
     )
     columns = [quoted(name) for name in records.columns if name not in ("key", "value")]
@@ -103,7 +103,12 @@ def _of_both(schema: pa.Schema, options: RecordOptions) -> list[str]:
     return [f"CASE WHEN {IS_TYPED} THEN {typed[name]} ELSE {quoted(name)} END AS {quoted(name)}" for name in names]
 
 
-class SparkDialect(Dialect):
+def spark_dialect() -> Dialect:
+    """Return Spark's words for the statements that read records."""
+    return _SparkDialect()
+
+
+class _SparkDialect(Dialect):
     """Spark's words."""
 
     def quoted(self, name: str) -> str:
