@@ -300,7 +300,7 @@ def _reason(code: str) -> str:
     named = f' "{column}"' if column else ""
     return {
         "UNDECODABLE_RECORD": "the record is no JSON of this format, or brings no row that is an object of columns",
-        "UNKNOWN_ENCODING": f"column{named} has a value that may mean several things, and neither a schema in the record nor an "
+        "UNKNOWN_ENCODING": f"column{named} has a value that may mean several, and neither a schema in the record nor an "
         "option says which: give RecordOptions(time_unit=..., decimals=..., binary=...)",
         "FOREIGN_TABLE": "the record is of another table, or does not say of which; name the tables that are read with "
         "RecordOptions(table=..., database=...), and others are left out",

@@ -9,7 +9,7 @@ it becomes one text, its *spelling*: the logical name (`io.debezium.time.MicroTi
 |------------|--------------------------------|-----------------------------------------------------------------------------|
 | timestamp  | the unit of a number           | `time_unit`; a number whose unit nobody says is not read                      |
 | date       | days, or a text                | a number of days, where the format has those                                  |
-| decimal    | bytes with their scale, a text | a JSON number is itself; a text is as `decimals` says; else digits are not read |
+| decimal    | bytes with their scale, a text | a number is itself; a text is as `decimals` says; else digits are refused |
 | bytes      | bytes in base64                | `binary`, else what the format writes                                         |
 
 An object of `scale` and `value` (Debezium's VariableScaleDecimal) says itself what it is.
