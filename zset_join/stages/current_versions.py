@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.types as pt
 
 from zset_join.key_types import storage_type
-from zset_join.operators.current_versions import HELD, CurrentVersions, current_of
+from zset_join.operators.current_versions import HELD, HELD_NET, CurrentVersions, current_of
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.stages.memory_only import refuse_hybrid
@@ -73,7 +73,8 @@ class CurrentVersionsStage(Stage):
     def state_tables(self) -> Mapping[str, TableKey]:
         """Return the versions that are kept and, where a clock reaches their times, those of the future, by key."""
         tables = {"rows": TableKey(columns=self.key)}
-        return {**tables, HELD: TableKey(columns=self.key)} if self._has_clock else tables
+        future = [HELD, *([HELD_NET] if self.source.mode == "changelog" else [])] if self._has_clock else []
+        return {**tables, **{name: TableKey(columns=self.key) for name in future}}
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the operator of one bucket.
