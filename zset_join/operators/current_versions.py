@@ -314,7 +314,9 @@ class CurrentVersions:
         self._prepared = _Prepared(tick, delta, GivenRows(versions, delta, self.key, status), fed, held, net)
         return self._prepared
 
-    def _arriving(self, rows: pa.RecordBatch, weights: npt.NDArray[np.int64], waiting: npt.NDArray[np.int64], tick: Tick) -> ZSet:
+    def _arriving(
+        self, rows: pa.RecordBatch, weights: npt.NDArray[np.int64], waiting: npt.NDArray[np.int64], tick: Tick
+    ) -> ZSet:
         """Return changes of the future as rows that are only added, each with its weight and its arrival."""
         assert self._held is not None  # noqa: S101  # its caller has checked
         arrived = (tick.epoch << _EPOCH_BITS) + waiting

@@ -19,7 +19,7 @@ from zset_join.pipeline.feeding import Feeding
 from zset_join.pipeline.stage_states import StageStates
 from zset_join.pipeline.watermarks import KnownTimes, Watermarks
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.protocol import corrections_of
+from zset_join.protocol import TimedOperator, corrections_of
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -36,7 +36,7 @@ class AnsweredEpoch:
         delta: the change of the view.
         times: what is known of event time after it.
         asked: the stages that were asked: tick and deltas by number.
-        rejected: what they refused, where rows are put aside.
+        rejected: the rows that they put aside.
         corrections: earlier answers that temporal and as-of joins took back, by stage.
     """
 
@@ -55,7 +55,7 @@ class Engine:
     Args:
         plan: the plan.
         watermarks: of the plan.
-        quarantines: bad rows are put aside, so they are to be told.
+        quarantines: bad rows are put aside, so they are listed. Late rows always are.
 
     Raises:
         PlanError: a step that only Spark can do.
@@ -117,7 +117,7 @@ class Engine:
             corrected = corrections_of(operator)
             if corrected is not None:
                 corrections[self.plan.nodes[number].name] = corrected
-            if self._quarantines:
+            if self._quarantines or isinstance(operator, TimedOperator):  # what is late is set aside under either policy
                 table = operator.rejections(tick, fed)
                 if table.num_rows:
                     rejected.append(RejectedRows(table, tuple(one.name for one in operator.inputs), tuple(fed)))

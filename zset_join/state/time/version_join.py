@@ -260,10 +260,13 @@ class VersionJoin:
         return one, other, third, fourth
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return bad rows and rows that came too late: `input`, `row`, `weight`, `code`, `reason`."""
+        """Return bad rows and rows that came too late: `input`, `row`, `weight`, `code`, `reason`.
+
+        Of joins that share their right rows only the owner lists these.
+        """
         if not any(len(delta) for delta in deltas):
             return no_rejections()
-        return b.late_or_bad_rows(self._prepare(tick, deltas).given)
+        return b.late_or_bad_rows(self._prepare(tick, deltas).given[: 2 if self._owns_table else 1])
 
     def next_due(self) -> int | None:
         """Return the watermark at which a row that waits must be answered; None when none waits."""
@@ -408,7 +411,8 @@ class VersionJoin:
         if late_rows or is_late.any():
             if self.shape.late == "join":
                 new = np.where(weights[0] > 0, left_status, ch.NOTHING).astype(np.uint8)
-                v.mark_unanswerable(*shape, groups.group_of[0], left_times, len(left_times), horizon, new, b.LATE_ROW)
+                asked = groups.group_of[0], left_times, len(left_times), horizon, self.keys.forgotten_until
+                v.mark_unanswerable(*shape, *asked, new, b.LATE_ROW)
                 left_status[new == b.LATE_ROW] = b.LATE_ROW
             else:
                 code = b.LATE_ROW if self.shape.late == "side_output" else ch.NOTHING
