@@ -1,7 +1,8 @@
 """Random cases of the operators about time: dedup, temporal join in three modes, as-of join; each with history and verdict.
 
 A case is drawn from one number, so that a failure is named by it. In half of the cases all that comes is above the watermark
-before its epoch, and so is all that is taken back; in the others rows, versions and retractions come late as well. The verdict comes from `zset_join.testing.reference_temporal`.
+before its epoch, and so is all that is taken back; in the others rows, versions and retractions come late as well.
+The verdict comes from `zset_join.testing.reference_temporal`.
 """
 
 from __future__ import annotations

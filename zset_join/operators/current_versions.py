@@ -10,8 +10,8 @@ The epoch in which a version comes is not part of the answer: versions of one ti
 which they arrived, and precede what arrives in the epoch in which they become due.
 
 Remembers per key the version that holds, a DELETE too, for good; of versions that may be taken back (changelog mode) all.
-Beside them every version of the future with its arrival, 8 bytes, and 32 bytes for its time; in changelog mode its net rows once
-more, against which retractions are checked.
+Beside them every version of the future with its arrival, 8 bytes, and 32 bytes for its time; in changelog mode its net rows
+once more, against which retractions are checked.
 
 Edge cases. A version older than the one that holds says nothing. In upsert mode weight -1 is a DELETE at its own time; in
 changelog mode it takes a version back. NULL in the time or in the key is bad input. A timestamp without zone and a date are

@@ -31,6 +31,7 @@ from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.effect import CHANGEABLE, Effect
+from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.state.join.lookup_shape import LookupShape
@@ -197,7 +198,12 @@ class LookupJoinStage(Stage):
         return {"left": key, "memo": key}
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
-        """Return the lookup join of one bucket."""
+        """Return the lookup join of one bucket.
+
+        Raises:
+            OptionError: hybrid state is asked for.
+        """
+        refuse_hybrid(options.hot_budget, title=self.explain(None)[0], option="default_hash_join")
         return cast("DurableOperator", self._made(options, directory))
 
     def _made(self, options: StageOptions, directory: str | None) -> LookupJoin:

@@ -273,12 +273,10 @@ class TemporalHistory:
         self.late_rows, self.late_versions, self.late_corrections = [], [], []
         taken = []
         for row, weight in left:
-            if before is None or past is None or row.time > before:
+            if before is None or past is None or row.time > before or (weight < 0 and row.time > past):
                 taken.append((row, weight))
-            elif weight < 0 and row.time <= past:
-                self.late_corrections.append(row)
             elif weight < 0:
-                taken.append((row, weight))
+                self.late_corrections.append(row)
             elif self.late == "join" and (row.time > past or newest.get(row_identity(row.key), row.time) <= row.time):
                 taken.append((row, weight))
             else:
