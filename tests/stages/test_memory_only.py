@@ -10,7 +10,7 @@ from zset_join.errors import OptionError
 from zset_join.stages.stage import StageOptions
 
 BUDGETS = {"joins": "hot_budget", "routes": "hot_budget", "groups": "table_budget"}
-STATEFUL = {kind for kind in registered() if STAGES[kind].state_tables}
+STATEFUL = {kind for kind in registered() if set(STAGES[kind].state_tables) != {"stateless"}}
 COLD = {kind for kind in STATEFUL if STAGES[kind].cold_state is not None}
 ALL_HYBRID = StageOptions(hot_budget=HotBudget(max_hot_keys=10), table_budget=HotBudget(max_hot_keys=10))
 

@@ -17,7 +17,7 @@ Edge cases. A version older than the one that holds says nothing. In upsert mode
 changelog mode it takes a version back. NULL in the time or in the key is bad input. A timestamp without zone and a date are
 UTC.
 
-Known limits. An integer is no moment that a clock could reach: the newest version holds, whatever its number. No hybrid state.
+Known limits. Only timestamps and dates are moments that a clock could reach: of any other type the newest version holds. No hybrid state.
 
 Source: semantics section 12.
 """
@@ -32,7 +32,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
 from zset_join.kernels.rows import changes as ch
 from zset_join.operators.deduplicate import Deduplicate
@@ -43,7 +42,7 @@ from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.usage import check_same_epoch
 from zset_join.state.time.bad_rows import NULL_KEY, NULL_TIME, GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
-from zset_join.state.time.event_time import EventTime, time_column
+from zset_join.state.time.event_time import EventTime, has_clock, time_column
 from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -135,7 +134,7 @@ class CurrentVersions:
         self._held: ExpiringRows | None = None
         self._net: ExpiringRows | None = None
         more: dict[str, Any] = {"directory": directory, "hash_bits": hash_bits, "hash_seed": hash_seed}
-        if not pt.is_integer(self._times.kind):
+        if has_clock(self._times.kind):
             numbers = [pa.field(_CHANGE, pa.int64()), pa.field(_ARRIVED, pa.int64())]
             arrivals = replace(kept, schema=pa.schema([*self._schema, *numbers]), mode="append")
             self._held = _rows_of_the_future(arrivals, HELD, more)

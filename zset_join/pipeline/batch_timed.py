@@ -70,7 +70,7 @@ def temporal_sql(stage: TemporalJoinStage, inputs: Sequence[BatchTable], times: 
         if stage.shape.late == "join":  # joined all the same, where a version that is kept was valid then
             past = [*_equal(shape, left, right, "h"), "r.e < h.e", f"r.{right_time} <= {before}{kept}"]
             newest = f"(SELECT max(r.{right_time}) FROM versions r WHERE {' AND '.join(past)})"
-            late = f"h.{left_time} <= {before}{kept} AND coalesce({newest} > h.{left_time}, true)"
+            late = f"h.{left_time} <= {before}{kept} AND coalesce({newest} > h.{left_time}, false)"
         parts.append(
             f"lefts AS (SELECT h.* EXCLUDE (w, e, n), {released} AS known, row_number() OVER () AS id "
             f"FROM {left.history} h, unnest(range(CAST(w AS BIGINT))) "
