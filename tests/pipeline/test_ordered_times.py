@@ -45,9 +45,7 @@ def inputs(kind):
 def test_an_as_of_join_looks_both_ways_over_every_ordered_type(kind):
     left, right = inputs(kind)
     for op, how in itertools.product((">=", ">", "<=", "<"), ("inner", "left")):
-        view = appends("left", left).join_asof(
-            appends("right", right), on="k", left_time="t", right_time="at", op=op, how=how
-        )
+        view = appends("left", left).join_asof(appends("right", right), on="k", left_time="t", right_time="at", op=op, how=how)
         pipeline = fed(view, kind)
 
         assert pipeline.verify().equal, (op, pipeline.verify())
