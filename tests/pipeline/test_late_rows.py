@@ -94,3 +94,11 @@ def test_a_retraction_of_what_is_past_is_a_dead_letter_and_joins_that_share_vers
     pipeline.step({"rates": [{**rate("EUR", 2, 9), "w": -1}]})
 
     assert letters(pipeline) == [("rates_dedup", "LATE_CORRECTION", "EUR")]
+
+
+def test_forgotten_deletes_outlast_a_snapshot_and_a_regrouping():
+    from zset_join.stages.stage import _summed
+
+    times = [{b"f": json.dumps({"time": time}).encode()} for time in (-(1 << 63), 7, -(1 << 63))]
+
+    assert json.loads(_summed(times)[b"f"]) == {"time": 7}

@@ -75,6 +75,7 @@ class Engine:
             self._inputs.append(feedings)
         self._output = Feeding(plan, plan.outputs, plan.output.schema)
         self._is_tidy = len(plan.outputs) == 1 and not plan.outputs[0].steps and isinstance(plan.outputs[0].origin, int)
+        self._is_distinct = self._is_tidy and _answers_distinct_rows(plan, plan.outputs[0].origin)
         self._shown = [node.stage.output.schema for node in plan.nodes]
         self._begins_alone = [node.stage.begins_alone for node in plan.nodes]
         self._empty = ZSet.empty(plan.output.schema)
@@ -122,7 +123,7 @@ class Engine:
                 if table.num_rows:
                     rejected.append(RejectedRows(table, tuple(one.name for one in operator.inputs), tuple(fed)))
         delta = self._output.collect(known)
-        if not self._is_tidy and len(delta):
+        if len(delta) and (not self._is_tidy or not (self._is_distinct or delta.consolidated() is delta)):
             delta = next(delta.tidy_chunks(len(delta)), self._empty)
         return AnsweredEpoch(epoch, processing_time_us, delta, times, asked, rejected, corrections)
 
@@ -146,3 +147,20 @@ class Engine:
             return whole
         columns = [whole.rows.column(name) for name in shown.names]
         return ZSet(pa.RecordBatch.from_arrays(columns, schema=shown), whole.weights)
+
+
+_TIMED = ("as_of_join", "temporal_join")
+
+
+def _answers_distinct_rows(plan: QueryPlan, origin: str | int) -> bool:
+    """Return whether no row can be twice in an answer of a stage: its key identifies it, and equal input rows are one.
+
+    Rows of an append-only input are kept one by one, and so are those of a join by time.
+    """
+    if not isinstance(origin, int):
+        return False
+    stage = plan.nodes[origin].stage
+    if stage.kind in ("aggregate", "current_versions", "latest"):
+        return bool(stage.output_key.columns)
+    keeps_each = stage.kind in _TIMED or any(one.relation.mode == "append" for one in stage.inputs)
+    return bool(stage.output.primary_key) and not keeps_each

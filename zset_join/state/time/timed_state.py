@@ -100,7 +100,7 @@ class TimedState:
         facts = {
             _EPOCH: str(self.absorbed_epoch),
             _COUNTS: json.dumps(list(self.counts().values())),
-            _FORGOTTEN: str(self.keys.forgotten_until),
+            _FORGOTTEN: json.dumps({"time": self.keys.forgotten_until}),
         }
         return {
             rows.name: pa.RecordBatchReader.from_batches(rows.snapshot_schema().with_metadata(facts), rows.snapshot_batches())
@@ -119,7 +119,8 @@ class TimedState:
             for batch, weights, arrivals, deletes in rows.restored(table):
                 take(rows, batch, weights, arrivals, deletes)
             facts = table.schema.metadata or {}
-            self.keys.forgotten_until = max(self.keys.forgotten_until, int(facts.get(_FORGOTTEN, self.keys.forgotten_until)))
+            if _FORGOTTEN in facts:
+                self.keys.forgotten_until = max(self.keys.forgotten_until, json.loads(facts[_FORGOTTEN])["time"])
             amounts = json.loads(facts.get(_COUNTS, b"[]"))
             if len(amounts) == len(self.counters):
                 self.keys.header[_FIRST_COUNT : _FIRST_COUNT + len(amounts)] = amounts
