@@ -1,7 +1,7 @@
 """`verify()` calls right views right: ties, late rows, and retractions, over sources and behind another stage.
 
-Over sources every row is judged. Behind another stage only rows of a tie may stay unjudged; with times that are all different none
-does. What is changed in a view afterwards is found either way.
+Over sources every row is judged. Behind another stage only rows of a tie may stay unjudged; with times that are all different
+none does. What is changed in a view afterwards is found either way.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def test_a_right_view_over_sources_is_called_right_and_every_row_is_judged(kind:
 
 @pytest.mark.parametrize("kind", ["dedup", "as_of"])
 @pytest.mark.parametrize("has_ties", [True, False])
-def test_behind_another_stage_only_rows_of_a_tie_stay_unjudged(kind: str, has_ties: bool) -> None:  # noqa: FBT001 - a parameter
+def test_behind_another_stage_only_rows_of_a_tie_stay_unjudged(kind: str, has_ties: bool) -> None:
     for seed in range(CASES[profile_name()]):
         found = Drawn(kind, seed, is_behind=True, has_ties=has_ties).run().verify()
 
@@ -126,7 +126,7 @@ def test_the_other_row_of_a_tie_is_unjudged_and_a_third_one_is_wrong() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_behind", [False, True])
-def test_a_row_too_many_is_found(kind: str, is_behind: bool) -> None:  # noqa: FBT001 - a parameter
+def test_a_row_too_many_is_found(kind: str, is_behind: bool) -> None:
     drawn = Drawn(kind, 1, is_behind=is_behind and kind in ("dedup", "as_of"), has_ties=True)
     pipeline = drawn.run()
     row = {field.name: "b" if pa.types.is_string(field.type) else 77 for field in pipeline.schema}

@@ -17,7 +17,7 @@ VALUES = {
     pa.float64(): [-INFINITE, -1.5, -0.0, 0.0, 0.1, 1e300, NAN],
     pa.float32(): [-2.0, -0.5, 0.0, 0.25, 3.0],
     pa.bool_(): [False, True],
-    pa.decimal128(18, 3): [Decimal("-7"), Decimal("0.001"), Decimal("12.5")],
+    pa.decimal128(18, 3): [Decimal(-7), Decimal("0.001"), Decimal("12.5")],
     pa.time64("us"): [time(0, 0), time(9, 30, 0, 1), time(23, 59, 59)],
     pa.date32(): [date(1969, 12, 31), date(2020, 2, 29)],
     pa.timestamp("us"): [datetime(1969, 12, 31), datetime(2020, 2, 29, 1)],
@@ -71,10 +71,10 @@ def test_a_temporal_join_takes_every_ordered_type_and_corrects(kind):
 
 def test_what_has_no_distance_or_order_is_refused_by_name():
     left, right = inputs(pa.float64())
-    with pytest.raises(OptionError, match="OPTION_VALUE.*double"):
+    with pytest.raises(OptionError, match=r"OPTION_VALUE.*double"):
         appends("left", left).join_asof(appends("right", right), on="k", left_time="t", right_time="at", tolerance=1)
-    with pytest.raises(OptionError, match="OPTION_VALUE.*double"):
+    with pytest.raises(OptionError, match=r"OPTION_VALUE.*double"):
         appends("left", left, watermark=("t", 0))
     left, right = inputs(pa.string())
-    with pytest.raises(KeyTypeError, match="TIME_TYPE.*string"):
+    with pytest.raises(KeyTypeError, match=r"TIME_TYPE.*string"):
         appends("left", left).join_asof(appends("right", right), on="k", left_time="t", right_time="at").plan()

@@ -195,8 +195,8 @@ def _check_rules(left: Relation, right: Relation, options: AsOfOptions) -> None:
             kind = storage_type(relation.schema.field(column).type)
             if not (is_measured(kind) or pt.is_time(kind)):
                 raise OptionError(
-                    f'tolerance={options.tolerance} is a distance, and the time "{column}" of "{relation.name}" has type {kind}, '
-                    "which has none here. Leave it out, or cast the time to a timestamp, a date or an integer.",
+                    f'tolerance={options.tolerance} is a distance, and the time "{column}" of "{relation.name}" has type '
+                    f"{kind}, which has none here. Leave it out, or cast the time to a timestamp, a date or an integer.",
                     code="AS_OF_OPTION",
                     option="tolerance",
                 )

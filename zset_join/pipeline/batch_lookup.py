@@ -113,7 +113,8 @@ def _held(stage: CurrentVersionsStage, versions: BatchTable, clock: str) -> str:
     came += "" if is_number else f" AND (m.t IS NULL OR epoch_us({time}) <= m.t)"
     there = f"SELECT m.moment, {columns}, h.w, h.n {came}"
     if stage.source.mode == "changelog":
-        there = f"SELECT m.moment, {columns}, sum(h.w) AS w, max(h.n) FILTER (WHERE h.w > 0) AS n {came} GROUP BY ALL HAVING sum(h.w) > 0"
+        sums = "sum(h.w) AS w, max(h.n) FILTER (WHERE h.w > 0) AS n"
+        there = f"SELECT m.moment, {columns}, {sums} {came} GROUP BY ALL HAVING sum(h.w) > 0"
     key = ", ".join(versions.column(name) for name in stage.key)
     order = [f"{versions.column(name)} DESC" for name in (str(stage.source.event_time), *stage.source.sequence_by)]
     place = f"row_number() OVER (PARTITION BY moment, {key} ORDER BY {', '.join([*order, 'n DESC'])}) AS place"

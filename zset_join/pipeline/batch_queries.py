@@ -87,7 +87,7 @@ BATCH_QUERY: dict[str, BatchQuery] = {}
 TiedQuery = Callable[[Any, Sequence[BatchTable], BatchTimes], str | None]
 
 TIED_QUERY: dict[str, TiedQuery] = {}
-"""By kind of stage: a SELECT of the rows among which arrival alone decides, where the inputs do not tell it; None: there are none."""
+"""By kind of stage: a SELECT of the rows among which arrival alone decides, where the inputs do not show it; None: no row."""
 
 
 EPOCH_TIMES = "epoch_times"

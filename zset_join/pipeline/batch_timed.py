@@ -3,8 +3,8 @@
 Window functions over all pairs of equal keys: nothing is asked of an index or of an order, so a mistake of the engine's is not
 made twice. What is late, and what was known when a row was released or, in eager mode, was past correction, is worked out from
 the epochs in which rows came and went, where both inputs come straight from sources; behind others it is taken that nothing
-was late. Arrival, which breaks ties, is that of the copies that are left: a retraction takes the oldest. Behind other stages it is
-known to the state alone, and `*_tied` select the rows among which it decides.
+was late. Arrival, which breaks ties, is that of the copies that are left: a retraction takes the oldest. Behind other stages it
+is known to the state alone, and `*_tied` select the rows among which it decides.
 """
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
@@ -113,8 +113,8 @@ def _temporal(stage: TemporalJoinStage, inputs: Sequence[BatchTable], times: Bat
     if left.history is None or right.history is None:
         if emit == "once":
             raise PlanError(
-                f'verify() cannot compare a temporal join with emit="once" where "{stage.left.name}" or "{stage.right.name}" is '
-                "the answer of an earlier stage: what was there when each row came is known to the state alone.",
+                f'verify() cannot compare a temporal join with emit="once" where "{stage.left.name}" or "{stage.right.name}" '
+                "is the answer of an earlier stage: what was there when each row came is known to the state alone.",
                 code="NOT_VERIFIABLE",
                 kind=stage.kind,
             )

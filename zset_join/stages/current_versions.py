@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-
 from zset_join.key_types import storage_type
 from zset_join.operators.current_versions import HELD, HELD_NET, CurrentVersions, current_of
 from zset_join.protocol import DurableOperator

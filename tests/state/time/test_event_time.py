@@ -50,7 +50,7 @@ ORDERED = {
     pa.float64(): [float("-inf"), -1.5, -0.0, 0.25, 1e300, float("inf"), float("nan")],
     pa.float32(): [-2.0, -1e-30, 0.0, 3.5],
     pa.bool_(): [False, True],
-    pa.decimal128(18, 4): [Decimal("-1.5"), Decimal("0.0001"), Decimal("7")],
+    pa.decimal128(18, 4): [Decimal("-1.5"), Decimal("0.0001"), Decimal(7)],
     pa.time64("us"): [time(0, 0), time(9, 30, 0, 1), time(23, 59)],
     pa.time32("s"): [time(0, 0, 1), time(0, 1)],
     pa.uint32(): [0, 2**31, 2**32 - 1],

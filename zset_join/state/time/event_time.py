@@ -3,8 +3,8 @@
 A watermark is in microseconds, or in the unit of an integer event time. A time column keeps its own unit; what is compared with
 it is brought to that unit, so that `time <= watermark` means the same instant in both. NULL has the smallest number.
 
-Rows are ordered by any type whose order fits into 64 bits: besides timestamps, dates and integers a time of day, a decimal of up
-to 18 digits, a float (NaN last, -0.0 equal to 0.0) and a boolean. Only the first three have watermarks, and only types whose
+Rows are ordered by any type whose order fits into 64 bits: besides timestamps, dates and integers a time of day, a decimal of
+up to 18 digits, a float (NaN last, -0.0 equal to 0.0) and a boolean. Only the first three have watermarks, and only types whose
 numbers are evenly spaced have distances.
 
 Known limits: text and wider numbers are refused; the smallest 64-bit integer is ordered with NULL.
@@ -88,8 +88,8 @@ class EventTime:
                 expected = "with a watermark it is a timestamp, a date or an integer of up to 63 bits"
                 if not timed:
                     expected = (
-                        "rows are ordered by a timestamp, a date, a time of day, an integer of up to 63 bits, a decimal of up to "
-                        f"{_DECIMAL_DIGITS} digits, a float or a boolean"
+                        "rows are ordered by a timestamp, a date, a time of day, an integer of up to 63 bits, a decimal of up "
+                        f"to {_DECIMAL_DIGITS} digits, a float or a boolean"
                     )
                 raise KeyTypeError(
                     f'relation "{relation.name}": "{name}" has type {kind}, and it is the time of a join; {expected}. Cast it.',
@@ -111,8 +111,8 @@ class EventTime:
             self.kind = common_key_type(self.kind, kind, left_column=columns[0], right_column=columns[1])
         if pt.is_decimal(self.kind) and self.kind.precision > _DECIMAL_DIGITS:
             raise KeyTypeError(
-                f'the times "{columns[0]}" and "{columns[1]}" are compared as {self.kind}, which has more than {_DECIMAL_DIGITS} '
-                "digits. Cast both to one narrower type.",
+                f'the times "{columns[0]}" and "{columns[1]}" are compared as {self.kind}, which has more than '
+                f"{_DECIMAL_DIGITS} digits. Cast both to one narrower type.",
                 code="TIME_TYPE",
                 type=str(self.kind),
             )

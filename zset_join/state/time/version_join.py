@@ -3,9 +3,9 @@
 Both keep the right rows of a key in order of time and ask for the last one at or before the time of a left row; an as-of join
 that looks forward counts time backwards. The three ways to answer:
 
-- `once`: a left row is answered when it comes, with what is known then, and not kept. - `on_watermark`: it waits until the
-watermark has passed its time, is answered once, and freed. - `eager`: it is answered when it comes and kept; a change of a
-right row corrects the left rows from its time up to the next one.
+- `once`: a left row is answered when it comes, with what is known then, and not kept.
+- `on_watermark`: it waits until the watermark has passed its time, is answered once, and freed.
+- `eager`: it is answered when it comes and kept; a change of a right row corrects the left rows from its time to the next one.
 
 The law: `answer` reads the state before the epoch and changes nothing; what it says follows from the rows and watermarks alone,
 not from what was freed: a right row is freed only when a newer one is past the watermark too, and no left row that counts is
@@ -260,10 +260,7 @@ class VersionJoin:
         return one, other, third, fourth
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return bad rows and rows that came too late: `input`, `row`, `weight`, `code`, `reason`.
-
-        Of joins that share their right rows only the owner lists these.
-        """
+        """Return bad and late rows: `input`, `row`, `weight`, `code`, `reason`; shared right rows are listed by their owner."""
         if not any(len(delta) for delta in deltas):
             return no_rejections()
         return b.late_or_bad_rows(self._prepare(tick, deltas).given[: 2 if self._owns_table else 1])
@@ -411,8 +408,8 @@ class VersionJoin:
         if late_rows or is_late.any():
             if self.shape.late == "join":
                 new = np.where(weights[0] > 0, left_status, ch.NOTHING).astype(np.uint8)
-                asked = groups.group_of[0], left_times, len(left_times), horizon, self.keys.forgotten_until
-                v.mark_unanswerable(*shape, *asked, new, b.LATE_ROW)
+                forgotten, count = self.keys.forgotten_until, len(left_times)
+                v.mark_unanswerable(*shape, groups.group_of[0], left_times, count, horizon, forgotten, new, b.LATE_ROW)
                 left_status[new == b.LATE_ROW] = b.LATE_ROW
             else:
                 code = b.LATE_ROW if self.shape.late == "side_output" else ch.NOTHING
