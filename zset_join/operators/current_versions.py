@@ -17,8 +17,8 @@ Edge cases. A version older than the one that holds says nothing. In upsert mode
 changelog mode it takes a version back. NULL in the time or in the key is bad input. A timestamp without zone and a date are
 UTC.
 
-Known limits. Only timestamps and dates are moments that a clock could reach: of any other type the newest version holds. No hybrid
-state.
+Known limits. Only timestamps and dates are moments that a clock could reach: of any other type the newest version holds. No
+hybrid state.
 
 Source: semantics section 12.
 """

@@ -331,10 +331,9 @@ class VersionJoin:
             encoded = self._left_layout.encode(batches[0], [probe_times, arrivals], records, int(records.ctypes.data))
             owners.append(encoded)
             address = encoded.address
-        given = (
-            b.GivenRows(shape.left, deltas[0], [pair[0] for pair in shape.key], left_status),
-            b.GivenRows(shape.right, deltas[1], [pair[1] for pair in shape.key], right_status),
-        )
+        left_key, right_key = zip(*shape.key, strict=True)
+        lefts = b.GivenRows(shape.left, deltas[0], left_key, left_status)
+        given = lefts, b.GivenRows(shape.right, deltas[1], right_key, right_status)
         self._prepared = VersionEpoch(
             tick, (deltas[0], deltas[1]), groups, right, left, address, probe_times, given, counts, owners
         )
@@ -405,11 +404,11 @@ class VersionJoin:
         shape = (self.keys.view, self.right.place, groups.numbers)
         is_late = (left_times <= passed) & (left_status == ch.OK)
         late_rows = int((is_late & (weights[0] > 0)).sum())
-        if late_rows or is_late.any():
+        if is_late.any():
             if self.shape.late == "join":
                 new = np.where(weights[0] > 0, left_status, ch.NOTHING).astype(np.uint8)
-                forgotten, count = self.keys.forgotten_until, len(left_times)
-                v.mark_unanswerable(*shape, groups.group_of[0], left_times, count, horizon, forgotten, new, b.LATE_ROW)
+                until = self.keys.forgotten_until
+                v.mark_unanswerable(*shape, groups.group_of[0], left_times, len(new), horizon, until, new, b.LATE_ROW)
                 left_status[new == b.LATE_ROW] = b.LATE_ROW
             else:
                 code = b.LATE_ROW if self.shape.late == "side_output" else ch.NOTHING
@@ -596,6 +595,6 @@ class VersionJoin:
 
     def close(self) -> None:
         """Unmap what waits."""
-        self._prepared = None
+        self.forget_epoch()
         for one in self._expiring:
             one.close()
