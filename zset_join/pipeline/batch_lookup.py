@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-import pyarrow.types as pt
-
 from zset_join.errors import PlanError
 from zset_join.expressions.sql_text import type_name
 from zset_join.pipeline.batch_queries import (
@@ -30,6 +28,7 @@ from zset_join.shapes.lookup import LookupShape
 from zset_join.stages.current_versions import CurrentVersionsStage
 from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
+from zset_join.state.time.event_time import has_clock
 
 __all__ = ["current_sql", "lookup_sql", "process_time_sql"]
 
@@ -110,12 +109,13 @@ def _held(stage: CurrentVersionsStage, versions: BatchTable, clock: str) -> str:
     """Return the versions that held at moments: `moment`, the last epoch `seen` and its processing time `t`."""
     columns = ", ".join(f"h.c{at}" for at in range(len(stage.source.schema)))
     time = f"h.{versions.column(str(stage.source.event_time))}"
-    is_number = pt.is_integer(stage.source.schema.field(str(stage.source.event_time)).type)
+    is_number = not has_clock(stage.source.schema.field(str(stage.source.event_time)).type)
     came = f"FROM ({clock}) m JOIN {versions.history} h ON h.e <= m.seen AND {time} IS NOT NULL"
     came += "" if is_number else f" AND (m.t IS NULL OR epoch_us({time}) <= m.t)"
     there = f"SELECT m.moment, {columns}, h.w, h.n {came}"
     if stage.source.mode == "changelog":
-        there = f"SELECT m.moment, {columns}, sum(h.w) AS w, max(h.n) AS n {came} GROUP BY ALL HAVING sum(h.w) > 0"
+        sums = "sum(h.w) AS w, max(h.n) FILTER (WHERE h.w > 0) AS n"
+        there = f"SELECT m.moment, {columns}, {sums} {came} GROUP BY ALL HAVING sum(h.w) > 0"
     key = ", ".join(versions.column(name) for name in stage.key)
     order = [f"{versions.column(str(stage.source.event_time))} DESC", *newest_first(stage.source)]
     place = f"row_number() OVER (PARTITION BY moment, {key} ORDER BY {', '.join(order)}) AS place"

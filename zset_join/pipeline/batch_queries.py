@@ -32,6 +32,7 @@ from zset_join.stages.current_versions import CurrentVersionsStage
 __all__ = [
     "BATCH_QUERY",
     "EPOCH_TIMES",
+    "TIED_QUERY",
     "BatchTable",
     "BatchTimes",
     "batch_sql",
@@ -40,6 +41,7 @@ __all__ = [
     "history_name",
     "newest_first",
     "register_batch_query",
+    "tied_sql",
 ]
 
 
@@ -84,13 +86,21 @@ BATCH_QUERY: dict[str, BatchQuery] = {}
 """By kind of stage: given the stage, its inputs and the times, a SELECT of its output columns as c0, c1, ..."""
 
 
+TiedQuery = Callable[[Any, Sequence[BatchTable], BatchTimes], str | None]
+
+TIED_QUERY: dict[str, TiedQuery] = {}
+"""By kind of stage: a SELECT of the rows among which arrival alone decides, where the inputs do not show it; None: no row."""
+
+
 EPOCH_TIMES = "epoch_times"
 """The table of the processing time `t` of every epoch `e`."""
 
 
-def register_batch_query(kind: str, query: BatchQuery) -> None:
-    """Say what a kind of stage is as a batch query."""
+def register_batch_query(kind: str, query: BatchQuery, *, tied: TiedQuery | None = None) -> None:
+    """Register what a kind of stage is as a batch query, and which rows a tie leaves open."""
     BATCH_QUERY[kind] = query
+    if tied is not None:
+        TIED_QUERY[kind] = tied
 
 
 def column(schema: pa.Schema, name: str) -> str:
@@ -145,7 +155,35 @@ def batch_sql(plan: QueryPlan, times: Sequence[BatchTimes]) -> str:
     Raises:
         PlanError: a kind of stage, or a step, that DuckDB cannot be asked.
     """
-    writer = _Writer(plan)
+    writer, _ = _written(plan, times)
+    last = writer.input("answer", plan.outputs, plan.output)
+    return f"WITH {', '.join(writer.parts)}\nSELECT * FROM {last.name}"
+
+
+def tied_sql(plan: QueryPlan, times: Sequence[BatchTimes]) -> str | None:
+    """Return the rows of the view that a tie by arrival leaves open, each once; None where none can be.
+
+    Only the stages that feed the view itself are looked at: what a tie below another stage leads to is not followed.
+
+    Raises:
+        PlanError: as `batch_sql`.
+    """
+    writer, inputs = _written(plan, times)
+    queries = []
+    for feed in plan.outputs:
+        if not isinstance(feed.origin, int):
+            continue
+        stage = plan.nodes[feed.origin].stage
+        tied = TIED_QUERY.get(stage.kind)
+        query = None if tied is None else tied(stage, inputs[feed.origin], times[feed.origin])
+        if query is not None:
+            queries.append(_stepped(feed, plan.relation_of(feed.origin), f"SELECT * FROM ({query})", is_history=False))
+    return f"WITH {', '.join(writer.parts)}\n" + "\nUNION\n".join(queries) if queries else None
+
+
+def _written(plan: QueryPlan, times: Sequence[BatchTimes]) -> tuple[_Writer, list[list[BatchTable]]]:
+    """Return the parts of the query up to its stages, and the inputs of every stage."""
+    writer, tables = _Writer(plan), []
     for number, source in enumerate(plan.sources):
         writer.add(f"now_{number}", _current(source, history_name(number)))
     for node in plan.nodes:
@@ -164,8 +202,8 @@ def batch_sql(plan: QueryPlan, times: Sequence[BatchTimes]) -> str:
         if isinstance(node.stage, CurrentVersionsStage):
             writer.versions[node.number] = node.stage, inputs[0]
         writer.add(f"stage_{node.number}", query(node.stage, inputs, times[node.number]))
-    last = writer.input("answer", plan.outputs, plan.output)
-    return f"WITH {', '.join(writer.parts)}\nSELECT * FROM {last.name}"
+        tables.append(inputs)
+    return writer, tables
 
 
 class _Writer:
@@ -200,10 +238,14 @@ class _Writer:
         else:
             number = self._numbers[feed.origin]
             query = f"SELECT * FROM {history_name(number) if is_history else f'now_{number}'}"
-        for step in feed.steps:
-            query = _step_sql(step, relation, query, is_history=is_history)
-            relation = step.output(relation)
-        return query
+        return _stepped(feed, relation, query, is_history=is_history)
+
+
+def _stepped(feed: Feed, relation: Relation, query: str, *, is_history: bool) -> str:
+    for step in feed.steps:
+        query = _step_sql(step, relation, query, is_history=is_history)
+        relation = step.output(relation)
+    return query
 
 
 def _step_sql(step: RowStep, relation: Relation, query: str, *, is_history: bool) -> str:

@@ -86,8 +86,8 @@ class Pipeline:
         plan: the plan of the query.
         epoch: number of the next epoch.
         progress: counts of the last epoch, for people.
-        dead_letters: rows of the last epoch that broke the contract of their source and were put aside, see
-            `zset_join.pipeline.dead_letters`.
+        dead_letters: rows of the last epoch that were put aside: those that came too late and, in quarantine, bad input;
+            see `zset_join.pipeline.dead_letters`.
         positions: how far sources had been read after the last epoch, as `step` was told.
 
     Raises:

@@ -32,6 +32,7 @@ from zset_join.relation import Relation
 from zset_join.shapes.lookup import LookupShape, looked_up_relation
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.effect import CHANGEABLE, Effect
+from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.storage.folder import Folder
@@ -194,7 +195,12 @@ class LookupJoinStage(Stage):
         return {"left": key, "memo": key}
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
-        """Return the lookup join of one bucket."""
+        """Return the lookup join of one bucket.
+
+        Raises:
+            OptionError: hybrid state is asked for.
+        """
+        refuse_hybrid(options.hot_budget, title=self.explain(None)[0], option="default_hash_join")
         return cast("DurableOperator", self._made(options, directory))
 
     def _made(self, options: StageOptions, directory: str | None) -> LookupJoin:

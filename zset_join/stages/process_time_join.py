@@ -15,6 +15,7 @@ from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.shapes.lookup import LookupShape, process_time_relation
 from zset_join.stages.comparisons import Comparison, compared_in_condition
+from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 
@@ -134,7 +135,12 @@ class ProcessTimeJoinStage(Stage):
         output_names: Sequence[str] | None = None,
         table_of: ProcessTimeJoin | None = None,
     ) -> ProcessTimeJoin:
-        """Return the join of one bucket, perhaps over the rows of another one; see `ProcessTimeJoin`."""
+        """Return the join of one bucket, perhaps over the rows of another one; see `ProcessTimeJoin`.
+
+        Raises:
+            OptionError: hybrid state is asked for.
+        """
+        refuse_hybrid(options.hot_budget, title=self.explain(None)[0], option="default_hash_join")
         return ProcessTimeJoin(
             self.left,
             self.right,
