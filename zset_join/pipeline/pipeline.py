@@ -18,8 +18,8 @@ Known limits: one thread; a pipeline is not to be used by two threads at a time.
 from __future__ import annotations
 
 import datetime
-import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,15 @@ from zset_join.kernels.machine.first_use import compile_on_first_use
 from zset_join.pipeline.batch_queries import BatchTimes
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import PartlyRead, RejectedRows, Undecodable, dead_letters
-from zset_join.pipeline.durable import PipelineDirectory
+from zset_join.pipeline.durable import DurableEpoch, PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.explaining import explain_row
 from zset_join.pipeline.far_times import FarTimes
 from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.outputs import PipelineOutputs
+from zset_join.pipeline.prepared import PreparedEpoch, epoch_time, refuse_retractions
 from zset_join.pipeline.progress import epoch_counts
+from zset_join.pipeline.reading import Reading
 from zset_join.pipeline.saved import SavedState, load_state, save_state
 from zset_join.pipeline.stage_states import MemoryStates, StageStates
 from zset_join.pipeline.verification import Verification, verify
@@ -162,6 +164,11 @@ class Pipeline:
         return self.plan.output.schema
 
     @property
+    def readings(self) -> Mapping[str, Reading]:
+        """Return how the rows of each source are read."""
+        return self._readings
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """Return the names of the sources."""
         return tuple(source.name for source in self.plan.sources)
@@ -198,22 +205,41 @@ class Pipeline:
         self._outputs.settle()
         if epoch is not None and epoch != self.epoch:
             return self._replay(epoch)
-        deltas, unread, far = self._deltas(rows or {})
-        time_us = self._time(processing_time)
-        reached = {**self.positions, **(positions or {})}
-        if self._memory is not None:
-            answered = self._answered(self._memory, deltas, far, time_us)
-            self._is_broken = True
-            self._memory.absorb(answered.asked)
-            self._is_broken = False
-            self.dead_letters = dead_letters(answered.epoch, answered.rejected, unread)
-            self.progress = epoch_counts(deltas, answered, unread, self._lookups())
-        else:
-            answered = self._durable_epoch(deltas, unread, far, time_us, reached)
-        self.positions = reached
-        self._take(answered, deltas)
-        self._outputs.write(answered.epoch, answered.delta, self._link())
-        return answered.delta
+        with self._prepared(rows or {}, processing_time) as prepared:
+            return self._commit(prepared, positions)
+
+    def prepare(
+        self, rows: Mapping[str, Any] | None = None, *, processing_time: datetime.datetime | int | None = None
+    ) -> PreparedEpoch:
+        """Answer the next epoch and change nothing; `commit` takes it, closing it drops it.
+
+        Args:
+            rows, processing_time: as for `step`.
+
+        Raises:
+            ZsetJoinError: as `step`.
+        """
+        self._check_usable()
+        self._outputs.settle()
+        return self._prepared(rows or {}, processing_time)
+
+    def commit(self, prepared: PreparedEpoch, *, positions: Mapping[str, Any] | None = None) -> ZSet:
+        """Take an epoch that `prepare` answered, and return the change of the view.
+
+        Raises:
+            StateError: another epoch was taken since.
+            Exception: of an output, as `step`.
+        """
+        self._check_usable()
+        if prepared.answered.epoch != self.epoch:
+            raise StateError(
+                f"the prepared epoch {prepared.answered.epoch} is not the next one, {self.epoch}. Prepare it again.",
+                code="EPOCH_GAP",
+                epoch=prepared.answered.epoch,
+                expected=self.epoch,
+            )
+        with prepared:
+            return self._commit(prepared, positions)
 
     def view(self) -> pa.Table:
         """Return the contents of the view: a row stands there as often as its weight says.
@@ -452,33 +478,42 @@ class Pipeline:
         record = None if self._directory is None else self._directory.last
         return None if record is None else record.link
 
-    def _answered(
-        self, states: StageStates, deltas: Mapping[str, ZSet], far: Sequence[RejectedRows], time_us: int
-    ) -> AnsweredEpoch:
+    def _prepared(self, rows: Mapping[str, Any], processing_time: datetime.datetime | int | None) -> PreparedEpoch:
         """Return the next epoch, answered; what sources refused stands before what stages do."""
-        answered = self._engine.answer(states, self.epoch, deltas, time_us)
-        answered.rejected[:0] = far
-        return answered
+        deltas, unread, far = self._deltas(rows)
+        time_us = epoch_time(processing_time, self._processing_time_us)
+        with ExitStack() as stack:
+            opened: DurableEpoch | None = None
+            states: StageStates
+            if self._memory is not None:
+                states = self._memory
+            else:
+                assert self._directory is not None  # noqa: S101 - state is in memory or in a directory
+                states = opened = stack.enter_context(self._directory.epoch(Tick(self.epoch, time_us)))
+            answered = self._engine.answer(states, self.epoch, deltas, time_us)
+            answered.rejected[:0] = far
+            return PreparedEpoch(answered, deltas, unread, opened, stack.pop_all())
 
-    def _durable_epoch(
-        self,
-        deltas: Mapping[str, ZSet],
-        unread: Sequence[Undecodable],
-        far: Sequence[RejectedRows],
-        time_us: int,
-        reached: Mapping[str, Any],
-    ) -> AnsweredEpoch:
-        directory = self._directory
-        if directory is None:
-            raise AssertionError("a pipeline without state")
-        with directory.epoch(Tick(self.epoch, time_us)) as opened:
-            answered = self._answered(opened, deltas, far, time_us)
-            letters = dead_letters(answered.epoch, answered.rejected, unread)
-            directory.put_aside(answered.epoch, letters)
-            counts = epoch_counts(deltas, answered, unread, self._lookups())
-            self.progress = directory.commit(opened, answered, deltas, counts, reached).progress
-            self.dead_letters = letters
-        return answered
+    def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any] | None) -> ZSet:
+        answered, deltas = prepared.answered, prepared.deltas
+        reached = {**self.positions, **(positions or {})}
+        letters = dead_letters(answered.epoch, answered.rejected, prepared.unread)
+        if self._memory is not None:
+            self._is_broken = True
+            self._memory.absorb(answered.asked)
+            self._is_broken = False
+            self.progress = epoch_counts(deltas, answered, prepared.unread, self._lookups())
+        else:
+            assert self._directory is not None and prepared.opened is not None  # noqa: S101, PT018 - as `_prepared` made it
+            self._directory.put_aside(answered.epoch, letters)
+            counts = epoch_counts(deltas, answered, prepared.unread, self._lookups())
+            self.progress = self._directory.commit(prepared.opened, answered, deltas, counts, reached).progress
+        self.dead_letters = letters
+        prepared.close()
+        self.positions = reached
+        self._take(answered, deltas)
+        self._outputs.write(answered.epoch, answered.delta, self._link())
+        return answered.delta
 
     def _take(self, answered: AnsweredEpoch, deltas: Mapping[str, ZSet]) -> None:
         """Go on from an epoch that counts."""
@@ -553,7 +588,8 @@ class Pipeline:
             else:
                 delta, bad = reading.taken(given)
                 unread += [] if bad is None else [bad]
-            self._check_appends(name, delta)
+            if is_strict and self._relations[name].mode == "append":
+                refuse_retractions(name, delta, self.epoch)
             if delta.schema != self._relations[name].schema:
                 delta = ZSet(conform(delta.rows, self._relations[name]), delta.weights)
             deltas[name], refused = self._far_times.part(name, delta, self._watermarks.known)
@@ -561,27 +597,3 @@ class Pipeline:
                 self._far_times.refuse(refused, self.epoch)
             far += [] if refused is None else [refused]
         return deltas, unread, far
-
-    def _check_appends(self, name: str, delta: ZSet) -> None:
-        """Refuse retractions from a source whose rows are only added, also where it goes through no stage."""
-        if self._relations[name].mode != "append" or self._options.on_bad_input != "error" or not (delta.weights < 0).any():
-            return
-        row = int(np.flatnonzero(delta.weights < 0)[0])
-        raise BadInputError(
-            f'source "{name}", epoch {self.epoch}: row {row} retracts, and rows of an append-only source are only added; '
-            "nothing of the epoch was applied. Describe the source with changes(...).",
-            code="RETRACTION_IN_APPEND",
-            relation=name,
-            epoch=self.epoch,
-        )
-
-    def _time(self, given: datetime.datetime | int | None) -> int:
-        if isinstance(given, datetime.datetime):
-            if given.tzinfo is None:
-                raise OptionError(
-                    f"processing_time={given!r} has no time zone; give one, such as datetime.UTC.", code="PROCESSING_TIME"
-                )
-            wanted = int(given.timestamp() * 1_000_000)
-        else:
-            wanted = time.time_ns() // 1000 if given is None else given
-        return wanted if self._processing_time_us is None else max(wanted, self._processing_time_us)

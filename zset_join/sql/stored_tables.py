@@ -13,11 +13,12 @@ Known limits: inserted rows are never thrown away; a local directory, with one s
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,10 +31,11 @@ from zset_join.sinks.sink import SinkProgress
 from zset_join.sql.catalog import Table
 from zset_join.zset import ZSet
 
-__all__ = ["STORED_WEIGHT", "StoredTableSink", "StoredTables", "file_name"]
+__all__ = ["STORED_WEIGHT", "StoredTableSink", "StoredTables", "file_name", "put_aside_of"]
 
 _FIRST_TIME = 1_600_000_000
 _DIGEST = b"zset_join.epoch_digest"
+_ASIDE = b"zset_join.put_aside"
 STORED_WEIGHT = "_stored_weight"
 """The column with the weight of a row, as `zset_join.spark.api.table_streams` reads it."""
 
@@ -76,7 +78,15 @@ class StoredTables:
         paths = [one for one in self.directory_of(table.name).glob("*.parquet") if not one.name.startswith(".")]
         return sorted(paths, key=lambda one: (one.stat().st_mtime_ns, one.name))
 
-    def write(self, table: Table, rows: pa.Table | ZSet, *, once: str | None = None, digest: str = "") -> None:
+    def write(
+        self,
+        table: Table,
+        rows: pa.Table | ZSet,
+        *,
+        once: str | None = None,
+        digest: str = "",
+        aside: Mapping[str, pa.Table] | None = None,
+    ) -> None:
         """Add a file to those of a table.
 
         Args:
@@ -84,6 +94,7 @@ class StoredTables:
             rows: all its columns; a Z-set has weights.
             once: the name of the file; where it is there, nothing is written. None: a number.
             digest: of the epoch whose rows they are.
+            aside: by query, what was put aside of the rows because the query cannot evaluate it.
         """
         given, weights = _weighted(rows)
         if isinstance(rows, ZSet) and table.delta_column is not None:
@@ -97,7 +108,8 @@ class StoredTables:
             if path.exists():
                 return
             hidden = path.with_name(f".{path.name}")
-            pq.write_table(given.append_column(STORED_WEIGHT, weights).replace_schema_metadata({_DIGEST: digest}), hidden)
+            about = {_DIGEST: digest, **({_ASIDE: _written(aside)} if aside else {})}
+            pq.write_table(given.append_column(STORED_WEIGHT, weights).replace_schema_metadata(about), hidden)
             self._publish(table, hidden, path, number)
 
     def adopt(self, table: Table, written: Path, *, once: str) -> None:
@@ -217,6 +229,16 @@ class StoredTableSink:
 
     def _name(self, epoch: int) -> str:
         return f"query-{self._query}-{epoch:012d}"
+
+
+def put_aside_of(rows: pa.Table, query: str) -> pa.Table | None:
+    """Return what a file of a table lists as put aside for a query; None for nothing."""
+    lines = json.loads((rows.schema.metadata or {}).get(_ASIDE, b"{}")).get(query)
+    return None if lines is None else pa.Table.from_pylist(lines)
+
+
+def _written(aside: Mapping[str, pa.Table]) -> str:
+    return json.dumps({query: rows.to_pylist() for query, rows in aside.items()})
 
 
 def _weighted(rows: pa.Table | ZSet) -> tuple[pa.Table, pa.Array]:

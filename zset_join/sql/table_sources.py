@@ -37,7 +37,7 @@ from zset_join.sql.feeds import GeneratedFeed, KafkaFeed, puts_aside, record_opt
 from zset_join.sql.files import list_files, part_file, read_file, read_records
 from zset_join.sql.places import Place
 from zset_join.sql.scalars import ScalarBinder
-from zset_join.sql.stored_tables import STORED_WEIGHT, StoredTables
+from zset_join.sql.stored_tables import STORED_WEIGHT, StoredTables, put_aside_of
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["DecodingCatalog", "TableSource", "decoded_rows", "recorded_rows", "source_of"]
@@ -47,7 +47,7 @@ Completed = Callable[[Table, pa.Table], pa.Table]
 
 
 def source_of(
-    table: Table, stored: StoredTables, completed: Completed, settings: Mapping[str, str] | None = None
+    table: Table, stored: StoredTables, completed: Completed, settings: Mapping[str, str] | None = None, *, query: str = ""
 ) -> TableSource:
     """Return what gives the rows of a table.
 
@@ -56,6 +56,7 @@ def source_of(
         stored: the files of tables without a connector.
         completed: gives rows all columns of a table.
         settings: of the query: whether what cannot be read is put aside.
+        query: its name.
     """
     connector = table.options.get("connector")
     if connector == "filesystem" and table.word != "SINK":
@@ -64,7 +65,7 @@ def source_of(
         return _KafkaRows(table, completed, settings)
     if connector == "datagen":
         return _Generated(table, completed)
-    return _Stored(table, stored)
+    return _Stored(table, stored, query)
 
 
 def decoded_rows(table: Table, dialect: str) -> View | None:
@@ -173,8 +174,9 @@ class TableSource(Protocol):
 class _Stored:
     """The files of a table of the session, a file a poll."""
 
-    def __init__(self, table: Table, stored: StoredTables) -> None:
+    def __init__(self, table: Table, stored: StoredTables, query: str) -> None:
         self._table = table
+        self._query = query
         self._stored = stored
         self._done = 0
 
@@ -188,11 +190,13 @@ class _Stored:
         while self._done < len(files):
             rows = pq.read_table(files[self._done])
             self._done += 1
-            if rows.num_rows:
+            aside = put_aside_of(rows, self._query)
+            if rows.num_rows or aside is not None:
                 weights = rows.column(STORED_WEIGHT).to_numpy()
                 plain = rows.drop_columns([STORED_WEIGHT]).cast(self._table.schema)
                 is_plain = self._table.mode == "append" or bool((weights == 1).all())
-                return (plain if is_plain else ZSet(single_batch(plain), weights)), {"files": self._done}
+                taken = plain if is_plain else ZSet(single_batch(plain), weights)
+                return (taken if aside is None else PartlyRead(taken, aside)), {"files": self._done}
         return None, {"files": self._done}
 
     def close(self) -> None:
