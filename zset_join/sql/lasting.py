@@ -170,7 +170,10 @@ class LastingSession(InDirectory, Session):
             moved = False
             for group in list(left):
                 try:
-                    moved = advance_together(group[0], self._clock(), self.claims, wait_seconds=wait_seconds, only=group[1]) or moved
+                    moved = (
+                        advance_together(group[0], self._clock(), self.claims, wait_seconds=wait_seconds, only=group[1])
+                        or moved
+                    )
                 except ZsetJoinError as error:
                     failed.append(error)
                     left.remove(group)
