@@ -29,11 +29,11 @@ _SCHEMAS = {
 _CREATE = "CREATE TABLE t (id INT, k INT, a INT, b INT, s STRING, PRIMARY KEY (id)); CREATE TABLE u (k INT, c INT)"
 
 
-def _no_row(row: Row) -> bool:  # noqa: ARG001 - as the others
+def _no_row(row: Row) -> bool:
     return False
 
 
-def _never(tables: Tables) -> bool:  # noqa: ARG001 - as the others
+def _never(tables: Tables) -> bool:
     return False
 
 
@@ -112,7 +112,7 @@ def _opened(directory: Path | None, policy: str, texts: Iterable[str]) -> Sessio
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("place", ["memory", "directory"])
 def test_an_insert_is_taken_by_every_query_or_by_none(tmp_path: Path, place: str, seed: int, policy: str) -> None:
-    chance = random.Random(f"{seed} {policy}")  # noqa: S311 - a test
+    chance = random.Random(f"{seed} {policy}")
     directory = tmp_path / "shop" if place == "directory" else None
     chosen = chance.sample(_QUERIES, 4)
     texts = [text for text, *_ in chosen]

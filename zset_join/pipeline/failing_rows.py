@@ -1,7 +1,7 @@
 """Rows of a source that a query cannot evaluate: those for which its own WHERE or SELECT raises.
 
-The law: a row fails alone or not at all, so a set of rows passes iff each of its rows does. What fails behind a stage (a join, a
-group) depends on other rows and is not looked for here.
+The law: a row fails alone or not at all, so a set of rows passes iff each of its rows does. What fails behind a stage (a
+join, a group) depends on other rows and is not looked for here.
 
 Cost: the steps once over all rows where none fails; else, per failing row, about log2(rows) times over ever smaller parts.
 """

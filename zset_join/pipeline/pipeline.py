@@ -214,7 +214,8 @@ class Pipeline:
         """Answer the next epoch and change nothing; `commit` takes it, closing it drops it.
 
         Args:
-            rows, processing_time: as for `step`.
+            rows: as for `step`.
+            processing_time: as for `step`.
 
         Raises:
             ZsetJoinError: as `step`.

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.errors import SinkError
-from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark has it
 from zset_join.pipeline import Pipeline, changes
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark has it
 from zset_join.shown_values import shown_key
 from zset_join.sql.catalog import Table
 from zset_join.zset import ZSet
@@ -59,8 +59,9 @@ class KeyClaims:
                 return
             columns = [prepared.delta.rows.column(name) for name in self._schema.names]
             key = shown_key(columns, int(doubled[0]))
+        named = ", ".join(self._table.primary_key)
         raise SinkError(
-            f'table "{self._table.name}": two live rows claim the key {key} of ({", ".join(self._table.primary_key)}), of which '
+            f'table "{self._table.name}": two live rows claim the key {key} of ({named}), of which '
             f'the table can keep only one; the second comes from the query "{query}". No table and no query took any of the '
             "rows. Give the table a key that identifies the rows of the query, or group the query by the key.",
             code="SINK_KEY",

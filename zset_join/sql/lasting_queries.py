@@ -1,8 +1,8 @@
 """The queries of a session with a directory: each reads its tables from its own position, and commits epochs with it.
 
-The law: queries that share a table which a connector fills advance together: all answer what they have read, then all commit, or
-none does and all read it again. With `on_bad_input = 'quarantine'` a row that one of them cannot evaluate by its own WHERE or
-SELECT leaves the epoch of all of them.
+The law: queries that share a table which a connector fills advance together: all answer what they have read, then all commit,
+or none does and all read it again. With `on_bad_input = 'quarantine'` a row that one of them cannot evaluate by its own WHERE
+or SELECT leaves the epoch of all of them.
 
 Known limits: a query that was started later reads from its own position, so an epoch that fails may hold rows that the others
 have taken before. A crash between two commits leaves queries at different epochs; the next start goes on from both.

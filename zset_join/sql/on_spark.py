@@ -59,8 +59,8 @@ from zset_join.sql.results import Query, Running, sorted_rows
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
-from zset_join.sql.spark_pipeline import RunningOnSpark, SparkPipeline
 from zset_join.sql.shared_epochs import accepted_rows, warn_of
+from zset_join.sql.spark_pipeline import RunningOnSpark, SparkPipeline
 from zset_join.sql.stored_tables import StoredTables, file_name
 from zset_join.sql.table_sources import DecodingCatalog, recorded_rows
 from zset_join.sql.writing import table_written

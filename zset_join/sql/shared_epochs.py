@@ -4,8 +4,8 @@
         epoch.answer({"orders": rows})            nothing has changed
         epoch.commit()                            tables, then queries, then what they write outside
 
-The law: where one query cannot answer, no table and no query has changed, and the error names the query. Queries that write into
-tables of the session answer before those that read these, so a query that reads two changed tables has one epoch of both.
+The law: where one query cannot answer, no table and no query has changed, and the error names the query. Queries that write
+into tables of the session answer before those that read these, so a query that reads two changed tables has one epoch of both.
 
 With `on_bad_input = 'quarantine'` a row for which the own WHERE or SELECT of a query raises leaves the epoch, for all queries
 and for the table, and is among the dead letters of that query. What fails behind a join or a group fails the epoch.
@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Accepted", "SharedEpoch", "accepted_rows", "in_order", "named_error", "warn_of"]
 
-Rows = pa.Table | ZSet
+Rows: TypeAlias = pa.Table | ZSet
 _NOTHING = "No table and no query took any of the rows."
 
 

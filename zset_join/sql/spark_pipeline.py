@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from zset_join.errors import SqlError
 from zset_join.pipeline.contents import Contents
+from zset_join.pipeline.reading import Reading
 from zset_join.relation import Relation
 from zset_join.sinks.sink import Sink, SinkProgress
-from zset_join.pipeline.reading import Reading
 from zset_join.sql.results import Running
 from zset_join.zset import ZSet, single_batch
 
