@@ -41,7 +41,7 @@ from zset_join.kernels.machine.first_use import compile_on_first_use
 from zset_join.pipeline.batch_queries import BatchTimes
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import PartlyRead, RejectedRows, Undecodable, dead_letters
-from zset_join.pipeline.durable import DurableEpoch, PipelineDirectory
+from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.explaining import explain_row
 from zset_join.pipeline.far_times import FarTimes
@@ -51,7 +51,7 @@ from zset_join.pipeline.prepared import PreparedEpoch, epoch_time, refuse_retrac
 from zset_join.pipeline.progress import epoch_counts
 from zset_join.pipeline.reading import Reading
 from zset_join.pipeline.saved import SavedState, load_state, save_state
-from zset_join.pipeline.stage_states import MemoryStates, StageStates
+from zset_join.pipeline.stage_states import MemoryStates
 from zset_join.pipeline.verification import Verification, verify
 from zset_join.pipeline.view import View
 from zset_join.pipeline.watermarks import Watermarks
@@ -151,7 +151,7 @@ class Pipeline:
                 self._history,
                 snapshot_after_bytes=snapshot_after_bytes,
             )
-        self._outputs = PipelineOutputs(outputs)
+        self._outputs = PipelineOutputs(outputs, quarantines=self._options.on_bad_input == "quarantine")
         try:
             self._go_on()
         except BaseException:
@@ -197,6 +197,7 @@ class Pipeline:
         Raises:
             PlanError: an unknown source, or columns that do not fit.
             BadInputError: rows that break the contract of their source.
+            SinkError: `SINK_VALUE`: an output can never hold a row of the answer; nothing is applied.
             StateError: an epoch that is neither the last nor the next one.
             Exception: of an output. Where the attribute `epoch` has gone on, the rows were taken, and the next step gives the
                 epoch to the output before it takes any.
@@ -484,15 +485,13 @@ class Pipeline:
         deltas, unread, far = self._deltas(rows)
         time_us = epoch_time(processing_time, self._processing_time_us)
         with ExitStack() as stack:
-            opened: DurableEpoch | None = None
-            states: StageStates
-            if self._memory is not None:
-                states = self._memory
-            else:
-                assert self._directory is not None  # noqa: S101 - state is in memory or in a directory
-                states = opened = stack.enter_context(self._directory.epoch(Tick(self.epoch, time_us)))
+            place = self._directory
+            opened = None if place is None else stack.enter_context(place.epoch(Tick(self.epoch, time_us)))
+            states = self._memory if opened is None else opened
+            assert states is not None  # noqa: S101 - state is in memory or in a directory
             answered = self._engine.answer(states, self.epoch, deltas, time_us)
             answered.rejected[:0] = far
+            answered.rejected += self._outputs.check(self.epoch, answered.delta)
             return PreparedEpoch(answered, deltas, unread, opened, stack.pop_all())
 
     def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any] | None) -> ZSet:

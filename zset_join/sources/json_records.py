@@ -17,7 +17,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,6 +35,10 @@ from zset_join.changelog.formats.record_sql import (
     first_and_last,
 )
 from zset_join.errors import PlanError
+from zset_join.extras import needed_for
+
+with needed_for("reading records of JSON"):
+    import duckdb
 
 __all__ = ["JsonRecordReader", "ReadRecords"]
 

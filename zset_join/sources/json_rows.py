@@ -14,7 +14,6 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,8 +22,12 @@ import pyarrow.types as pt
 
 from zset_join.changelog.formats import RecordOptions
 from zset_join.errors import BadInputError, PlanError
+from zset_join.extras import needed_for
 from zset_join.sources.json_records import JsonRecordReader
 from zset_join.sources.unread import UnreadText
+
+with needed_for("reading rows of JSON"):
+    import duckdb
 
 __all__ = ["part_json_rows", "read_json_rows"]
 
