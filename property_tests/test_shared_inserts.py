@@ -117,7 +117,7 @@ def test_an_insert_is_taken_by_every_query_or_by_none(tmp_path: Path, place: str
     chosen = chance.sample(_QUERIES, 4)
     texts = [text for text, *_ in chosen]
     session, tables, outcomes = _opened(directory, policy, texts), {"t": [], "u": []}, set()
-    for number in range(8):
+    for number in range(10):
         name = chance.choice("ttu")
         rows = _rows(chance, name)
         fails = [row for row in rows if any(of == name and failing(row) for _, of, failing, _ in chosen)]
