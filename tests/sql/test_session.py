@@ -141,6 +141,8 @@ def test_an_append_only_join_stops_at_its_limit(session: Session) -> None:
         "SETTINGS join_max_buffered_bytes=102400000",
     ).start()
     session.sql("INSERT INTO right_append(ii, kk) VALUES (22, 'a')")
+    assert rows(again.table()) == []  # the refused row is in no table
+    session.sql("INSERT INTO left_append(i, k) VALUES (1, 'a')")
     assert rows(again.table()) == [(1, 22)]
 
 

@@ -19,28 +19,20 @@ Known limits: one thread; a pipeline is not to be used by two threads at a time.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from zset_join.checkpoint.row_history import RowHistory
-from zset_join.dead_letters import (
-    REPLAYED_POSITION,
-    mark_places,
-    places_of,
-    read_letters,
-    records_of,
-    waiting_records,
-)
 from zset_join.epoch_chain import ChainLink
-from zset_join.errors import BadInputError, OptionError, PlanError, StateError
+from zset_join.errors import OptionError, PlanError, StateError
 from zset_join.kernels.machine.first_use import compile_on_first_use
 from zset_join.pipeline.append_only import check_appends
 from zset_join.pipeline.batch_queries import BatchTimes
-from zset_join.pipeline.contents import Contents
+from zset_join.pipeline.contents import Contents, repeated
 from zset_join.pipeline.dead_letters import PartlyRead, RejectedRows, Undecodable, dead_letters
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
@@ -48,10 +40,13 @@ from zset_join.pipeline.explaining import explain_row
 from zset_join.pipeline.far_times import FarTimes
 from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.outputs import PipelineOutputs
+from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.pipeline.progress import epoch_counts
+from zset_join.pipeline.reading import Reading
+from zset_join.pipeline.replaying import replay_letters
 from zset_join.pipeline.saved import SavedState, load_state, save_state
-from zset_join.pipeline.stage_states import MemoryStates, StageStates
+from zset_join.pipeline.stage_states import MemoryStates
 from zset_join.pipeline.unfinished import closed, out_of_memory, unfinished
 from zset_join.pipeline.verification import Verification, verify
 from zset_join.pipeline.view import View
@@ -59,7 +54,6 @@ from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.protocol import NextDue, earliest
 from zset_join.row_conversion import conform
-from zset_join.shown_values import shown_key
 from zset_join.sinks.sink import Sink
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
@@ -165,6 +159,11 @@ class Pipeline:
         return self.plan.output.schema
 
     @property
+    def readings(self) -> Mapping[str, Reading]:
+        """Return how the rows of each source are read."""
+        return self._readings
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """Return the names of the sources."""
         return tuple(source.name for source in self.plan.sources)
@@ -199,9 +198,15 @@ class Pipeline:
             Exception: of an output. Where the attribute `epoch` has gone on, the rows were taken, and the next step gives the
                 epoch to the output before it takes any.
         """
+        with self._reporting_memory():
+            return self._step(rows or {}, processing_time, epoch, positions or {})
+
+    @contextmanager
+    def _reporting_memory(self) -> Iterator[None]:
+        """Turn memory that runs out into an error that names the epoch and whether it counts."""
         wanted = self.epoch
         try:
-            return self._step(rows or {}, processing_time, epoch, positions or {})
+            yield
         except MemoryError as error:
             raise out_of_memory(wanted, error, self._refusal(), is_taken=self.epoch > wanted) from error
 
@@ -216,24 +221,37 @@ class Pipeline:
         self._outputs.settle()
         if epoch is not None and epoch != self.epoch:
             return self._replay(epoch)
-        deltas, unread, far = self._deltas(rows)
-        time_us = processing_time_us(processing_time, self._processing_time_us)
-        reached = {**self.positions, **positions}
-        if self._memory is not None:
-            answered = self._answered(self._memory, deltas, far, time_us)
-            letters = dead_letters(answered.epoch, answered.rejected, unread)
-            counts = epoch_counts(deltas, answered, unread, self._lookups())
-            self._unfinished = self.epoch  # until all of the epoch is taken
-            self._memory.absorb(answered.asked)
-            self.dead_letters, self.progress = letters, counts
-        else:
-            answered = self._durable_epoch(deltas, unread, far, time_us, reached)
-        self.positions = reached
-        self._take(answered, deltas)
-        self._outputs.add(answered.epoch, answered.delta, self._link())
-        self._unfinished = None
-        self._outputs.settle()
-        return answered.delta
+        with self._prepared(rows, processing_time) as prepared:
+            return self._commit(prepared, positions)
+
+    def prepare(
+        self, rows: Mapping[str, Any] | None = None, *, processing_time: datetime.datetime | int | None = None
+    ) -> PreparedEpoch:
+        """Answer the next epoch and change nothing; `commit` takes it, closing it drops it.
+
+        Args:
+            rows: as for `step`.
+            processing_time: as for `step`.
+
+        Raises:
+            ZsetJoinError: as `step`.
+        """
+        with self._reporting_memory():
+            self._check_usable()
+            self._outputs.settle()
+            return self._prepared(rows or {}, processing_time)
+
+    def commit(self, prepared: PreparedEpoch, *, positions: Mapping[str, Any] | None = None) -> ZSet:
+        """Take an epoch that `prepare` answered, and return the change of the view.
+
+        Raises:
+            StateError: another epoch was taken since.
+            Exception: of an output, as `step`.
+        """
+        self._check_usable()
+        prepared.check_is_next(self.epoch)
+        with self._reporting_memory(), prepared:
+            return self._commit(prepared, positions or {})
 
     def view(self) -> pa.Table:
         """Return the contents of the view: a row stands there as often as its weight says.
@@ -242,21 +260,7 @@ class Pipeline:
             OptionError: the pipeline was told not to keep them.
             BadInputError: a source that goes through no stage has retracted what was not there.
         """
-        rows = self.contents()
-        if len(rows) and rows.weights.min() < 0:
-            first = int(np.flatnonzero(rows.weights < 0)[0])
-            row, weight = shown_key(rows.rows.columns, first), int(rows.weights[first])
-            raise BadInputError(
-                f"the view holds the row {row} {weight} times: a source that goes through no stage has retracted what was not "
-                "there. Correct the source.",
-                code="ABSENT_ROW",
-                row=row,
-                weight=weight,
-            )
-        if (rows.weights == 1).all():
-            return pa.Table.from_batches([rows.rows], self.schema)
-        positions = np.repeat(np.arange(len(rows)), rows.weights)
-        return pa.Table.from_batches([rows.rows.take(pa.array(positions))], self.schema)
+        return repeated(self.contents(), self.schema)
 
     def contents(self) -> ZSet:
         """Return the contents of the view, each distinct row with its weight.
@@ -296,18 +300,7 @@ class Pipeline:
                 "has those of the last epoch; step() takes them again.",
                 code="PIPELINE_DIRECTORY",
             )
-        place = self._directory.location
-        letters = waiting_records(read_letters(place, stream=stream, code=code))
-        before = self.positions.get(REPLAYED_POSITION, [])
-        if before:
-            mark_places(place, before)
-        if not letters.num_rows:
-            return 0
-        rows = {name: records_of(letters, name) for name in dict.fromkeys(letters["stream"].to_pylist())}
-        marks = places_of(letters)
-        self.step(rows, positions={REPLAYED_POSITION: marks})
-        mark_places(place, marks)
-        return int(letters.num_rows)
+        return replay_letters(self._directory.location, self.positions, self.step, stream=stream, code=code)
 
     def verify(self, *, most_differences: int = 20) -> Verification:
         """Compare the view with DuckDB's batch query over everything that came; needs `keep_inputs` and `keep_view`.
@@ -473,39 +466,51 @@ class Pipeline:
         record = None if self._directory is None else self._directory.last
         return None if record is None else record.link
 
-    def _answered(
-        self, states: StageStates, deltas: Mapping[str, ZSet], far: Sequence[RejectedRows], time_us: int
-    ) -> AnsweredEpoch:
+    def _prepared(self, rows: Mapping[str, Any], processing_time: datetime.datetime | int | None) -> PreparedEpoch:
         """Return the next epoch, answered; what sources refused stands before what stages do."""
-        answered = self._engine.answer(states, self.epoch, deltas, time_us)
-        answered.rejected[:0] = far
-        answered.rejected += self._outputs.check(self.epoch, answered.delta)
-        return answered
+        deltas, unread, far = self._deltas(rows)
+        time_us = processing_time_us(processing_time, self._processing_time_us)
+        with ExitStack() as stack:
+            place = self._directory
+            opened = None if place is None else stack.enter_context(place.epoch(Tick(self.epoch, time_us)))
+            states = self._memory if opened is None else opened
+            assert states is not None  # noqa: S101 - state is in memory or in a directory
+            answered = self._engine.answer(states, self.epoch, deltas, time_us)
+            answered.rejected[:0] = far
+            answered.rejected += self._outputs.check(self.epoch, answered.delta)
+            return PreparedEpoch(answered, deltas, unread, opened, stack.pop_all())
 
-    def _durable_epoch(
-        self,
-        deltas: Mapping[str, ZSet],
-        unread: Sequence[Undecodable],
-        far: Sequence[RejectedRows],
-        time_us: int,
-        reached: Mapping[str, Any],
-    ) -> AnsweredEpoch:
-        directory = self._directory
-        if directory is None:
-            raise AssertionError("a pipeline without state")
-        with directory.epoch(Tick(self.epoch, time_us)) as opened:
-            answered = self._answered(opened, deltas, far, time_us)
-            letters = dead_letters(answered.epoch, answered.rejected, unread)
-            directory.put_aside(answered.epoch, letters)
-            counts = epoch_counts(deltas, answered, unread, self._lookups())
-            self._unfinished = self.epoch  # until all of the epoch is taken, or it is seen that it does not count
-            try:
-                record = directory.commit(opened, answered, deltas, counts, reached)
-            except BaseException:
-                self._unfinished = None if directory.outcome(answered.epoch) == "open" else answered.epoch
-                raise
-            self.progress, self.dead_letters = record.progress, letters
-        return answered
+    def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any]) -> ZSet:
+        answered, deltas = prepared.answered, prepared.deltas
+        reached = {**self.positions, **positions}
+        letters = dead_letters(answered.epoch, answered.rejected, prepared.unread)
+        if self._memory is not None:
+            counts = epoch_counts(deltas, answered, prepared.unread, self._lookups())
+            self._unfinished = self.epoch  # until all of the epoch is taken
+            self._memory.absorb(answered.asked)
+            self.dead_letters, self.progress = letters, counts
+        else:
+            self._commit_durably(prepared, letters, reached)
+        prepared.close()
+        self.positions = reached
+        self._take(answered, deltas)
+        self._outputs.add(answered.epoch, answered.delta, self._link())
+        self._unfinished = None
+        self._outputs.settle()
+        return answered.delta
+
+    def _commit_durably(self, prepared: PreparedEpoch, letters: pa.Table, reached: Mapping[str, Any]) -> None:
+        answered, directory = prepared.answered, self._directory
+        assert directory is not None and prepared.opened is not None  # noqa: S101, PT018 - as `_prepared` made it
+        directory.put_aside(answered.epoch, letters)
+        counts = epoch_counts(prepared.deltas, answered, prepared.unread, self._lookups())
+        self._unfinished = self.epoch  # until all of the epoch is taken, or it is seen that it does not count
+        try:
+            record = directory.commit(prepared.opened, answered, prepared.deltas, counts, reached)
+        except BaseException:
+            self._unfinished = None if directory.outcome(answered.epoch) == "open" else answered.epoch
+            raise
+        self.progress, self.dead_letters = record.progress, letters
 
     def _take(self, answered: AnsweredEpoch, deltas: Mapping[str, ZSet]) -> None:
         """Go on from an epoch that counts."""
@@ -582,11 +587,10 @@ class Pipeline:
                 unread += apart
             if is_strict:
                 delta = reading.delta(given)
+                check_appends(name, self._relations[name], delta, epoch=self.epoch)
             else:
                 delta, bad = reading.taken(given)
                 unread += [] if bad is None else [bad]
-            if is_strict:
-                check_appends(name, self._relations[name], delta, epoch=self.epoch)
             if delta.schema != self._relations[name].schema:
                 delta = ZSet(conform(delta.rows, self._relations[name]), delta.weights)
             deltas[name], refused = self._far_times.part(name, delta, self._watermarks.known)

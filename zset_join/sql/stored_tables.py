@@ -19,11 +19,12 @@ Known limits: inserted rows are never thrown away; a local directory, with one s
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,10 +40,11 @@ from zset_join.sql.file_names import file_name
 from zset_join.storage import local
 from zset_join.zset import ZSet
 
-__all__ = ["STORED_WEIGHT", "StoredTableSink", "StoredTables"]
+__all__ = ["STORED_WEIGHT", "StoredTableSink", "StoredTables", "put_aside_of"]
 
 _FIRST_TIME = 1_600_000_000
 _DIGEST = b"zset_join.epoch_digest"
+_ASIDE = b"zset_join.put_aside"
 _NAME = re.compile(r"(\d{12})(?:-.+)?\.parquet")
 STORED_WEIGHT = "_stored_weight"
 """The column with the weight of a row, as `zset_join.spark.api.table_streams` reads it."""
@@ -122,7 +124,15 @@ class StoredTables:
         with self._lock:
             return self.directory_of(name) / self._files_of(name).names[number]
 
-    def write(self, table: Table, rows: pa.Table | ZSet, *, once: str | None = None, digest: str = "") -> None:
+    def write(
+        self,
+        table: Table,
+        rows: pa.Table | ZSet,
+        *,
+        once: str | None = None,
+        digest: str = "",
+        aside: Mapping[str, pa.Table] | None = None,
+    ) -> None:
         """Add a file to those of a table; it is on the disk when this returns.
 
         Args:
@@ -130,6 +140,7 @@ class StoredTables:
             rows: all its columns; a Z-set has weights.
             once: what the file is known by; where it is there, nothing is written. None: its number alone.
             digest: of the epoch whose rows they are.
+            aside: by query, what was put aside of the rows because the query cannot evaluate it.
         """
         given, weights = _weighted(rows)
         if isinstance(rows, ZSet) and table.delta_column is not None:
@@ -142,8 +153,9 @@ class StoredTables:
                 return
             name = files.next_name(once)
             directory = self.directory_of(table.name)
+            about = {_DIGEST: digest, **({_ASIDE: _written(aside)} if aside else {})}
             stored, encoded = given.append_column(STORED_WEIGHT, weights), pa.BufferOutputStream()
-            pq.write_table(stored.replace_schema_metadata({_DIGEST: digest}), encoded)
+            pq.write_table(stored.replace_schema_metadata(about), encoded)
             local.make_directories(directory)
             hidden = local.LocalFile(directory / f".{name}")
             try:
@@ -301,6 +313,16 @@ class StoredTableSink:
 
     def _name(self, epoch: int) -> str:
         return f"query-{self._query}-{epoch:012d}"
+
+
+def put_aside_of(rows: pa.Table, query: str) -> pa.Table | None:
+    """Return what a file of a table lists as put aside for a query; None for nothing."""
+    lines = json.loads((rows.schema.metadata or {}).get(_ASIDE, b"{}")).get(query)
+    return None if lines is None else pa.Table.from_pylist(lines)
+
+
+def _written(aside: Mapping[str, pa.Table]) -> str:
+    return json.dumps({query: rows.to_pylist() for query, rows in aside.items()})
 
 
 def _weighted(rows: pa.Table | ZSet) -> tuple[pa.Table, pa.Array]:

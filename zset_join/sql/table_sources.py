@@ -40,7 +40,7 @@ from zset_join.sql.files import list_files, part_file, path_of, read_file, read_
 from zset_join.sql.places import Place
 from zset_join.sql.read_names import ReadNames
 from zset_join.sql.scalars import ScalarBinder
-from zset_join.sql.stored_tables import STORED_WEIGHT, StoredTables
+from zset_join.sql.stored_tables import STORED_WEIGHT, StoredTables, put_aside_of
 from zset_join.storage.local import modified_at
 from zset_join.zset import ZSet, single_batch
 
@@ -58,6 +58,8 @@ def source_of(
     completed: Completed,
     settings: Mapping[str, str] | None = None,
     names: Path | None = None,
+    *,
+    query: str = "",
 ) -> TableSource:
     """Return what gives the rows of a table.
 
@@ -67,6 +69,7 @@ def source_of(
         completed: gives rows all columns of a table.
         settings: of the query: whether what cannot be read is put aside.
         names: directory in which the names of files that were read are kept; None keeps them in memory.
+        query: its name.
     """
     connector = table.options.get("connector")
     if connector == "filesystem" and table.word != "SINK":
@@ -75,7 +78,7 @@ def source_of(
         return _KafkaRows(table, completed, settings)
     if connector == "datagen":
         return _Generated(table, completed)
-    return _Stored(table, stored)
+    return _Stored(table, stored, query)
 
 
 def decoded_rows(table: Table, dialect: str) -> View | None:
@@ -184,8 +187,9 @@ class TableSource(Protocol):
 class _Stored:
     """The files of a table of the session, a file a poll; a poll costs nothing where no file was added."""
 
-    def __init__(self, table: Table, stored: StoredTables) -> None:
+    def __init__(self, table: Table, stored: StoredTables, query: str) -> None:
         self._table = table
+        self._query = query
         self._stored = stored
         self._done = 0
 
@@ -214,11 +218,13 @@ class _Stored:
         while self._done < self._stored.count(self._table.name):
             rows = pq.read_table(self._stored.file(self._table.name, self._done))
             self._done += 1
-            if rows.num_rows:
+            aside = put_aside_of(rows, self._query)
+            if rows.num_rows or aside is not None:
                 weights = rows.column(STORED_WEIGHT).to_numpy()
                 plain = rows.drop_columns([STORED_WEIGHT]).cast(self._table.schema)
                 is_plain = self._table.mode == "append" or bool((weights == 1).all())
-                return (plain if is_plain else ZSet(single_batch(plain), weights)), {"files": self._done}
+                taken = plain if is_plain else ZSet(single_batch(plain), weights)
+                return (taken if aside is None else PartlyRead(taken, aside)), {"files": self._done}
         return None, {"files": self._done}
 
     def close(self) -> None:
