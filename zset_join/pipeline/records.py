@@ -19,9 +19,11 @@ import pyarrow.compute as pc
 
 from zset_join.changelog import AppendFormat
 from zset_join.changelog.formats import METADATA, RecordOptions, record_format
+from zset_join.conversions import python_values
 from zset_join.errors import BadInputError, OptionError, PlanError
 from zset_join.operators.partial_upserts import TRUNCATE
 from zset_join.pipeline.dead_letters import Undecodable
+from zset_join.pipeline.given_rows import table_of
 from zset_join.pipeline.event_times import jump_of, with_watermark
 from zset_join.pipeline.reading import Reading
 from zset_join.pipeline.view import View
@@ -190,8 +192,8 @@ class RecordReading(Reading):
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
         if not isinstance(rows, pa.Table):
-            lines = rows if isinstance(rows, Mapping) else pa.RecordBatch.from_pylist(list(rows), schema=_GIVEN)
-            rows = pa.table(dict(lines)) if isinstance(lines, Mapping) else pa.Table.from_batches([lines])
+            columns = table_of(rows)
+            rows = self._of_objects(rows) if columns is None else columns
         if "value" not in rows.column_names:
             raise PlanError(
                 f'source "{self.source.name}" is fed columns {rows.column_names}; a record has `value`, and may have `key`, '
@@ -203,6 +205,34 @@ class RecordReading(Reading):
             if field.name not in rows.column_names:
                 rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
         return rows
+
+    def _of_objects(self, rows: Any) -> pa.Table:
+        """Return records in a list of dicts, or a dict of columns; texts and bytes, also those that are no UTF-8, as bytes.
+
+        Raises:
+            PlanError: what is no record, or a value that is neither text nor bytes.
+        """
+        schema = pa.schema([pa.field(one.name, pa.binary() if one.name in {"key", "value"} else one.type) for one in _GIVEN])
+        lines = rows if isinstance(rows, Mapping) else list(rows)
+        names = [one for one in schema.names if one in lines] if isinstance(lines, Mapping) else schema.names
+        try:
+            columns = {name: list(lines[name] if isinstance(lines, Mapping) else [one.get(name) for one in lines]) for name in names}
+        except (TypeError, AttributeError) as error:
+            raise self._no_records(rows, str(error)) from error
+        converted = {name: python_values(values, schema.field(name).type) for name, values in columns.items()}
+        for name, one in converted.items():
+            if one.unfit is not None:
+                row = int(np.flatnonzero(one.unfit)[0])
+                raise self._no_records(rows, f"{name} of record {row} is {columns[name][row]!r:.100}")
+        return pa.table({name: one.values for name, one in converted.items()})
+
+    def _no_records(self, rows: Any, reason: str) -> PlanError:
+        return PlanError(
+            f'source "{self.source.name}" is fed {type(rows).__name__}, which holds no records: {reason}. Feed dicts with `value`, '
+            "and `key`, `topic`, `partition`, `offset` where they are known; key and value are texts or bytes.",
+            code="DELTA_TYPES",
+            relation=self.source.name,
+        )
 
     def _unread(self, table: pa.Table, origins: np.ndarray, rejects: pa.Array) -> pa.Table:
         """Return the records that cannot be read, one line for each, with `code` and their number among the records."""
