@@ -20,7 +20,6 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pcsv
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
@@ -162,21 +161,21 @@ def read_records(file: Path) -> pa.Table:
 
 
 def _csv(table: Table, file: Path, given: pa.Schema, *, is_first_enough: bool) -> tuple[pa.Table, list[UnreadText]]:
-    from zset_join.sources.csv_rows import CsvForm, convert_options, csv_names, parse_options, read_csv_rows
+    from zset_join.sources.csv_rows import CsvForm, csv_names, read_csv_file, read_csv_rows
 
     if not file.stat().st_size:
         return given.empty_table(), []
     options = csv_options(table)
     form = CsvForm(delimiter=options["sep"], quote=options["quote"], null=options["nullValue"])
-    try:
-        return pcsv.read_csv(file, parse_options=parse_options(form), convert_options=convert_options(form, given)), []
-    except pa.ArrowInvalid:  # some line is no row
-        with pa.input_stream(str(file), compression="detect") as stream:
-            text = stream.read()
-        names = csv_names(text, form)
-        if names and not set(names) & set(given.names):
-            return pa.table({name: pa.nulls(0) for name in names}), []  # which is refused
-        return read_csv_rows(text, given, form, is_first_enough=is_first_enough)
+    rows = read_csv_file(file, given, form)
+    if rows is not None:
+        return rows, []
+    with pa.input_stream(str(file), compression="detect") as stream:  # some line is no row
+        text = stream.read()
+    names = csv_names(text, form)
+    if names and not set(names) & set(given.names):
+        return pa.table({name: pa.nulls(0) for name in names}), []  # which is refused
+    return read_csv_rows(text, given, form, is_first_enough=is_first_enough)
 
 
 def csv_options(table: Table) -> dict[str, str]:
