@@ -18,9 +18,9 @@ aside, naming row, column, value and expected type. NULL is NULL of every type.
 | `python_values` | lists of Python objects, of mixed classes too |
 """
 
-from zset_join.conversions.converted import Converted
+from zset_join.conversions.converted import Converted, whole
 from zset_join.conversions.python_values import Leaf, python_values
 from zset_join.conversions.texts import read_texts
 from zset_join.conversions.typed_values import can_convert, convert_values
 
-__all__ = ["Converted", "Leaf", "can_convert", "convert_values", "python_values", "read_texts"]
+__all__ = ["Converted", "Leaf", "can_convert", "convert_values", "python_values", "read_texts", "whole"]

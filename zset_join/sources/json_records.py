@@ -14,8 +14,9 @@ Limits: JSON numbers go through double precision, so a decimal that is written a
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -23,25 +24,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.changelog.formats import RecordFormat, RecordOptions, record_format
+from zset_join.changelog.formats import METADATA, RecordFormat, RecordOptions, record_format
 from zset_join.changelog.formats.record_sql import (
     CHANGE,
-    FIRST_DAY,
-    LAST_DAY,
     PER_SECOND,
     REJECT,
     UNAVAILABLE_BITS,
     Dialect,
     RecordStatements,
-    first_and_last,
 )
 from zset_join.errors import PlanError
+from zset_join.sources.json_texts import read_json_texts
 
 __all__ = ["JsonRecordReader", "ReadRecords"]
 
 _RECORDS = "records_to_read"
 _ROW = "__row_number"
-_DIGITS = 15
 _NOT_UTF8 = "bytes that are no UTF-8"
 
 
@@ -111,13 +109,13 @@ class JsonRecordReader:
                 )
         decimals = self.options.decimals or self.format.decimals
         self._as_bytes = [f.name for f in schema if pt.is_decimal(f.type) and decimals == "base64"]
-        exact = [field.name for field in schema if pt.is_decimal(field.type)]
+        exact = [field.name for field in schema if not _is_text(field.type)]
         statements = RecordStatements(
             record=self.format,
             schema=schema,
             keys=self.keys,
             options=self.options,
-            dialect=_DuckDBDialect(schema.names, [] if decimals == "base64" else exact),
+            dialect=_DuckDBDialect(schema.names, [name for name in exact if name not in self._as_bytes], self.keys, self.format),
         )
         self._query = statements.query(_RECORDS, [_ROW])
         self._connection = duckdb.connect(":memory:", config={"threads": 1})
@@ -125,6 +123,7 @@ class JsonRecordReader:
         self._connection.execute("SET preserve_insertion_order = true")
         self._connection.execute("SET enable_external_access = false")
         self._connection.execute("SET lock_configuration = true")
+        _add_functions(self._connection, [*schema.types, *METADATA.values()])
 
     def read(self, records: pa.Table | pa.RecordBatch) -> ReadRecords:
         """Read records.
@@ -233,11 +232,14 @@ class _DuckDBDialect(Dialect):
     Args:
         columns: of the table, in order.
         exact: those whose texts keep their quotes, so that a number is told from a text of digits.
+        keys: of the table.
+        record: the format.
     """
 
-    def __init__(self, columns: Sequence[str], exact: Collection[str]) -> None:
-        self._columns = list(columns)
+    def __init__(self, columns: Sequence[str], exact: Collection[str], keys: Sequence[str], record: RecordFormat) -> None:
+        self._rows = [list(columns), list(keys)]
         self._exact = frozenset(exact)
+        self._counts_days = record.counts_times
 
     def quoted(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
@@ -265,38 +267,58 @@ class _DuckDBDialect(Dialect):
         return f"coalesce(CASE WHEN json_valid({text}) THEN {member} END, {text})"  # without it the record is bad, not empty
 
     def converted(self, text: str, data_type: pa.DataType, options: RecordOptions, decimals: str) -> str:
-        wanted = duckdb_type(data_type)
-        whole = f"TRY_CAST({text} AS BIGINT)"
-        if wanted == "VARCHAR":
-            return text
-        if wanted == "BLOB" or (pt.is_decimal(data_type) and decimals == "base64"):
+        if _is_text(data_type) and not pt.is_decimal(data_type):
+            if pt.is_string(data_type) or pt.is_large_string(data_type):
+                return text
+            ends = f"CASE WHEN {text} LIKE '%=' THEN '' WHEN length({text}) % 4 = 2 THEN '==' WHEN length({text}) % 4 = 3 THEN '=' ELSE '' END"
+            return f"TRY(from_base64({text} || {ends}))"
+        if pt.is_decimal(data_type) and decimals == "base64":
             return f"TRY(from_base64({text}))"
-        if pt.is_decimal(data_type):
-            digits = f"length(regexp_replace(regexp_replace({text}, '[eE].*$', ''), '[^0-9]', '', 'g'))"
-            quoted = f"CASE WHEN {text} LIKE '\"%' THEN TRY_CAST(trim({text}, '\"') AS {wanted})"
-            return f"{quoted} WHEN {digits} <= {_DIGITS} THEN TRY_CAST({text} AS {wanted}) END"
-        if pt.is_date(data_type):
-            counted = (
-                f"CASE WHEN {whole} BETWEEN {FIRST_DAY} AND {LAST_DAY} THEN DATE '1970-01-01' + CAST({whole} AS INTEGER) END"
-            )
-            return f"CASE WHEN {whole} IS NOT NULL THEN {counted} ELSE TRY_CAST({text} AS DATE) END"
-        if pt.is_timestamp(data_type):
-            unit = options.time_unit
-            first, last = first_and_last(unit)
-            micros = f"{whole} // 1000" if unit == "ns" else f"{whole} * {1_000_000 // PER_SECOND[unit]}"
-            zone = "" if data_type.tz is None else " AT TIME ZONE 'UTC'"
-            instant = f"CASE WHEN {whole} BETWEEN {first} AND {last} THEN TRY(make_timestamp({micros})){zone} END"
-            return f"CASE WHEN {whole} IS NOT NULL THEN {instant} ELSE TRY_CAST({text} AS {wanted}) END"
-        if pt.is_list(data_type):
-            return f"TRY_CAST(CASE WHEN json_valid({text}) THEN CAST({text} AS JSON) END AS {wanted})"
-        return f"TRY_CAST({text} AS {wanted})"
+        days = self._counts_days and pt.is_date(data_type)
+        return f"{function_of(data_type, options.time_unit, counts_days=days)}({text})"
 
     def _structure(self, fields: Mapping[str, object]) -> dict[str, object]:
-        exact = self._exact if list(fields) == self._columns else frozenset()
+        exact = self._exact if list(fields) in self._rows else frozenset()
         return {
             name: self._structure(inner) if isinstance(inner, Mapping) else "JSON" if name in exact else "VARCHAR"
             for name, inner in fields.items()
         }
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    """Return whether values of a type are read from the text inside of a JSON string."""
+    return bool(
+        pt.is_string(data_type) or pt.is_large_string(data_type) or pt.is_binary(data_type) or pt.is_large_binary(data_type)
+    )
+
+
+def function_of(data_type: pa.DataType, unit: str | None, *, counts_days: bool) -> str:
+    """Return the name of the function of SQL that reads JSON texts as values of a type."""
+    kind = "".join(letter if letter.isalnum() else "_" for letter in str(data_type))
+    if pt.is_timestamp(data_type):
+        return f"json_{kind}_of_{unit or 'text'}"
+    return f"json_{kind}_of_days" if counts_days else f"json_{kind}"
+
+
+def _add_functions(connection: duckdb.DuckDBPyConnection, types: Sequence[pa.DataType]) -> None:
+    """Give DuckDB the functions that read JSON texts, each once."""
+    for kind in dict.fromkeys(types):
+        if _is_text(kind):
+            continue
+        for unit in (None, *PER_SECOND) if pt.is_timestamp(kind) else (None,):
+            for counts_days in (False, True) if pt.is_date(kind) else (False,):
+                read = _reader(kind, unit, counts_days=counts_days)
+                name = function_of(kind, unit, counts_days=counts_days)
+                connection.create_function(
+                    name, read, ["VARCHAR"], duckdb_type(kind), type="arrow", null_handling="special"
+                )
+
+
+def _reader(kind: pa.DataType, unit: Any, *, counts_days: bool) -> Callable[[Any], Any]:
+    def read(texts: Any) -> Any:
+        return read_json_texts(_whole(texts), kind, unit=unit, counts_days=counts_days).values
+
+    return read
 
 
 def _decimals(column: pa.Array, data_type: pa.DataType) -> tuple[pa.Array, pa.Array]:
