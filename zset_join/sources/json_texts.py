@@ -85,6 +85,11 @@ def _parsed(texts: pa.Array, kind: pa.DataType) -> Converted:
 def _plain(texts: pa.Array, kind: pa.DataType, most_digits: int | None) -> Converted:
     if pt.is_nested(kind) or pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_string(kind) or pt.is_large_string(kind):
         return _parsed(texts, kind)
+    if pt.is_integer(kind) or pt.is_floating(kind):
+        try:
+            return Converted(texts.cast(kind))  # JSON has no number that Arrow would read as another, as hexadecimal
+        except pa.ArrowInvalid:
+            pass  # a number that does not fit, or no number
     if pt.is_boolean(kind):
         return _if(pc.is_in(texts, pa.array(["true", "false"], texts.type)), texts, kind, read_texts)
     if pt.is_floating(kind):
@@ -108,7 +113,7 @@ def _times(texts: pa.Array, kind: pa.DataType, unit: str | None, *, counts_days:
     is_date = pt.is_date(kind)
     is_counted = counts_days if is_date else unit is not None
     first, last = (FIRST_DAY, LAST_DAY) if is_date else first_and_last(unit or "us")
-    numbers = read_texts(texts, pa.int64()).values if is_counted else pa.nulls(len(texts), pa.int64())
+    numbers = _plain(texts, pa.int64(), None).values if is_counted else pa.nulls(len(texts), pa.int64())
     inside = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
     numbers = pc.if_else(inside, numbers, pa.scalar(None, pa.int64()))
     if is_date:
