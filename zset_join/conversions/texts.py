@@ -41,7 +41,7 @@ FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 _BLANKS = "".join(map(chr, [*range(33), 127]))
 _TRUE, _FALSE = ("t", "true", "y", "yes", "1"), ("f", "false", "n", "no", "0")
 _INTEGER = r"^[+-]?[0-9]+$"
-_FLOAT = r"(?i)^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?[df]?|[+-]?(inf|infinity)|nan)$"
+_FLOAT = r"(?i)^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?[df]?|[+-]?(inf|infinity)|nan|(?-i:[+-]NaN))$"
 _HEXADECIMAL = r"^[+-]?0[xX]([0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[dDfF]?$"
 _PLAIN_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _PLAIN_STAMP = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?$"
@@ -128,7 +128,7 @@ def _integers(text: pa.Array, kind: pa.DataType) -> Converted:
 
 def _floats(text: pa.Array, kind: pa.DataType) -> Converted:
     fits = _matches(text, _FLOAT)
-    plain = pc.replace_substring_regex(only(text, fits), r"^\+", "")
+    plain = pc.replace_substring_regex(only(text, fits), r"^\+|^-(NaN)$", r"\1")
     plain = pc.replace_substring_regex(plain, r"([0-9.])[dDfF]$", r"\1")
     try:
         values = plain.cast(kind)

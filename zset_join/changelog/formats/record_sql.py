@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 CHANGE, UNAVAILABLE_BITS, REJECT = "__change", "__unavailable", "__reject"
-MARKS = (UNAVAILABLE, f'"{UNAVAILABLE}"', base64.b64encode(UNAVAILABLE.encode()).decode(), f'["{UNAVAILABLE}"]')
+MARKS = (UNAVAILABLE, f'"{UNAVAILABLE}"', f'"{UNAVAILABLE}', base64.b64encode(UNAVAILABLE.encode()).decode(), f'["{UNAVAILABLE}"]')
 MOST_MARKED = 62
 IN_KAFKA = ("topic", "partition", "offset")
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896

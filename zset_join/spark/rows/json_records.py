@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyspark.sql import DataFrame
 
-from zset_join.changelog.formats import RecordOptions, record_format
+from zset_join.changelog.formats import RecordFormat, RecordOptions, record_format
 from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS, Dialect, RecordStatements, Step
+from zset_join.spark.rows.conversions import is_by_value, json_value, of_either, of_json
 from zset_join.spark.rows.names import quoted
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.spark.rows.typed_records import (
@@ -26,14 +27,14 @@ from zset_join.spark.rows.typed_records import (
     LINE,
     TypedRecords,
     can_read_values,
-    counted_day,
-    counted_instant,
     literal,
     parsed_json,
     struct_fields,
 )
 
 __all__ = ["read_records"]
+
+_DIGITS = 15  # of a decimal with a point that is written as a number, as in process
 
 
 def read_records(
@@ -61,13 +62,15 @@ def read_records(
         OptionError: there is no such format.
     """
     record = record_format(format_name)
+    given = options or RecordOptions()
+    dialect = _SparkDialect(schema, keys, record, given)
     reads_values = values_first and can_read_values(record, keys)
     statements = RecordStatements(
         record=record,
         schema=schema,
         keys=tuple(keys),
-        options=options or RecordOptions(),
-        dialect=_SparkDialect(),
+        options=given,
+        dialect=dialect,
     )
     columns = [quoted(name) for name in records.columns if name not in ("key", "value")]
     key = "CAST(key AS STRING) AS key" if "key" in records.columns else "CAST(NULL AS STRING) AS key"
@@ -79,7 +82,7 @@ def read_records(
         schema=schema,
         keys=statements.keys,
         options=statements.options,
-        converted=statements.converted,
+        converted=dialect.of_either,
     )
     for step in typed.steps(columns, statements.unwrapped("value")):
         rows = rows.selectExpr(*step)
@@ -102,7 +105,34 @@ def _of_both(schema: pa.Schema, options: RecordOptions) -> list[str]:
 
 
 class _SparkDialect(Dialect):
-    """Spark's words."""
+    """Spark's words.
+
+    Args:
+        schema: the columns of the table.
+        keys: its key columns.
+        record: the format.
+        options: what it leaves open.
+    """
+
+    def __init__(self, schema: pa.Schema, keys: Sequence[str], record: RecordFormat, options: RecordOptions) -> None:
+        self._decimals = options.decimals or record.decimals
+        self._counts_days = record.counts_times
+        self._rows = [list(schema.names), list(keys)]
+        self._values = {field.name for field in schema if is_by_value(field.type) and not self._is_base64(field.type)}
+
+    def _is_base64(self, kind: pa.DataType) -> bool:
+        return bool(pt.is_decimal(kind)) and self._decimals == "base64"
+
+    def _typed(self, fields: Mapping[str, object]) -> dict[str, object]:
+        """Return fields with those of a row as VARIANT where numbers and texts are told apart."""
+        values = self._values if list(fields) in self._rows else set()
+        return {
+            name: self._typed(inner) if isinstance(inner, Mapping) else "VARIANT" if name in values else inner
+            for name, inner in fields.items()
+        }
+
+    def as_text(self, value: str, column: str) -> str:
+        return json_value(value) if column in self._values else value
 
     def quoted(self, name: str) -> str:
         return quoted(name)
@@ -111,7 +141,7 @@ class _SparkDialect(Dialect):
         return literal(text)
 
     def parsed(self, text: str, fields: Mapping[str, object]) -> str:
-        return parsed_json(text, fields)
+        return parsed_json(text, self._typed(fields))
 
     def once(self, name: str, value: str) -> str:
         # Spark's optimizer moves conditions and projections through each other, and computes anew what they use, but never
@@ -125,29 +155,34 @@ class _SparkDialect(Dialect):
         return f"explode(array({', '.join(values)}))"
 
     def parsed_list(self, text: str, fields: Mapping[str, object]) -> str:
-        row = struct_fields(fields, ": ")
+        row = struct_fields(self._typed(fields), ": ")
         return f"explode_outer(from_json({text}, {literal(f'ARRAY<STRUCT<{row}>>')}))"
 
     def member(self, text: str, name: str) -> str:
         return f"coalesce(get_json_object({text}, {self.literal(f'$.{name}')}), {text})"
 
     def converted(self, text: str, data_type: pa.DataType, options: RecordOptions, decimals: str) -> str:
-        wanted = spark_schema(pa.schema([pa.field("c", data_type)]))["c"].dataType.simpleString()
-        whole = f"TRY_CAST({text} AS BIGINT)"
+        if self._is_base64(data_type) or not is_by_value(data_type):
+            return self._of_plain(text, data_type)
+        days = self._counts_days and pt.is_date(data_type)
+        return of_json(text, data_type, counts_days=days, unit=options.time_unit, most_digits=_DIGITS)
+
+    def of_either(self, text: str, data_type: pa.DataType) -> str:
+        """Return the expression for a text of which Spark's reader does not tell whether it was a string or a number."""
+        if self._is_base64(data_type) or not is_by_value(data_type):
+            return self._of_plain(text, data_type)
+        return of_either(text, data_type)
+
+    @staticmethod
+    def _of_plain(text: str, data_type: pa.DataType) -> str:
         if pt.is_string(data_type) or pt.is_large_string(data_type):
             return text
+        wanted = spark_schema(pa.schema([pa.field("c", data_type)]))["c"].dataType.simpleString()
         if pt.is_binary(data_type) or pt.is_large_binary(data_type):
             return f"try_to_binary({text}, 'base64')"
-        if pt.is_decimal(data_type) and decimals == "base64":
+        if pt.is_decimal(data_type):
             return _decimal(text, data_type, wanted)
-        if pt.is_date(data_type):
-            return f"CASE WHEN {whole} IS NOT NULL THEN {counted_day(whole)} ELSE TRY_CAST({text} AS DATE) END"
-        if pt.is_timestamp(data_type):
-            instant = counted_instant(whole, options.time_unit, with_zone=data_type.tz is not None)
-            return f"CASE WHEN {whole} IS NOT NULL THEN {instant} ELSE TRY_CAST({text} AS {wanted}) END"
-        if pt.is_nested(data_type):
-            return f"from_json({text}, '{wanted}')"
-        return f"TRY_CAST({text} AS {wanted})"
+        return f"from_json({text}, '{wanted}')"
 
 
 def _decimal(text: str, data_type: pa.DataType, wanted: str) -> str:

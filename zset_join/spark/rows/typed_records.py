@@ -25,16 +25,13 @@ import pyarrow.types as pt
 from zset_join.changelog.formats import RecordFormat, RecordOptions
 from zset_join.changelog.formats.record_sql import (
     CHANGE,
-    FIRST_DAY,
     IN_KAFKA,
-    LAST_DAY,
     MARKS,
     MOST_MARKED,
-    PER_SECOND,
     UNAVAILABLE_BITS,
-    first_and_last,
 )
 from zset_join.changelog.formats.records import METADATA
+from zset_join.spark.rows.conversions import counted_day, counted_instant
 from zset_join.spark.rows.names import quoted
 
 __all__ = [
@@ -43,8 +40,6 @@ __all__ = [
     "LINE",
     "TypedRecords",
     "can_read_values",
-    "counted_day",
-    "counted_instant",
     "literal",
     "parsed_json",
     "struct_fields",
@@ -217,19 +212,6 @@ class TypedRecords:
 
 _Fields = dict[str, Any]
 _MARKS = ", ".join(f"'{mark}'" for mark in MARKS)
-
-
-def counted_day(number: str) -> str:
-    """Return the date of a number of days since 1970; NULL outside of the years 1 to 9999."""
-    return f"CASE WHEN {number} BETWEEN {FIRST_DAY} AND {LAST_DAY} THEN date_add(DATE'1970-01-01', CAST({number} AS INT)) END"
-
-
-def counted_instant(number: str, unit: str, *, with_zone: bool) -> str:
-    """Return the instant of a number of units since 1970; NULL outside of the years 1 to 9999."""
-    first, last = first_and_last(unit)
-    begin = "TIMESTAMP'1970-01-01 00:00:00Z'" if with_zone else "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
-    micros = f"{number} DIV 1000" if unit == "ns" else f"{number} * {1_000_000 // PER_SECOND[unit]}"
-    return f"CASE WHEN {number} BETWEEN {first}L AND {last}L THEN timestampadd(MICROSECOND, {micros}, {begin}) END"
 
 
 def _path(path: Sequence[str]) -> str:
