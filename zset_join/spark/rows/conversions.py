@@ -25,10 +25,12 @@ _LOST_FRACTION = r"\\.[0-9]{6}[0-9]*[1-9]"
 
 
 def is_by_value(kind: pa.DataType) -> bool:
-    """Return whether numbers and texts of a column are told apart: of all but texts, bytes and nested ones."""
-    return not (
-        pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_nested(kind)
-    )
+    """Return whether numbers and texts of a column are told apart: of all but floats, texts, bytes and nested ones.
+
+    Floats are read alike from both, and a VARIANT forgets the sign of zero.
+    """
+    is_text = pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind)
+    return not (is_text or pt.is_nested(kind) or pt.is_floating(kind))
 
 
 def json_value(variant: str) -> str:

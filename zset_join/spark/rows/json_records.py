@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from zset_join.changelog.formats import RecordFormat, RecordOptions, record_format
 from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS, Dialect, RecordStatements, Step
-from zset_join.spark.rows.conversions import is_by_value, json_value, of_either, of_json
+from zset_join.spark.rows.conversions import is_by_value, json_value, of_either, of_json, of_text
 from zset_join.spark.rows.names import quoted
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.spark.rows.typed_records import (
@@ -182,6 +182,8 @@ class _SparkDialect(Dialect):
             return f"try_to_binary({text}, 'base64')"
         if pt.is_decimal(data_type):
             return _decimal(text, data_type, wanted)
+        if pt.is_floating(data_type):
+            return of_text(text, data_type)
         return f"from_json({text}, '{wanted}')"
 
 
