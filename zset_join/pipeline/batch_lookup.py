@@ -22,6 +22,7 @@ from zset_join.pipeline.batch_queries import (
     BatchTimes,
     column,
     expression_sql,
+    newest_first,
     register_batch_query,
 )
 from zset_join.stages.current_versions import CurrentVersionsStage
@@ -63,7 +64,7 @@ def _at_moments(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable
     at_moment = f"FROM (SELECT DISTINCT e FROM {left.history}) m JOIN {right.history} h ON h.e {before} m.e"
     if stage.right.mode == "upsert":
         key = ", ".join(f"h.{right.column(name)}" for name in stage.right.primary_key)
-        order = ", ".join([*(f"h.{right.column(name)} DESC" for name in stage.right.sequence_by), "h.n DESC"])
+        order = ", ".join(newest_first(stage.right, "h."))
         numbered = (
             f"SELECT m.e AS moment, {columns}, h.w, row_number() OVER (PARTITION BY m.e, {key} ORDER BY {order}) AS place"
         )
@@ -116,8 +117,8 @@ def _held(stage: CurrentVersionsStage, versions: BatchTable, clock: str) -> str:
     if stage.source.mode == "changelog":
         there = f"SELECT m.moment, {columns}, sum(h.w) AS w, max(h.n) AS n {came} GROUP BY ALL HAVING sum(h.w) > 0"
     key = ", ".join(versions.column(name) for name in stage.key)
-    order = [f"{versions.column(name)} DESC" for name in (str(stage.source.event_time), *stage.source.sequence_by)]
-    place = f"row_number() OVER (PARTITION BY moment, {key} ORDER BY {', '.join([*order, 'n DESC'])}) AS place"
+    order = [f"{versions.column(str(stage.source.event_time))} DESC", *newest_first(stage.source)]
+    place = f"row_number() OVER (PARTITION BY moment, {key} ORDER BY {', '.join(order)}) AS place"
     holds = "w > 0" if stage.delete_column is None else f"w > 0 AND NOT coalesce({versions.column(stage.delete_column)}, false)"
     return f"SELECT * FROM (SELECT *, {place} FROM ({there})) WHERE place = 1 AND {holds}"
 

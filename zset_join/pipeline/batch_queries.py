@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.changelog.formats import IMAGE
 from zset_join.errors import PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.sql_text import to_sql
@@ -37,6 +38,7 @@ __all__ = [
     "column",
     "expression_sql",
     "history_name",
+    "newest_first",
     "register_batch_query",
 ]
 
@@ -99,6 +101,22 @@ def column(schema: pa.Schema, name: str) -> str:
 def history_name(number: int) -> str:
     """Return the table that holds every change of a source, by the number of the source in the plan."""
     return f"source_{number}"
+
+
+def newest_first(relation: Relation, table: str = "", goes: str | None = None) -> list[str]:
+    """Return the terms that order the changes of one key, the newest first.
+
+    Of one commit of a change feed (the relation has `IMAGE`), the rows that come are newer than those that go. That is read from
+    their weights, not from the column by which the engine orders them.
+
+    Args:
+        relation: in upsert mode.
+        table: the prefix of its columns, such as `h.`.
+        goes: what is true for a row that goes; default: its weight is negative.
+    """
+    order = [f"{table}{column(relation.schema, name)} DESC" for name in relation.sequence_by if name != IMAGE]
+    gone = f"{table}w < 0" if goes is None else goes
+    return [*order, *([f"({gone})"] if IMAGE in relation.sequence_by else []), f"{table}n DESC"]
 
 
 def expression_sql(expression: Expression, schemas: Mapping[str, pa.Schema], tables: Mapping[str, str] | None = None) -> str:
@@ -219,8 +237,7 @@ def _current(source: PlanSource, history: str) -> str:
     columns = ", ".join(f"c{at}" for at in range(len(relation.schema)))
     if relation.mode == "upsert":
         key = ", ".join(column(relation.schema, name) for name in relation.primary_key)
-        order = [f"{column(relation.schema, name)} DESC" for name in relation.sequence_by]
-        newest = f"row_number() OVER (PARTITION BY {key} ORDER BY {', '.join([*order, 'n DESC'])}) AS place"
+        newest = f"row_number() OVER (PARTITION BY {key} ORDER BY {', '.join(newest_first(relation))}) AS place"
         return f"SELECT {columns} FROM (SELECT *, {newest} FROM {history}) WHERE place = 1 AND w > 0"
     return (
         f"SELECT {columns} FROM (SELECT {columns}, sum(w) AS copies FROM {history} GROUP BY ALL HAVING sum(w) > 0), "

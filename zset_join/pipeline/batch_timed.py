@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import pyarrow.types as pt
 
 from zset_join.expressions.sql_text import type_name
-from zset_join.pipeline.batch_queries import BatchTable, BatchTimes, expression_sql, register_batch_query
+from zset_join.pipeline.batch_queries import BatchTable, BatchTimes, expression_sql, newest_first, register_batch_query
 from zset_join.stages.as_of_join import AsOfJoinStage
 from zset_join.stages.deduplicate import DeduplicateStage
 from zset_join.stages.temporal_join import TemporalJoinStage
@@ -78,7 +78,7 @@ def temporal_sql(stage: TemporalJoinStage, inputs: Sequence[BatchTable], times: 
         )
         passed, known = "known IS NOT NULL", " AND r.e <= l.known"
     pairs = " AND ".join([*_equal(shape, left, right), f"r.{right_time} <= l.{left_time}"]) + known
-    order = [f"r.{right_time} DESC", *(f"r.{right.column(name)} DESC" for name in shape.right.sequence_by), "r.n DESC"]
+    order = [f"r.{right_time} DESC", *newest_first(shape.right, "r.", "r.deleted")]
     query = _chosen(shape, left, right, pairs, ", ".join(order), "NOT r.deleted", passed)
     return f"WITH {', '.join(parts)} {query}"
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zset_join.changelog import ChangelogFormat, Decoded, decode
+from zset_join.changelog.formats import IMAGE
 from zset_join.errors import BadInputError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import columns_read, rows_where
@@ -32,7 +34,8 @@ class Reading:
         given: the columns that are fed, in order.
         changelog_format: how a row says what it does.
         deletes: condition over the given columns under which a row deletes its key; None for never.
-        is_of_versions: every change is a version: of records, values that were not sent and truncates cannot be read.
+        is_of_versions: every change is a version: of records, values that were not sent and truncates cannot be read; old
+            images of a change feed are left out, for they have the time of the version they replace.
     """
 
     source: PlanSource
@@ -43,7 +46,7 @@ class Reading:
 
     def of_versions(self) -> Reading:
         """Return how rows become changes each of which is a version."""
-        return self
+        return replace(self, is_of_versions=True)
 
     def taken(self, rows: Any) -> tuple[ZSet, Undecodable | None]:
         """Return the changes that rows mean, and what cannot be read of them, instead of refusing all.
@@ -52,7 +55,7 @@ class Reading:
             PlanError: as `delta`.
         """
         if isinstance(rows, ZSet):
-            return rows, None
+            return self._with_images(rows), None
         given = self._given(rows)
         batch = given.batch
         decoded = decode(batch, self.source.relation, self.changelog_format)
@@ -77,7 +80,7 @@ class Reading:
             BadInputError: a row that does not say what it does, or a value that its column does not hold.
         """
         if isinstance(rows, ZSet):
-            return rows
+            return self._with_images(rows)
         batch = self._given(rows).whole()
         decoded = decode(batch, self.source.relation, self.changelog_format)
         if decoded.rejected.num_rows:
@@ -97,7 +100,18 @@ class Reading:
             columns = {name: batch.column(name) for name in columns_read(self.deletes)}
             deleted = rows_where(self.deletes, columns, batch.num_rows)[decoded.positions]
             delta = ZSet(delta.rows, np.where(deleted, np.int64(-1), delta.weights))
+        if self.is_of_versions and IMAGE in delta.rows.schema.names:
+            kept = np.flatnonzero(np.asarray(pc.not_equal(delta.rows.column(IMAGE), 0)))
+            delta = ZSet(delta.rows.take(pa.array(kept)), delta.weights[kept])
         return delta
+
+    def _with_images(self, delta: ZSet) -> ZSet:
+        """Return a delta of the table with the column that orders the rows of a commit, where the source has one."""
+        schema = self.source.relation.schema
+        if IMAGE not in schema.names or IMAGE in delta.rows.schema.names:
+            return delta
+        images = pa.array(np.where(delta.weights < 0, 1, 2).astype(np.int8))
+        return ZSet(delta.rows.append_column(schema.field(IMAGE), images), delta.weights)
 
     def _given(self, rows: Any) -> GivenRows:
         if isinstance(rows, pa.RecordBatch) and rows.schema.equals(self.given):

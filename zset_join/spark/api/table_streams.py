@@ -23,10 +23,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.types import StringType, StructField, StructType, VariantType
 
+from zset_join.changelog.formats.record_spellings import is_exact
 from zset_join.errors import OptionError, PlanError
 from zset_join.relation import Relation
 from zset_join.spark.api.streams import ChangeStream, appends, changes
-from zset_join.spark.rows.conversions import is_by_value, json_value, of_json, of_text
+from zset_join.spark.rows.conversions import json_value, of_json, of_text
 from zset_join.spark.rows.names import column_named, first_line, quoted
 from zset_join.spark.rows.schemas import arrow_schema, field_type, refuse_collations, spark_schema
 from zset_join.spark.rows.typed_records import literal
@@ -148,7 +149,7 @@ def _as_written(given: pa.Schema, form: str) -> StructType:
     for field, kind in zip(given, spark_schema(given), strict=True):
         by_value = VariantType() if form == "json" else StringType()
         is_float = pa.types.is_floating(field.type)
-        fields.append(StructField(field.name, StringType() if is_float else by_value if is_by_value(field.type) else kind.dataType))
+        fields.append(StructField(field.name, StringType() if is_float else by_value if is_exact(field.type) else kind.dataType))
     return StructType(fields)
 
 
@@ -165,7 +166,7 @@ def _converted(given: pa.Schema, form: str, inside: str, place: str) -> list[Col
     for field in given:
         own = f"{inside}{quoted(field.name)}"
         is_float = pa.types.is_floating(field.type)
-        if form == "parquet" or not (is_float or is_by_value(field.type)):
+        if form == "parquet" or not (is_float or is_exact(field.type)):
             columns.append(F.expr(own).alias(field.name))
             continue
         is_text = form == "csv" or is_float

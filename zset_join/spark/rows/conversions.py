@@ -3,8 +3,8 @@
 The law: as `zset_join.conversions`, which says what is read and what is refused. NULL where the text does not convert, so whoever
 uses it compares with the text.
 
-A JSON value stands in a text as `json_value` makes it of a VARIANT: a string begins with a quote (and ends without), anything
-else is as JSON has it.
+A JSON value stands in a text as `json_value` makes it of a VARIANT: a string in quotes, without escapes, anything else as JSON
+has it.
 """
 
 # ruff: noqa: S608 - names and texts are expressions of ours.
@@ -17,27 +17,18 @@ import pyarrow.types as pt
 from zset_join.changelog.formats.record_sql import FIRST_DAY, LAST_DAY, PER_SECOND, first_and_last
 from zset_join.spark.rows.schemas import spark_type
 
-__all__ = ["counted_day", "counted_instant", "is_by_value", "json_value", "of_either", "of_json", "of_text"]
+__all__ = ["counted_day", "counted_instant", "json_value", "of_either", "of_json", "of_text"]
 
 _BLANK = r"[\\x00-\\x20\\x7f]*"
 _ZONE = r"[0-9]:[0-9]{1,2}:[0-9]{1,2}(\\.[0-9]*)? *[^0-9. \\x00-\\x20\\x7f]"
 _LOST_FRACTION = r"\\.[0-9]{6}[0-9]*[1-9]"
 
 
-def is_by_value(kind: pa.DataType) -> bool:
-    """Return whether numbers and texts of a column are told apart: of all but floats, texts, bytes and nested ones.
-
-    Floats are read alike from both, and a VARIANT forgets the sign of zero.
-    """
-    is_text = pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind)
-    return not (is_text or pt.is_nested(kind) or pt.is_floating(kind))
-
-
 def json_value(variant: str) -> str:
     """Return the expression for the text of a JSON value; NULL of null."""
     return (
-        f"CASE schema_of_variant({variant}) WHEN 'VOID' THEN NULL WHEN 'STRING' THEN concat('\"', CAST({variant} AS STRING)) "
-        f"ELSE CAST({variant} AS STRING) END"
+        f"CASE schema_of_variant({variant}) WHEN 'VOID' THEN NULL "
+        f"WHEN 'STRING' THEN concat('\"', CAST({variant} AS STRING), '\"') ELSE CAST({variant} AS STRING) END"
     )
 
 
@@ -84,7 +75,7 @@ def of_json(
         unit: of a number that is a timestamp; None where none is.
         most_digits: of a decimal with a point that is written as a number; None: any.
     """
-    return f"CASE WHEN {value} LIKE '\"%' THEN {of_text(f'substr({value}, 2)', kind)} ELSE {_of_number(value, kind, counts_days, unit, most_digits)} END"
+    return f"CASE WHEN {value} LIKE '\"%' THEN {of_text(f'substr({value}, 2, length({value}) - 2)', kind)} ELSE {_of_number(value, kind, counts_days, unit, most_digits)} END"
 
 
 def _of_number(value: str, kind: pa.DataType, counts_days: bool, unit: str | None, most_digits: int | None) -> str:  # noqa: FBT001 - of one caller

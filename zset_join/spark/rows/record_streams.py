@@ -167,7 +167,7 @@ def records_as_rows(df: DataFrame, name: str, format_name: str, table: RecordTab
     if table.keys:
         wanted |= {"position": wanted.get("position", _POSITION)} if record.position else {}
         wanted |= {"offset": wanted.get("offset", _OFFSET)} if "offset" in df.columns else {}
-    options = RecordOptions(decimals=options.decimals, time_unit=options.time_unit, metadata=wanted)
+    options = replace(options, metadata=wanted)
     place = [column for column in _IN_RECORD if column in df.columns]
     raw_bytes = [one for one in ("key", "value") if one in place and isinstance(df.schema[one].dataType, BinaryType)]
     others = [column_named(one) for one in df.columns if one not in raw_bytes]
@@ -179,7 +179,7 @@ def records_as_rows(df: DataFrame, name: str, format_name: str, table: RecordTab
     )
     place += [f"{one}_base64" for one in raw_bytes]
     kept = [f"{_RECORD}{one}" for one in place]
-    lines = read_records(records, format_name, table.schema, table.keys, options, kept=kept)
+    lines = read_records(records, format_name, table.schema, table.keys, options, kept=kept, source=name)
     rows = lines.withColumnRenamed(LINE_REJECT, _BAD)
     ordering = [what for what in ("position", "offset") if what in wanted and table.keys]
     first = F.lit(-1).cast("long")  # MySQL's events have no position; there the offset decides alone
