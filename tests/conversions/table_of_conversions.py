@@ -36,7 +36,26 @@ _FROZEN = json.loads((Path(__file__).parent / "spark_casts.json").read_text(enco
 ANSWERS: dict[str, list[str | None]] = _FROZEN["answers"]
 assert list(TYPES) == _FROZEN["types"]
 
-NUMBERS: list[Any] = [0, 1, -1, 127, 128, -129, 32768, 2**31, 2**53 + 1, 2**63 - 1, 2**63, 3.0, 3.9, 0.5, -2.5, 1e18, 1e19, 1e300]
+NUMBERS: list[Any] = [
+    0,
+    1,
+    -1,
+    127,
+    128,
+    -129,
+    32768,
+    2**31,
+    2**53 + 1,
+    2**63 - 1,
+    2**63,
+    3.0,
+    3.9,
+    0.5,
+    -2.5,
+    1e18,
+    1e19,
+    1e300,
+]
 NUMBERS += [999.99, 1000.0, 0.1, 1.005, True, False, 2024, 19000]
 """Values of Python that are JSON as they are."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pandas
@@ -68,7 +67,9 @@ def by_columns(cells: Cells) -> list[Any]:
 
 
 def by_pandas(cells: Cells) -> list[Any]:
-    return stepped(pandas.DataFrame({name: pandas.Series(values, dtype=object) for name, values in columns_of(cells).items()}), len(cells))
+    return stepped(
+        pandas.DataFrame({name: pandas.Series(values, dtype=object) for name, values in columns_of(cells).items()}), len(cells)
+    )
 
 
 def by_arrow(cells: Cells) -> list[Any]:
@@ -83,7 +84,9 @@ def by_json(cells: Cells) -> list[Any]:
     texts = [json.dumps(row).encode() for row in rows_of(cells)]
     rows, unread = part_json_rows(texts, schema())
     got = seen(rows, len(cells))
-    assert [one.column for one in unread] == [names()[at] for (at, _, _), value in zip(cells, got, strict=True) if value == REFUSED]
+    assert [one.column for one in unread] == [
+        names()[at] for (at, _, _), value in zip(cells, got, strict=True) if value == REFUSED
+    ]
     return got
 
 
@@ -94,7 +97,9 @@ def by_csv(cells: Cells) -> list[Any]:
         lines.append(",".join([str(row), *(quoted if at == place else "" for place in range(len(TYPES)))]))
     rows, unread = read_csv_rows("\n".join(lines).encode(), schema(), CsvForm())
     got = seen(rows, len(cells))
-    assert [one.column for one in unread] == [names()[at] for (at, _, _), value in zip(cells, got, strict=True) if value == REFUSED]
+    assert [one.column for one in unread] == [
+        names()[at] for (at, _, _), value in zip(cells, got, strict=True) if value == REFUSED
+    ]
     return got
 
 
@@ -164,7 +169,7 @@ def test_typed_columns_of_frames_are_the_same_values(frame: Any) -> None:
 
 
 def test_values_of_sql_are_the_same_values_and_a_refusal_names_row_and_column() -> None:
-    given = TEXTS[:: 7] + [cell for cell in NUMBER_CELLS if cell[1] not in {True, False}]
+    given = TEXTS[::7] + [cell for cell in NUMBER_CELLS if cell[1] not in {True, False}]
     good = [cell for cell in given if cell[2] != REFUSED]
     bad = [cell for cell in given if cell[2] == REFUSED]
     columns = ", ".join(f"{name} {kind}" for name, kind in zip(names(), TYPES, strict=True))
@@ -181,5 +186,11 @@ def test_values_of_sql_are_the_same_values_and_a_refusal_names_row_and_column() 
 
 
 def values(row: int, at: int, value: Any) -> str:
-    shown = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else f"{value:.1f}" if isinstance(value, float) and value == int(value) and abs(value) < 1e6 else repr(value)
+    shown = (
+        "'" + value.replace("'", "''") + "'"
+        if isinstance(value, str)
+        else f"{value:.1f}"
+        if isinstance(value, float) and value == int(value) and abs(value) < 1e6
+        else repr(value)
+    )
     return f"({row}, {', '.join(shown if at == place else 'NULL' for place in range(len(TYPES)))})"

@@ -69,9 +69,9 @@ def _leaf(values: Sequence[Any], kind: pa.DataType) -> Converted:
     for row, value in enumerate(values):
         if value is not None:
             of_class.setdefault(type(value), []).append(row)
-    parts: list[tuple[npt.NDArray[np.int64], Converted]] = []
-    for rows in of_class.values():
-        parts.append((np.array(rows, np.int64), _of_class([values[row] for row in rows], kind)))
+    parts: list[tuple[npt.NDArray[np.int64], Converted]] = [
+        (np.array(rows, np.int64), _of_class([values[row] for row in rows], kind)) for rows in of_class.values()
+    ]
     return whole(parts, len(values), kind)
 
 
@@ -119,7 +119,7 @@ def _one(value: Any, kind: pa.DataType) -> Converted:
 
 def _decimal(value: decimal.Decimal) -> pa.Array:
     """Return a decimal as one of Arrow's, or, beyond its digits or range, as the text it is."""
-    if not value.is_finite() or len(value.as_tuple().digits) + abs(value.adjusted()) > 70:  # noqa: PLR2004 - Arrow has 76
+    if not value.is_finite() or len(value.as_tuple().digits) + abs(value.adjusted()) > 70:
         return pa.array([str(value)])
     return pa.array([value])
 
@@ -142,7 +142,7 @@ def _pairs(value: Any) -> Any:
     if isinstance(value, Mapping):
         return [{"key": key, "value": item} for key, item in value.items()]
     if isinstance(value, (list, tuple)):
-        return [{"key": one[0], "value": one[1]} if isinstance(one, (list, tuple)) and len(one) == 2 else one for one in value]  # noqa: PLR2004 - a pair
+        return [{"key": one[0], "value": one[1]} if isinstance(one, (list, tuple)) and len(one) == 2 else one for one in value]
     return value
 
 

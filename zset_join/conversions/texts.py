@@ -266,9 +266,7 @@ def _fraction(fields: pa.StructArray) -> tuple[Any, Any]:
 def _offsets(zones: pa.Array, local_seconds: Any) -> tuple[Any, Bools]:
     """Return the seconds that zones are ahead of UTC, and which zones there are."""
     parts = pc.extract_regex(zones, _OFFSET)
-    hour, minute, second = (
-        _numbers(parts, name, 0) + _numbers(parts, f"{name}s", 0) for name in ("hour", "minute", "second")
-    )
+    hour, minute, second = (_numbers(parts, name, 0) + _numbers(parts, f"{name}s", 0) for name in ("hour", "minute", "second"))
     size = (hour * 60 + minute) * 60 + second
     is_negative = flags(pc.equal(pc.struct_field(parts, "sign"), "-"))
     known = _valid(parts) & (minute <= 59) & (second <= 59) & (size <= _MOST_OFFSET)

@@ -172,7 +172,9 @@ def _to_integer(array: pa.Array, kind: pa.DataType) -> Converted:
     if pt.is_floating(array.type):
         numbers = array.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
         with np.errstate(invalid="ignore"):
-            fits = (np.trunc(numbers) == numbers) & (numbers >= float(low)) & (numbers < float(high) + (1 if high < 2**53 else 0))
+            fits = (
+                (np.trunc(numbers) == numbers) & (numbers >= float(low)) & (numbers < float(high) + (1 if high < 2**53 else 0))
+            )
         values = np.where(fits, numbers, 0).astype(kind.to_pandas_dtype())
         return joined(pa.array(values, kind, mask=~(fits & _valid(array))), fits, _valid(array))
     wide = array.cast(pa.decimal256(_DIGITS, array.type.scale))

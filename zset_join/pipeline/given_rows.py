@@ -188,7 +188,7 @@ def _parted(
     texts, reasons = [], []
     for number in numbers:
         column = next(name for name in bad if bad[name][number])
-        reasons.append(f"{_shown(_value(columns[column], number))} is no {given.field(column).type}, as column \"{column}\" is")
+        reasons.append(f'{_shown(_value(columns[column], number))} is no {given.field(column).type}, as column "{column}" is')
         row = {name: _value(values, number) for name, values in columns.items()}
         texts.append(json.dumps(row, default=str, ensure_ascii=False))
     unfit = pa.table({"row": texts, "code": [_CODE] * len(texts), "reason": reasons})

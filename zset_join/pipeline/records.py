@@ -24,8 +24,8 @@ from zset_join.conversions import python_values
 from zset_join.errors import BadInputError, OptionError, PlanError
 from zset_join.operators.partial_upserts import TRUNCATE
 from zset_join.pipeline.dead_letters import Undecodable
-from zset_join.pipeline.given_rows import table_of
 from zset_join.pipeline.event_times import jump_of, with_watermark
+from zset_join.pipeline.given_rows import table_of
 from zset_join.pipeline.reading import Reading
 from zset_join.pipeline.view import View
 from zset_join.plan.query_plan import PlanSource
@@ -227,8 +227,8 @@ class RecordReading(Reading):
             if converted.unfit is not None:
                 row = int(np.flatnonzero(converted.unfit)[0])
                 raise PlanError(
-                    f'source "{self.source.name}": record {row} has {values[row]!r:.100} as `{field.name}`, which is no {kind}. Feed '
-                    "texts, parsed records, or dicts of `value` and, where they are known, `key`, `topic`, `partition` and `offset`.",
+                    f'source "{self.source.name}": record {row} has {values[row]!r:.100} as `{field.name}`, which is no {kind}. '
+                    "Feed texts, parsed records, or dicts of `value` and, where known, `key`, `topic`, `partition` and `offset`.",
                     code="DELTA_TYPES",
                     relation=self.source.name,
                 )

@@ -326,7 +326,9 @@ class _DuckDBDialect(Dialect):
             return f"TRY(unhex({text}))"
         if encoding == "latin1":
             codes = f"list_transform(string_split({text}, ''), lambda c: format('{{:02x}}', unicode(c)))"
-            return f"CASE WHEN {text} = '' THEN ''::BLOB WHEN {self._is_latin1(text)} THEN unhex(array_to_string({codes}, '')) END"
+            return (
+                f"CASE WHEN {text} = '' THEN ''::BLOB WHEN {self._is_latin1(text)} THEN unhex(array_to_string({codes}, '')) END"
+            )
         if encoding == "base64-url":
             plain = f"translate({text}, '-_', '+/')"
             text = f"rpad({plain}, CAST(ceil(length({plain}) / 4.0) * 4 AS INTEGER), '=')"
@@ -361,9 +363,7 @@ def _add_functions(connection: duckdb.DuckDBPyConnection, types: Sequence[pa.Dat
         for unit in (None, *PER_SECOND) if pt.is_timestamp(kind) else (None,):
             for counts_days in (False, True) if pt.is_date(kind) else (False,):
                 name, read = _function_of(kind, unit, counts_days=counts_days), _reader(kind, unit, counts_days=counts_days)
-                connection.create_function(
-                    name, read, ["VARCHAR"], duckdb_type(kind), type="arrow", null_handling="special"
-                )
+                connection.create_function(name, read, ["VARCHAR"], duckdb_type(kind), type="arrow", null_handling="special")
 
 
 def _reader(kind: pa.DataType, unit: Any, *, counts_days: bool) -> Callable[[Any], Any]:

@@ -127,7 +127,7 @@ def _times(texts: pa.Array, kind: pa.DataType, unit: str | None, *, counts_days:
 
 
 def _micros(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return nanoseconds as microseconds; what is less than one is cut off, for the wire format has it and no column of Spark."""
+    """Return nanoseconds as microseconds, rounded down: Debezium counts them, and no column of Spark has them."""
     valid = numbers.is_valid().to_numpy(zero_copy_only=False)
     micros = np.floor_divide(numbers.fill_null(0).to_numpy(zero_copy_only=False), 1000)
     return pa.array(micros, mask=~valid).cast(kind)

@@ -1,7 +1,7 @@
 """Values of parsed JSON as values of columns.
 
-The law: as `zset_join.conversions`: a JSON string is a text, a JSON number a typed value. What JSON has no value for is written
-so: bytes as base64; and a STRING takes the text of any value, as Spark's `from_json` does. A number is no date, time or boolean.
+The law: as `zset_join.conversions`: a JSON string is a text, a JSON number a typed value. Bytes are base64, and a STRING takes
+the text of any value, as Spark's `from_json` does. A number is no date, time or boolean.
 
 Cost: value by value; for what the fast readers cannot read.
 """

@@ -394,8 +394,8 @@ def _cast(table: Table, column: ColumnDefinition, array: pa.Array) -> pa.Array:
     row = int(converted.unfit.argmax())
     value = repr(shown_value(array, row))[:100]
     raise BadInputError(
-        f'table "{table.name}": row {row} of what is inserted has {value}, of type {array.type}, in column "{column.name}", which '
-        f"does not hold it: it is of type {column.type}. Nothing was inserted; cast it first.",
+        f'table "{table.name}": row {row} of what is inserted has {value}, of type {array.type}, in column "{column.name}", '
+        f"which is of type {column.type} and does not hold it. Nothing was inserted; cast it first.",
         code="INSERT_TYPE",
         relation=table.name,
         row=row,

@@ -374,8 +374,8 @@ def _constant(binder: ScalarBinder, statement: Statement, tokens: tuple[Token, .
 
 def _unfit(statement: Statement, tokens: tuple[Token, ...], node: exp.Expr, kind: pa.DataType, place: str) -> SqlError:
     return SqlError(
-        f"{place}: {node.sql(dialect='spark')} does not fit a column of type {kind}; a value converts only where the column holds "
-        "it exactly. Correct it, or write a CAST.",
+        f"{place}: {node.sql(dialect='spark')} does not fit a column of type {kind}; a value converts only where the column "
+        "holds it exactly. Correct it, or write a CAST.",
         code="LITERAL",
         at=_place(statement, tokens),
     )

@@ -149,7 +149,9 @@ def _as_written(given: pa.Schema, form: str) -> StructType:
     for field, kind in zip(given, spark_schema(given), strict=True):
         by_value = VariantType() if form == "json" else StringType()
         is_float = pa.types.is_floating(field.type)
-        fields.append(StructField(field.name, StringType() if is_float else by_value if is_exact(field.type) else kind.dataType))
+        fields.append(
+            StructField(field.name, StringType() if is_float else by_value if is_exact(field.type) else kind.dataType)
+        )
     return StructType(fields)
 
 

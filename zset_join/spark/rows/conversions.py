@@ -1,13 +1,13 @@
 """SQL of Spark for the one table of conversions: a text, or a JSON value, as a value of a column.
 
-The law: as `zset_join.conversions`, which says what is read and what is refused. NULL where the text does not convert, so whoever
-uses it compares with the text.
+The law: as `zset_join.conversions`, which says what is read and what is refused. An expression is NULL where the text does not
+convert; its caller checks that the text is NULL too.
 
 A JSON value stands in a text as `json_value` makes it of a VARIANT: a string in quotes, without escapes, anything else as JSON
 has it.
 """
 
-# ruff: noqa: S608 - names and texts are expressions of ours.
+
 
 from __future__ import annotations
 
@@ -75,10 +75,12 @@ def of_json(
         unit: of a number that is a timestamp; None where none is.
         most_digits: of a decimal with a point that is written as a number; None: any.
     """
-    return f"CASE WHEN {value} LIKE '\"%' THEN {of_text(f'substr({value}, 2, length({value}) - 2)', kind)} ELSE {_of_number(value, kind, counts_days, unit, most_digits)} END"
+    text = of_text(f"substr({value}, 2, length({value}) - 2)", kind)
+    number = _of_number(value, kind, counts_days=counts_days, unit=unit, most_digits=most_digits)
+    return f"CASE WHEN {value} LIKE '\"%' THEN {text} ELSE {number} END"
 
 
-def _of_number(value: str, kind: pa.DataType, counts_days: bool, unit: str | None, most_digits: int | None) -> str:  # noqa: FBT001 - of one caller
+def _of_number(value: str, kind: pa.DataType, *, counts_days: bool, unit: str | None, most_digits: int | None) -> str:
     wanted = spark_type(kind).simpleString()
     if pt.is_boolean(kind):
         return f"CASE {value} WHEN 'true' THEN true WHEN 'false' THEN false END"
@@ -87,7 +89,9 @@ def _of_number(value: str, kind: pa.DataType, counts_days: bool, unit: str | Non
     if pt.is_date(kind):
         return counted_day(_whole(value, "bigint")) if counts_days else f"CAST(NULL AS {wanted})"
     if pt.is_timestamp(kind):
-        return counted_instant(_whole(value, "bigint"), unit, with_zone=kind.tz is not None) if unit else f"CAST(NULL AS {wanted})"
+        return (
+            counted_instant(_whole(value, "bigint"), unit, with_zone=kind.tz is not None) if unit else f"CAST(NULL AS {wanted})"
+        )
     if pt.is_decimal(kind) and most_digits is not None:
         digits = rf"length(regexp_replace(regexp_replace({value}, 'E.*$', ''), '[^0-9]', ''))"
         return f"CASE WHEN NOT {value} RLIKE '[.E]' OR {digits} <= {most_digits} THEN {of_text(value, kind)} END"
@@ -99,7 +103,8 @@ def _whole(value: str, wanted: str) -> str:
     number = f"TRY_CAST({value} AS DOUBLE)"
     has_fraction = rf"{value} RLIKE '\\.[0-9]*[1-9]' AND NOT {value} RLIKE 'E'"
     is_whole = f"NOT ({has_fraction}) AND {number} = rint({number}) AND abs({number}) < 9223372036854775808D"
-    return f"CASE WHEN NOT {value} RLIKE '[.E]' THEN TRY_CAST({value} AS {wanted}) WHEN {is_whole} THEN TRY_CAST(TRY_CAST({number} AS BIGINT) AS {wanted}) END"
+    of_double = f"TRY_CAST(TRY_CAST({number} AS BIGINT) AS {wanted})"
+    return f"CASE WHEN NOT {value} RLIKE '[.E]' THEN TRY_CAST({value} AS {wanted}) WHEN {is_whole} THEN {of_double} END"
 
 
 def _is_exact(text: str, scale: int) -> str:
@@ -109,7 +114,8 @@ def _is_exact(text: str, scale: int) -> str:
     places = rf"length(regexp_extract({mantissa}, '\\.([0-9]*)', 1))"
     zeros = f"(length({digits}) - length(rtrim('0', {digits})))"
     exponent = rf"coalesce(TRY_CAST(regexp_extract({text}, '[eE]([+-]?[0-9]+)', 1) AS INT), 0)"
-    return f"({places} <= {scale} AND NOT {text} RLIKE '[eE]' OR rtrim('0', {digits}) = '' OR {places} - {zeros} - {exponent} <= {scale})"
+    is_plain = f"{places} <= {scale} AND NOT {text} RLIKE '[eE]'"
+    return f"({is_plain} OR rtrim('0', {digits}) = '' OR {places} - {zeros} - {exponent} <= {scale})"
 
 
 def counted_day(number: str) -> str:
