@@ -42,6 +42,7 @@ __all__ = ["JsonRecordReader", "ReadRecords"]
 
 _RECORDS = "records_to_read"
 _ROW = "__row_number"
+_AS_ARROW: Any = {"type": "arrow", "null_handling": "special"}
 _NOT_UTF8 = "bytes that are no UTF-8"
 
 
@@ -346,7 +347,8 @@ class _DuckDBDialect(Dialect):
         if pt.is_string(data_type) or pt.is_large_string(data_type):
             return text
         days = self._counts_days and pt.is_date(data_type)
-        return f"{_function_of(data_type, options.time_unit, counts_days=days)}({text})"
+        unit = options.time_unit if isinstance(options.time_unit, str) else None
+        return f"{_function_of(data_type, unit, counts_days=days)}({text})"
 
 
 def _function_of(data_type: pa.DataType, unit: str | None, *, counts_days: bool) -> str:
@@ -363,7 +365,8 @@ def _add_functions(connection: duckdb.DuckDBPyConnection, types: Sequence[pa.Dat
         for unit in (None, *PER_SECOND) if pt.is_timestamp(kind) else (None,):
             for counts_days in (False, True) if pt.is_date(kind) else (False,):
                 name, read = _function_of(kind, unit, counts_days=counts_days), _reader(kind, unit, counts_days=counts_days)
-                connection.create_function(name, read, ["VARCHAR"], duckdb_type(kind), type="arrow", null_handling="special")
+                returned: Any = duckdb_type(kind)
+                connection.create_function(name, read, ["VARCHAR"], returned, **_AS_ARROW)
 
 
 def _reader(kind: pa.DataType, unit: Any, *, counts_days: bool) -> Callable[[Any], Any]:

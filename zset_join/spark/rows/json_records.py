@@ -213,4 +213,5 @@ class SparkDialect(Dialect):
         if self._is_typed:
             return of_either(text, data_type)
         days = self._counts_days and pt.is_date(data_type)
-        return of_json(text, data_type, counts_days=days, unit=options.time_unit, most_digits=_DIGITS)
+        unit = options.time_unit if isinstance(options.time_unit, str) else None
+        return of_json(text, data_type, counts_days=days, unit=unit, most_digits=_DIGITS)
