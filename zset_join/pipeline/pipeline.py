@@ -149,7 +149,7 @@ class Pipeline:
                 self._history,
                 snapshot_after_bytes=snapshot_after_bytes,
             )
-        self._outputs = PipelineOutputs(outputs)
+        self._outputs = PipelineOutputs(outputs, quarantines=self._options.on_bad_input == "quarantine")
         try:
             self._go_on()
         except BaseException:
@@ -190,6 +190,7 @@ class Pipeline:
         Raises:
             PlanError: an unknown source, or columns that do not fit.
             BadInputError: rows that break the contract of their source.
+            SinkError: `SINK_VALUE`: an output can never hold a row of the answer; nothing is applied.
             StateError: an epoch that is neither the last nor the next one.
             Exception: of an output. Where the attribute `epoch` has gone on, the rows were taken, and the next step gives the
                 epoch to the output before it takes any.
@@ -458,6 +459,7 @@ class Pipeline:
         """Return the next epoch, answered; what sources refused stands before what stages do."""
         answered = self._engine.answer(states, self.epoch, deltas, time_us)
         answered.rejected[:0] = far
+        answered.rejected += self._outputs.check(self.epoch, answered.delta)
         return answered
 
     def _durable_epoch(

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.errors import PlanError
+from zset_join.extras import needed_for
 from zset_join.pipeline import batch_aggregate, batch_expiring, batch_join, batch_lookup, batch_timed
 from zset_join.pipeline.batch_queries import EPOCH_TIMES, BatchTimes, batch_sql, history_name
 from zset_join.pipeline.history import InputHistory
@@ -141,7 +142,8 @@ def batch_view(plan: QueryPlan, history: InputHistory, times: Sequence[BatchTime
 
 @contextmanager
 def _connection() -> Iterator[Any]:
-    import duckdb
+    with needed_for("verify()"):
+        import duckdb
 
     with duckdb.connect(config=dict(_CLOSED_BOX)) as connection:
         connection.execute("SET TimeZone = 'UTC'")

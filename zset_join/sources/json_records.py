@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,7 +35,11 @@ from zset_join.changelog.formats.record_sql import (
 )
 from zset_join.conversions import read_texts
 from zset_join.errors import PlanError
+from zset_join.extras import needed_for
 from zset_join.sources.json_texts import read_json_texts
+
+with needed_for("reading records of JSON"):
+    import duckdb
 
 __all__ = ["JsonRecordReader", "ReadRecords"]
 

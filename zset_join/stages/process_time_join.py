@@ -13,10 +13,10 @@ from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.process_time_join import ProcessTimeJoin
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.shapes.lookup import LookupShape, process_time_relation
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
-from zset_join.state.join.lookup_shape import LookupShape
 
 __all__ = ["ProcessTimeJoinStage"]
 
@@ -88,11 +88,7 @@ class ProcessTimeJoinStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return the relation of the answer, hidden columns left out."""
-        operator = self.made(StageOptions(), None)
-        try:
-            whole = operator.output
-        finally:
-            operator.close()
+        whole = process_time_relation(self.shape, self.snapshot, residual=self.residual)
         hidden = {*self.hidden[0], *self.hidden[1], *(f"{name}_right" for name in self.hidden[1])}
         return Relation(
             name=whole.name, schema=pa.schema([column for column in whole.schema if column.name not in hidden]), mode=whole.mode

@@ -1,4 +1,4 @@
-"""The answer key of questions about time: dicts, sorted lists and bisect, computed from everything that arrived.
+"""The answer key of questions about time: dicts and sorted dicts, computed from everything that arrived.
 
 *Versions* answer "what was valid at t": the newest version at or before it, a DELETE meaning nothing. *As-of* takes the nearest
 row. *First rows* are ROW_NUMBER() <= n. Nothing here is incremental, but for the rule of what is late, and nothing imports
@@ -11,13 +11,16 @@ Source: semantics sections 11, 14, 15 and 16, written down from the text and not
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from zset_join.extras import needed_for
 from zset_join.testing.reference import Counts, IllegalHistoryError, row_identity
+
+with needed_for("zset_join.testing.reference_temporal, unlike the rest of zset_join.testing,"):
+    from sortedcontainers import SortedDict
 
 __all__ = [
     "LiveRows",
@@ -92,19 +95,20 @@ class Versions:
     """
 
     def __init__(self, rows: Iterable[TimedRow]) -> None:
-        self._runs: dict[Key, list[tuple[int, Key, int, TimedRow]]] = {}
+        self._runs: dict[Key, SortedDict] = {}  # per key: time -> the version of that time, with what settles ties
         for arrival, row in enumerate(rows):
-            self._runs.setdefault(row_identity(row.key), []).append((row.time, row.sequence, arrival, row))
-        for run in self._runs.values():
-            run.sort(key=lambda entry: entry[:3])
+            run = self._runs.setdefault(row_identity(row.key), SortedDict())
+            known = run.get(row.time)
+            if known is None or known[:2] <= (row.sequence, arrival):
+                run[row.time] = (row.sequence, arrival, row)
 
     def at(self, key: Key, time: int) -> TimedRow | None:
         """Return the newest version of a key at or before a time, a DELETE too; None when there is none."""
         if None in key:
             return None
-        run = self._runs.get(row_identity(key), [])
-        place = bisect_right(run, time, key=lambda entry: entry[0])
-        return run[place - 1][3] if place else None
+        run = self._runs.get(row_identity(key), SortedDict())
+        place = run.bisect_right(time)
+        return run.peekitem(place - 1)[1][2] if place else None
 
 
 def _joined(left: Key, right: Key | None, width: int, how: str, passes: Predicate | None) -> Key | None:

@@ -43,7 +43,7 @@ from zset_join.spark.epoch.kafka_topics import KafkaTopics, TopicIds
 from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.spark.epoch.lost_records import lost_records
 from zset_join.spark.epoch.offsets import offsets_digest
-from zset_join.spark.epoch.outputs import Output
+from zset_join.spark.epoch.outputs import Output, SelectiveOutput
 from zset_join.spark.epoch.progress import ProgressLog, epoch_counts, epoch_line, epoch_title, stage_seconds
 from zset_join.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.spark.planning.buffer_limit import QueryBuffer, limited_join
@@ -55,7 +55,7 @@ from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.baseline import resolve_baselines
 from zset_join.spark.rows.user_functions import with_functions
 from zset_join.spark.worker.locality import Locality
-from zset_join.spark.worker.quarantine import publish_dead_letters
+from zset_join.spark.worker.quarantine import DeadLetters, publish_dead_letters
 from zset_join.spark.worker.receipts import TaskReceipt, error_of_receipt
 from zset_join.stages import StageOptions
 from zset_join.stages.lookup_join import explained_for
@@ -112,6 +112,8 @@ class EpochRunner:
         self._options = options
         self._buckets = buckets
         self._output = output
+        if isinstance(output, SelectiveOutput):
+            output.quarantines = options.on_bad_input == "quarantine"
         self._dead_letter_path = dead_letter_path
         self.buffer = QueryBuffer(limited_join(query.planned_stages, options.buffer_limit), options.buffer_limit, buckets)
         shared = buckets * max(1, hybrid_stages(query.planned_stages, options))
@@ -258,6 +260,7 @@ class EpochRunner:
         is_replay = record is not None
         if record is None:
             answered = self._evaluate(batch, Tick(epoch, self._processing_time_us()), seconds)
+            answered = self._checked_output(checkpoint, answered)
             committing = time.perf_counter()
             self._topic_ids = self._topics.check_epoch(self._topic_ids)
             record = checkpoint.commit(replace(answered, offsets=offsets, positions=self._topic_ids))
@@ -276,6 +279,22 @@ class EpochRunner:
         _log.info("%s", epoch_line(self.name, self.progress.entries[-1]))
         if self.heartbeat is not None:
             self.heartbeat.wake()
+
+    def _checked_output(self, checkpoint: Checkpoint, answered: CommitRecord) -> CommitRecord:
+        """Refuse, or put aside, the rows of an answer that the output can never hold, before the epoch is committed."""
+        if not isinstance(self._output, SelectiveOutput):
+            return answered
+        rejected = self._output.put_aside(checkpoint.files, answered)
+        if not rejected:
+            return answered
+        names = tuple(rejected)
+        letters = DeadLetters(
+            directory=self._dead_letter_path,
+            query_id=checkpoint.query_id,
+            names=names,
+            schemas=tuple(self.relation.schema for _ in names),
+        ).write(Tick(answered.epoch), 0, rejected)
+        return replace(answered, quarantined=(*answered.quarantined, *letters))
 
     def _opened(self) -> Checkpoint:
         if self.checkpoint is None:
