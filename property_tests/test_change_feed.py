@@ -1,15 +1,16 @@
-"""Of one commit of a change feed, what comes stays and what goes is gone, however its rows lie and in whatever epochs they come.
+"""Of one commit of a change feed, what comes stays and what goes is gone, however and whenever its rows come.
 
 A table with a key is changed by commits: inserts, deletes, updates, updates of the key itself, rows that are written anew
 unchanged. Each commit is written down as Delta does: `_change_type` and `_commit_version`. The rows are shuffled within their
-commit, and all of them are cut into epochs anywhere, also within a commit. In the end the view is the table, `verify()` says so,
-and it says so without the column that the engine orders by.
+commit, and all of them are cut into epochs anywhere, also within a commit. In the end the view is the table, `verify()` says
+so, and it says so without the column that the engine orders by.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -63,7 +64,7 @@ def feed(seed: int) -> History:
 def pipeline_of(view: Any, rows: list[Row], cuts: list[int]) -> Pipeline:
     pipeline = Pipeline(view, keep_inputs=True)
     places = [0, *sorted({cut % (len(rows) + 1) for cut in cuts}), len(rows)]
-    for begin, end in zip(places, places[1:], strict=False):
+    for begin, end in pairwise(places):
         pipeline.step({"t": rows[begin:end]})
     return pipeline
 

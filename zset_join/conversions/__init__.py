@@ -17,6 +17,7 @@ aside, naming row, column, value and expected type. NULL is NULL of every type.
 | `convert_values` | Arrow arrays of another type |
 | `python_values` | lists of Python objects, of mixed classes too |
 """
+
 from __future__ import annotations
 
 from zset_join.conversions.converted import Converted, whole

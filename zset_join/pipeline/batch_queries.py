@@ -106,8 +106,8 @@ def history_name(number: int) -> str:
 def newest_first(relation: Relation, table: str = "", goes: str | None = None) -> list[str]:
     """Return the terms that order the changes of one key, the newest first.
 
-    Of one commit of a change feed (the relation has `IMAGE`), the rows that come are newer than those that go. That is read from
-    their weights, not from the column by which the engine orders them.
+    Of one commit of a change feed (the relation has `IMAGE`), the rows that come are newer than those that go. That is read
+    from their weights, not from the column by which the engine orders them.
 
     Args:
         relation: in upsert mode.

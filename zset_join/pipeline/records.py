@@ -227,8 +227,8 @@ class RecordReading(Reading):
             if converted.unfit is not None:
                 row = int(np.flatnonzero(converted.unfit)[0])
                 raise PlanError(
-                    f'source "{self.source.name}": record {row} has {values[row]!r:.100} as `{field.name}`, which is no {kind}. '
-                    "Feed texts, parsed records, or dicts of `value` and, where known, `key`, `topic`, `partition` and `offset`.",
+                    f'source "{self.source.name}": record {row} has {values[row]!r:.100} as `{field.name}`, no {kind}. '
+                    "Feed texts, parsed records, or dicts of `value`, and `key`, `topic`, `partition`, `offset` where known.",
                     code="DELTA_TYPES",
                     relation=self.source.name,
                 )
@@ -263,8 +263,8 @@ class RecordReading(Reading):
         else:
             what = f"a {type(given).__name__}"
         raise PlanError(
-            f'source "{self.source.name}" is fed {what}, which is no record of {self.reader.format.name}: a text, a parsed record, or a '
-            "dict of `value` and, where they are known, `key`, `topic`, `partition` and `offset`.",
+            f'source "{self.source.name}" is fed {what}, which is no record of {self.reader.format.name}: a text, a '
+            "parsed record, or a dict of `value` and, where they are known, `key`, `topic`, `partition` and `offset`.",
             code="UNKNOWN_COLUMN",
             relation=self.source.name,
         )
@@ -314,8 +314,8 @@ def _reason(code: str) -> str:
     named = f' "{column}"' if column else ""
     return {
         "UNDECODABLE_RECORD": "the record is no JSON of this format, or brings no row that is an object of columns",
-        "UNKNOWN_ENCODING": f"column{named} has a value that may mean several things, and neither a schema in the record nor an option "
-        "says which: give RecordOptions(time_unit=..., decimals=..., binary=...)",
+        "UNKNOWN_ENCODING": f"column{named} has a value that may mean several, and neither a schema in the record nor an "
+        "option says which: give RecordOptions(time_unit=..., decimals=..., binary=...)",
         "FOREIGN_TABLE": "the record is of another table, or does not say of which; name the tables that are read with "
         "RecordOptions(table=..., database=...), and others are left out",
         "OLD_ROW_MISSING": "an update of a table without keys has no old row; set REPLICA IDENTITY FULL, or name the keys",

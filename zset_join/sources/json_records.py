@@ -156,9 +156,7 @@ class JsonRecordReader:
         rejects = lines.column(REJECT)
         if undecodable.any():
             rejects = pc.if_else(pa.array(undecodable[numbers]), pa.scalar("UNDECODABLE_RECORD"), rejects)
-        columns = []
-        for field in self.schema:
-            columns.append(lines.column(field.name).cast(field.type))
+        columns = [lines.column(field.name).cast(field.type) for field in self.schema]
         names = [*self.schema.names, *self.options.metadata.values()]
         columns += [lines.column(name) for name in self.options.metadata.values()]
         rows = pa.table(columns, names=names).combine_chunks().to_batches()
@@ -287,7 +285,8 @@ class _DuckDBDialect(Dialect):
 
     def is_envelope(self, text: str) -> str:
         is_object = f"contains({text}, 'payload') AND json_valid({text}) AND json_type({text}) = 'OBJECT'"
-        return f"coalesce(CASE WHEN {is_object} THEN json_exists({text}, '$.payload') AND json_exists({text}, '$.schema') END, false)"
+        both = f"json_exists({text}, '$.payload') AND json_exists({text}, '$.schema')"
+        return f"coalesce(CASE WHEN {is_object} THEN {both} END, false)"
 
     def payload(self, text: str) -> str:
         return f"nullif(CAST(json_extract({text}, '$.payload') AS VARCHAR), 'null')"

@@ -30,7 +30,7 @@ from zset_join.changelog.formats import RecordOptions
 from zset_join.errors import BadInputError, SqlError
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.sql.catalog import Table
-from zset_join.sql.connectors import form_of, holds_records, metadata_of
+from zset_join.sql.connectors import encodings_of, form_of, holds_records, metadata_of
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.files import list_files, part_file, read_file, read_records
 from zset_join.sql.places import SqlWarning
@@ -374,7 +374,8 @@ class GeneratedFeed:
 def record_options(table: Table) -> RecordOptions:
     """Return how records of changes are read: which columns hold what they say beside their row."""
     known = metadata_of(table.options)
-    return RecordOptions(metadata={known[one.metadata]: one.name for one in table.columns if one.metadata is not None})
+    metadata = {known[one.metadata]: one.name for one in table.columns if one.metadata is not None}
+    return RecordOptions(metadata=metadata, **encodings_of(table.options))
 
 
 def texts_of(records: pa.Table) -> pa.Table:

@@ -165,7 +165,13 @@ CASES: dict[str, tuple[str, pa.Schema, list[str], RecordOptions, pa.Table]] = {
     "values that were not sent, by type": (
         "debezium-json",
         pa.schema(
-            {"id": pa.int64(), "v": pa.string(), "n": pa.decimal128(9, 2), "ints": pa.list_(pa.int64()), "texts": pa.list_(pa.string())}
+            {
+                "id": pa.int64(),
+                "v": pa.string(),
+                "n": pa.decimal128(9, 2),
+                "ints": pa.list_(pa.int64()),
+                "texts": pa.list_(pa.string()),
+            }
         ),
         ["id"],
         RecordOptions(unavailable="no"),
@@ -216,7 +222,11 @@ CASES: dict[str, tuple[str, pa.Schema, list[str], RecordOptions, pa.Table]] = {
             *(
                 json.dumps({"database": "shop", "table": "t", **line})
                 for line in [
-                    {"type": "UPDATE", "data": [{"id": "3", "v": "a"}, {"id": "2", "v": "b"}], "old": [{"id": "2"}, {"id": "1"}]},
+                    {
+                        "type": "UPDATE",
+                        "data": [{"id": "3", "v": "a"}, {"id": "2", "v": "b"}],
+                        "old": [{"id": "2"}, {"id": "1"}],
+                    },
                     {"type": "UPDATE", "data": [{"id": "3", "v": "c"}], "old": [{"v": "b"}]},
                     {"type": "UPDATE", "data": [{"id": "3", "v": "c"}], "old": None},
                     {"type": "INSERT", "data": [{"id": "4", "raw": "\xff\x00\xe9nine"}], "mysqlType": {"raw": "varbinary(20)"}},

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from property_tests.record_fuzz import METADATA, SCHEMA, record
 from zset_join.changelog.formats import RecordOptions, record_format
 from zset_join.changelog.formats.record_sql import RecordStatements
-from zset_join.spark.rows.json_records import SparkDialect, read_records
+from zset_join.spark.rows.json_records import read_records, spark_dialect
 from zset_join.spark.rows.typed_records import IS_TYPED, TypedRecords
 
 
@@ -60,7 +60,7 @@ def test_ordinary_records_are_read_as_values_and_others_are_left_for_texts(spark
         "noise": False,
     }
     statements = RecordStatements(
-        record=record_format("debezium-json"), schema=schema, keys=["id"], options=options, dialect=SparkDialect()
+        record=record_format("debezium-json"), schema=schema, keys=["id"], options=options, dialect=spark_dialect()
     )
     values = TypedRecords(statements=statements)
 

@@ -1,6 +1,7 @@
 """How records spell the values of one column: what their own schema says decides, else an option, else nothing is read.
 
-Kafka Connect puts a schema beside a record (`{"schema": ..., "payload": ...}`), which names the encoding of every column. Per column
+Kafka Connect puts a schema beside a record (`{"schema": ..., "payload": ...}`), which names the encoding of every column. Per
+column
 it becomes one text, its *spelling*: the logical name (`io.debezium.time.MicroTimestamp`), for decimals followed by their scale
 (`org.apache.kafka.connect.data.Decimal:2`), else the plain type (`int64`). Canal names MySQL's types in `mysqlType`.
 
@@ -8,7 +9,7 @@ it becomes one text, its *spelling*: the logical name (`io.debezium.time.MicroTi
 |------------|--------------------------------|-----------------------------------------------------------------------------|
 | timestamp  | the unit of a number           | `time_unit`; a number whose unit nobody says is not read                      |
 | date       | days, or a text                | a number of days, where the format has those                                  |
-| decimal    | bytes with their scale, a text | a JSON number is itself; a text is `decimals`; digits that may be both are not read |
+| decimal    | bytes with their scale, a text | a number is itself; a text is as `decimals` says; else digits are refused |
 | bytes      | bytes in base64                | `binary`, else what the format writes                                         |
 
 An object of `scale` and `value` (Debezium's VariableScaleDecimal) says itself what it is.
@@ -121,8 +122,8 @@ class Dialect(SpellingWords):
         """Return the expression that gives a row per object of a JSON list: a struct of texts, and those of lists beside it.
 
         Args:
-            lists: the name of each list's part, its text and its fields; the first one decides how many rows there are, and gives
-                one NULL where it is no list, or an empty one.
+            lists: the name of each list's part, its text and its fields; the first one decides how many rows there are, and
+                gives one NULL where it is no list, or an empty one.
         """
 
     @abstractmethod
@@ -141,8 +142,8 @@ class Dialect(SpellingWords):
     def converted(self, text: str, data_type: pa.DataType, options: RecordOptions) -> str:
         """Return the expression for a plain text in a type; NULL where the text does not say a value of it.
 
-        The text is exact where `is_exact` is true of the type: a JSON value, whose texts are in quotes. Of timestamps, a number counts the `time_unit` of the
-        options, and says nothing where that is None.
+        The text is exact where `is_exact` is true of the type: a JSON value, whose texts are in quotes. Of timestamps, a number
+        counts the `time_unit` of the options, and says nothing where that is None.
         """
 
     def once(self, name: str, value: str) -> str:
@@ -250,14 +251,18 @@ class Spelling:
         kind = self.field.type
         if self.is_scaled:
             quoted = f"{self.text} LIKE '\"%'"
-            unread = f"{quoted}" if self.said is None else f"{quoted} AND ({self.said} IS NULL OR {self.said} LIKE '{_DECIMAL}:%')"
+            unread = (
+                f"{quoted}" if self.said is None else f"{quoted} AND ({self.said} IS NULL OR {self.said} LIKE '{_DECIMAL}:%')"
+            )
             rest = f"WHEN NOT ({unread}) THEN {self.text} "
             if (self.options.decimals or self.record.decimals) == "text":
                 rest = "" if self.said is None else f"WHEN {quoted} AND {self.said} LIKE '{_DECIMAL}:%' THEN NULL "
                 rest += f"WHEN {self.text} NOT LIKE '{{%' THEN {self.text} "
             return f"CASE WHEN {digits} IS NOT NULL THEN {self.fitting(digits)} {rest}END"
-        if self.said is None or pt.is_decimal(kind) or not (
-            pt.is_integer(kind) or pt.is_floating(kind) or pt.is_string(kind) or pt.is_large_string(kind)
+        if (
+            self.said is None
+            or pt.is_decimal(kind)
+            or not (pt.is_integer(kind) or pt.is_floating(kind) or pt.is_string(kind) or pt.is_large_string(kind))
         ):
             return self.text
         # Base64 is none of these types; digits may be both, where there are as many as base64 has.

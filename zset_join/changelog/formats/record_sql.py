@@ -138,9 +138,9 @@ class RecordStatements:
             sides = f"CASE WHEN {self._is_moved()} THEN {dialect.listed('0', '1')} ELSE {dialect.listed('1')} END"
             rows = ["__rows"] if record.is_list else []
             steps.append(Step("__each", (*through, *body, *rows, f"{dialect.exploded(sides)} AS __side"), steps[-1].name))
-        texts = (*through, *self._marks(), *self._meta_texts(), *self._texts())
+        of_line = (*through, *self._marks(), *self._meta_texts(), *self._texts())
         is_there = None if self.keys else self._has_side()
-        steps.append(Step("__texts", texts, steps[-1].name, is_there))
+        steps.append(Step("__texts", of_line, steps[-1].name, is_there))
         marks = [*map(_inside, self._in_kafka()), "__what", "__reject_record", *self._meta_names(), *self._faults()]
         marks = [*goes_along, *marks]
         columns = range(len(self.schema))
@@ -181,7 +181,7 @@ class RecordStatements:
 
     @property
     def is_enveloped(self) -> bool:
-        """Return whether records may be beside a schema, which they are not where a table has columns of the envelope's names."""
+        """Return whether records may be beside a schema; not where a table has columns of the envelope's names."""
         return self.opens and self.record.enveloped and not {"schema", "payload"} <= set(self.schema.names)
 
     def _in_kafka(self) -> list[str]:
@@ -231,9 +231,7 @@ class RecordStatements:
             said: that has what the record says of its encoding.
         """
         field = self.schema.field(position)
-        return Spelling(
-            record=self.record, field=field, options=self.options, dialect=self.dialect, text=text, said=said
-        )
+        return Spelling(record=self.record, field=field, options=self.options, dialect=self.dialect, text=text, said=said)
 
     def _parsed_record(self) -> str:
         record, row_fields = self.record, self._row_fields()
@@ -389,7 +387,7 @@ class RecordStatements:
         return texts
 
     def _texts(self) -> list[str]:
-        """Return the text of every column, of the row that comes or of the one that goes, and how the record says it is spelled."""
+        """Return the text of every column, of the row that comes or of the one that goes, and its spelling."""
         record, q = self.record, self.dialect.quoted
         texts = []
         for position, name in enumerate(self.schema.names):

@@ -9,8 +9,8 @@
 
 What all of them become is one line per change: what it does (`upsert`, `delete`, `truncate`; what means no change is left
 out), the columns of the table, metadata, and, where it cannot be read, why. Of old rows only the key is read: an update that
-changes it is a delete of the old key, then an upsert. Tables without a primary key are read as a changelog by weight: `before` -1,
-`after` +1, which needs full old rows; an update without one is bad input.
+changes it is a delete of the old key, then an upsert. Tables without a primary key are read as a changelog by weight:
+`before` -1, `after` +1, which needs full old rows; an update without one is bad input.
 
 Debezium writes `__debezium_unavailable_value` for a column that PostgreSQL did not send because it was not touched; such a
 column is marked as unavailable, and whoever applies the change takes its value from the row that is there.
@@ -183,15 +183,15 @@ class RecordOptions:
     """Say what a format leaves open. A schema beside a record says the encoding of its columns by itself, and decides.
 
     Args:
-        decimals: how texts in decimal columns are written: `base64` (Debezium's default, the unscaled value) or `text` (digits). A JSON
-            number is always itself.
+        decimals: how texts in decimal columns are written: `base64` (Debezium's default, the unscaled value) or `text`
+            (digits). A JSON number is always itself.
         time_unit: of timestamps that are written as integers: one for all columns, or a unit per column. None: such a number is
             bad input.
         metadata: metadata to the column it becomes, see `METADATA`.
         binary: how bytes are written: `base64`, `base64-url` or `hex`; default: what the format writes, base64 but for Canal.
         database: the databases whose records are read, one name or several; others are left out. None: all.
-        table: the tables whose records are read; others are left out. None: the one that is called as the source, or at the end of
-            its topic; a record of another one is bad input.
+        table: the tables whose records are read; others are left out. None: the one that is called as the source, or at the
+            end of its topic; a record of another one is bad input.
         unavailable: what Debezium writes for a value that was not sent (`unavailable.value.placeholder`).
 
     Raises:
@@ -215,7 +215,9 @@ class RecordOptions:
                     f"{option}={value!r} is unknown; use {', '.join(get_args(allowed))}.", code="OPTION_VALUE", option=option
                 )
         if not self.unavailable:
-            raise OptionError("unavailable is empty; give the text that stands for a value.", code="OPTION_VALUE", option="unavailable")
+            raise OptionError(
+                "unavailable is empty; give the text that stands for a value.", code="OPTION_VALUE", option="unavailable"
+            )
         unknown = sorted(set(self.metadata) - set(METADATA))
         if unknown:
             raise OptionError(
@@ -224,7 +226,6 @@ class RecordOptions:
                 option="metadata",
                 value=unknown,
             )
-
 
     def unit_of(self, column: str) -> TimeUnit | None:
         """Return the unit of the numbers in a timestamp column; None where it is not said."""

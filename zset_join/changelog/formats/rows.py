@@ -9,9 +9,10 @@
 | `ChangeDataFeedFormat` | insert update_preimage update_postimage delete       | +1 -1 +1 -1                        |
 
 A relation in upsert mode ignores -U and update_preimage: its primary key says which row an update replaces. The exception is a
-change feed (`_change_type`) whose commits are ordered by a sequence: rows of one commit lie in no order, and an update may change
-the key. There a preimage is a delete, and the hidden column `IMAGE`, the last one of the sequence, lets what comes with a commit
-win over what goes with it.
+change feed (`_change_type`) whose commits are ordered by a sequence: rows of one commit lie in no order, and an update may
+change
+the key. There a preimage is a delete, and the hidden column `IMAGE`, the last one of the sequence, lets what comes with a
+commit win over what goes with it.
 
 The same formats serve for reading (`decoding`) and for writing (`encoding`). Outputs offer three of them by name, as a
 `ChangelogForm`: `weight` (`_weight`), `row_kind` (`_row_kind`) and `change_data_feed` (`_change_type`, `_commit_version`,
@@ -51,7 +52,7 @@ CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete")
 CHANGE_FEED_COLUMN = "_change_type"
 """A column of row kinds of this name is that of a change feed, whose commits have no order inside."""
 IMAGE = "__image"
-"""The hidden column that orders the rows of one commit of a change feed: an old image (0), a delete (1), a row that comes (2)."""
+"""The hidden column that orders the rows of one commit of a change feed: old image (0), delete (1), row that comes (2)."""
 SPELLINGS = {
     **dict.fromkeys(("+I", "I", "INSERT"), 0),
     **dict.fromkeys(("-U", "UB", "UPDATE_BEFORE", "UPDATE_PREIMAGE"), 1),
@@ -156,8 +157,8 @@ def feed_sequence(name: str, columns: Sequence[str]) -> tuple[str, ...]:
     if version in columns:
         return (version,)
     raise PlanError(
-        f'changes "{name}": the rows of one commit of a change feed come in no order, so the order of arrival cannot decide what '
-        f'stays of a key. Name the column that orders the commits, as in sequence_by="{version}"; the columns are {list(columns)}.',
+        f'changes "{name}": the rows of one commit of a change feed come in no order, so arrival cannot decide what stays. '
+        f'Name the column that orders the commits, as in sequence_by="{version}"; the columns are {list(columns)}.',
         code="FEED_SEQUENCE",
         name=name,
     )

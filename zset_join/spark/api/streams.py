@@ -129,8 +129,8 @@ def changes(
         df: a streaming DataFrame.
         name: what messages call it.
         keys: columns that identify a row of the table. Required unless `weight_column` or `row_kind_column` is given.
-        sequence_by: column, list of columns or expression that orders the changes of one key; the larger one wins. A change feed
-            (`row_kind_column="_change_type"`) with keys needs it; default there: `_commit_version`, where there is one.
+        sequence_by: column, list of columns or expression that orders the changes of one key; the larger one wins. A change
+            feed (`row_kind_column="_change_type"`) with keys needs it; default there: `_commit_version`, where there is one.
         apply_as_deletes: condition, as SQL text or Column, under which a row deletes its key.
         column_list: the columns of the table; default all but `weight_column` and `row_kind_column`.
         except_column_list: columns to leave out instead.

@@ -116,7 +116,7 @@ class SourceStream:
         )
 
     def of_whole_rows(self) -> Self:
-        """Return the stream for where every change is a version: partial ones and truncates are bad input, old images are none."""
+        """Return the stream where every change is a version: partial ones and truncates are bad input, old images none."""
         if IMAGE in self.hidden:
             return replace(self, prepared=self.prepared.where(F.col(IMAGE) != 0), made_of=None)
         if self.control is None:

@@ -7,8 +7,6 @@ A JSON value stands in a text as `json_value` makes it of a VARIANT: a string in
 has it.
 """
 
-
-
 from __future__ import annotations
 
 import pyarrow as pa

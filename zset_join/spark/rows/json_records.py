@@ -34,7 +34,7 @@ from zset_join.spark.rows.typed_records import (
     struct_fields,
 )
 
-__all__ = ["SparkDialect", "read_records"]
+__all__ = ["read_records", "spark_dialect"]
 
 _DIGITS = 15  # of a decimal with a point that is written as a number, as in process
 _LATIN1 = r"^[\x00-\xFF]*$"
@@ -73,7 +73,7 @@ def read_records(
         schema=schema,
         keys=tuple(keys),
         options=options or RecordOptions(),
-        dialect=SparkDialect(counts_days=record.counts_times),
+        dialect=_SparkDialect(counts_days=record.counts_times),
         source=source,
     )
     columns = [quoted(name) for name in records.columns if name not in ("key", "value")]
@@ -84,7 +84,7 @@ def read_records(
     if not reads_values:
         return _by_steps(rows, statements.steps("", kept))
     text = f"CASE WHEN NOT {statements.dialect.is_envelope('value')} THEN value END" if statements.is_enveloped else "value"
-    typed = TypedRecords(statements=replace(statements, dialect=SparkDialect(is_typed=True)))
+    typed = TypedRecords(statements=replace(statements, dialect=_SparkDialect(is_typed=True)))
     for step in typed.steps(columns, text):
         rows = rows.selectExpr(*step)
     *before, last = statements.steps("", [*kept, IS_TYPED, LINE])
@@ -105,7 +105,12 @@ def _of_both(schema: pa.Schema, options: RecordOptions) -> list[str]:
     return [f"CASE WHEN {IS_TYPED} THEN {typed[name]} ELSE {quoted(name)} END AS {quoted(name)}" for name in names]
 
 
-class SparkDialect(Dialect):
+def spark_dialect() -> Dialect:
+    """Return Spark's words for the statements that read records."""
+    return _SparkDialect()
+
+
+class _SparkDialect(Dialect):
     """Spark's words.
 
     Args:

@@ -1,9 +1,9 @@
 """Records of JSON whose values say themselves in the types of their columns: Spark's parser reads them at once, without texts.
 
 The law: a line is told only where `RecordStatements` would tell the same. Whatever is out of the ordinary - no object, another
-operation than an upsert or a delete, a key that only the record's key has, or that an update changed, another table, a value of
-another kind than the column's, digits that may be base64, one that does not convert, a schema beside the record - is left for the
-statements, which read texts and say what is wrong.
+operation than an upsert or a delete, a key that only the record's key has, or that an update changed, another table, a value
+of another kind than the column's, digits that may be base64, one that does not convert, a schema beside the record - is left
+for the statements, which read texts and say what is wrong.
 
 It is for formats with one row per record and tables with a key. What it is good for: Spark writes every number that it is to
 read as a text with a generator of JSON of its own, 0.7 us each, and three quarters of what reading a record cost were those and
@@ -125,9 +125,9 @@ class TypedRecords:
             _put(fields, record.deleted, {name: row[name] for name in self.keys})
         if record.moved and record.moved != record.deleted:
             _put(fields, record.moved, {name: row[name] for name in self.keys})
-        for path in (record.operation, *self.statements.table_paths):
-            if path:
-                _put(fields, path, "STRING")
+        for said in (record.operation, *self.statements.table_paths):
+            if said:
+                _put(fields, said, "STRING")
         times = [path for name in self._times() for path in (record.times[name][0], record.older_times.get(name))]
         for path in (*times, record.position):
             if path:
