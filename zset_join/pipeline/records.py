@@ -20,10 +20,12 @@ import pyarrow.compute as pc
 
 from zset_join.changelog import AppendFormat
 from zset_join.changelog.formats import METADATA, RecordOptions, record_format
+from zset_join.conversions import python_values
 from zset_join.errors import BadInputError, OptionError, PlanError
 from zset_join.operators.partial_upserts import TRUNCATE
 from zset_join.pipeline.dead_letters import Undecodable
 from zset_join.pipeline.event_times import jump_of, with_watermark
+from zset_join.pipeline.given_rows import table_of
 from zset_join.pipeline.reading import Reading
 from zset_join.pipeline.view import View
 from zset_join.plan.query_plan import PlanSource
@@ -194,16 +196,8 @@ class RecordReading(Reading):
         if isinstance(rows, Mapping) and not self._is_event(rows) and any(map(_is_column, rows.values())):
             rows = pa.table(dict(rows))
         if not isinstance(rows, pa.Table):
-            given = [rows] if isinstance(rows, str | bytes | Mapping) else list(rows)
-            try:
-                rows = pa.Table.from_pylist([self._as_record(one) for one in given], schema=_GIVEN)
-            except (pa.ArrowException, TypeError, ValueError) as error:
-                raise PlanError(
-                    f'source "{self.source.name}" is fed records that cannot be taken: {error}. Feed texts, parsed records, or '
-                    "dicts of `value` and, where they are known, `key`, `topic`, `partition` and `offset`.",
-                    code="DELTA_TYPES",
-                    relation=self.source.name,
-                ) from error
+            columns = table_of(rows)
+            rows = self._of_objects(rows) if columns is None else columns
         if "value" not in rows.column_names:
             raise PlanError(
                 f'source "{self.source.name}" is fed columns {rows.column_names}; a record has `value`, and may have `key`, '
@@ -215,6 +209,31 @@ class RecordReading(Reading):
             if field.name not in rows.column_names:
                 rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
         return rows
+
+    def _of_objects(self, rows: Any) -> pa.Table:
+        """Return texts, parsed records, or dicts of a record and its place as records.
+
+        Raises:
+            PlanError: something else.
+        """
+        given = [rows] if isinstance(rows, str | bytes | Mapping) else list(rows)
+        lines = [self._as_record(one) for one in given]
+        columns = {}
+        for field in _GIVEN:
+            # As bytes: a record that is no UTF-8 is bad input of its own.
+            kind = pa.binary() if field.name in {"key", "value"} else field.type
+            values = [one.get(field.name) for one in lines]
+            converted = python_values(values, kind)
+            if converted.unfit is not None:
+                row = int(np.flatnonzero(converted.unfit)[0])
+                raise PlanError(
+                    f'source "{self.source.name}": record {row} has {values[row]!r:.100} as `{field.name}`, no {kind}. '
+                    "Feed texts, parsed records, or dicts of `value`, and `key`, `topic`, `partition`, `offset` where known.",
+                    code="DELTA_TYPES",
+                    relation=self.source.name,
+                )
+            columns[field.name] = converted.values
+        return pa.table(columns)
 
     def _is_event(self, given: Mapping[str, Any]) -> bool:
         """Return whether a dict is a parsed record of the format, not one with its key and its place in Kafka."""
@@ -286,12 +305,7 @@ def _is_column(value: Any) -> bool:
 
 
 def _text(given: Any) -> Any:
-    """Return what a record or its key is, as text; a parsed one is written again."""
-    if isinstance(given, bytes | bytearray):
-        try:
-            return bytes(given).decode()
-        except UnicodeDecodeError:  # no format reads this, so the record is bad, and not passed over
-            return "bytes that are no UTF-8"
+    """Return what a record or its key is, as text or bytes; a parsed one is written again."""
     return json.dumps(given) if isinstance(given, Mapping) else given
 
 

@@ -15,28 +15,28 @@ Limits: JSON numbers go through double precision, so a decimal that is written a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.changelog.formats import RecordFormat, RecordOptions, record_format
-from zset_join.changelog.formats.record_spellings import EXACT, Dialect, Fields
+from zset_join.changelog.formats import METADATA, RecordFormat, RecordOptions, record_format
+from zset_join.changelog.formats.record_spellings import EXACT, Dialect, Fields, is_exact
 from zset_join.changelog.formats.record_sql import (
     CHANGE,
-    FIRST_DAY,
-    LAST_DAY,
     PER_SECOND,
     REJECT,
     UNAVAILABLE_BITS,
     RecordStatements,
-    first_and_last,
 )
+from zset_join.conversions import read_texts
 from zset_join.errors import PlanError
 from zset_join.extras import needed_for
+from zset_join.sources.json_texts import read_json_texts
 
 with needed_for("reading records of JSON"):
     import duckdb
@@ -45,7 +45,7 @@ __all__ = ["JsonRecordReader", "ReadRecords"]
 
 _RECORDS = "records_to_read"
 _ROW = "__row_number"
-_DIGITS = 15
+_AS_ARROW: Any = {"type": "arrow", "null_handling": "special"}
 _NOT_UTF8 = "bytes that are no UTF-8"
 
 
@@ -125,7 +125,7 @@ class JsonRecordReader:
             schema=schema,
             keys=self.keys,
             options=self.options,
-            dialect=_DuckDBDialect(),
+            dialect=_DuckDBDialect(counts_days=self.format.counts_times),
             source=source,
         )
         self._query = statements.query(_RECORDS, [_ROW])
@@ -135,6 +135,7 @@ class JsonRecordReader:
         self._connection.execute("SET preserve_insertion_order = true")
         self._connection.execute("SET enable_external_access = false")
         self._connection.execute("SET lock_configuration = true")
+        _add_functions(self._connection, [*schema.types, *METADATA.values()])
 
     def read(self, records: pa.Table | pa.RecordBatch) -> ReadRecords:
         """Read records.
@@ -241,7 +242,14 @@ def duckdb_type(data_type: pa.DataType) -> str | None:
 
 
 class _DuckDBDialect(Dialect):
-    """DuckDB's words."""
+    """DuckDB's words.
+
+    Args:
+        counts_days: whether the format has numbers of days as dates.
+    """
+
+    def __init__(self, *, counts_days: bool) -> None:
+        self._counts_days = counts_days
 
     def quoted(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
@@ -327,7 +335,8 @@ class _DuckDBDialect(Dialect):
         if encoding == "base64-url":
             plain = f"translate({text}, '-_', '+/')"
             text = f"rpad({plain}, CAST(ceil(length({plain}) / 4.0) * 4 AS INTEGER), '=')"
-        return f"TRY(from_base64({text}))"
+        missing = f"CASE WHEN {text} LIKE '%=' THEN 0 ELSE -length({text}) % 4 END"  # of the padding, which may be left out
+        return f"TRY(from_base64({text} || repeat('=', CAST(({missing} + 4) % 4 AS INTEGER))))"
 
     def _is_latin1(self, text: str) -> str:
         return f"regexp_full_match({text}, {self.literal('(?s)[' + chr(92) + 'x{00}-' + chr(92) + 'x{FF}]*')})"
@@ -337,31 +346,39 @@ class _DuckDBDialect(Dialect):
         return f"CASE WHEN json_valid({text}) AND json_type({text}) = 'ARRAY' THEN json_transform({text}, {spec}) END"
 
     def converted(self, text: str, data_type: pa.DataType, options: RecordOptions) -> str:
-        wanted = duckdb_type(data_type)
-        whole = f"TRY_CAST({text} AS BIGINT)"
-        if wanted == "VARCHAR":
+        if pt.is_string(data_type) or pt.is_large_string(data_type):
             return text
-        if pt.is_decimal(data_type):
-            digits = f"length(regexp_replace(regexp_replace({text}, '[eE].*$', ''), '[^0-9]', '', 'g'))"
-            quoted = f"CASE WHEN {text} LIKE '\"%' THEN TRY_CAST(trim({text}, '\"') AS {wanted})"
-            return f"{quoted} WHEN {digits} <= {_DIGITS} THEN TRY_CAST({text} AS {wanted}) END"
-        if pt.is_date(data_type):
-            counted = (
-                f"CASE WHEN {whole} BETWEEN {FIRST_DAY} AND {LAST_DAY} THEN DATE '1970-01-01' + CAST({whole} AS INTEGER) END"
-            )
-            return f"CASE WHEN {whole} IS NOT NULL THEN {counted} ELSE TRY_CAST({text} AS DATE) END"
-        if pt.is_timestamp(data_type):
-            unit = options.time_unit
-            if not isinstance(unit, str):
-                return f"CASE WHEN {whole} IS NULL THEN TRY_CAST({text} AS {wanted}) END"
-            first, last = first_and_last(unit)
-            micros = f"{whole} // 1000" if unit == "ns" else f"{whole} * {1_000_000 // PER_SECOND[unit]}"
-            zone = "" if data_type.tz is None else " AT TIME ZONE 'UTC'"
-            instant = f"CASE WHEN {whole} BETWEEN {first} AND {last} THEN TRY(make_timestamp({micros})){zone} END"
-            return f"CASE WHEN {whole} IS NOT NULL THEN {instant} ELSE TRY_CAST({text} AS {wanted}) END"
-        if pt.is_list(data_type):
-            return f"TRY_CAST(CASE WHEN json_valid({text}) THEN CAST({text} AS JSON) END AS {wanted})"
-        return f"TRY_CAST({text} AS {wanted})"
+        days = self._counts_days and pt.is_date(data_type)
+        unit = options.time_unit if isinstance(options.time_unit, str) else None
+        return f"{_function_of(data_type, unit, counts_days=days)}({text})"
+
+
+def _function_of(data_type: pa.DataType, unit: str | None, *, counts_days: bool) -> str:
+    """Return the name of the function of SQL that reads JSON values as values of a type."""
+    kind = "".join(letter if letter.isalnum() else "_" for letter in str(data_type))
+    if pt.is_timestamp(data_type):
+        return f"json_{kind}_of_{unit or 'text'}"
+    return f"json_{kind}_of_days" if counts_days else f"json_{kind}"
+
+
+def _add_functions(connection: duckdb.DuckDBPyConnection, types: Sequence[pa.DataType]) -> None:
+    """Give DuckDB the functions that read JSON values, each once."""
+    for kind in dict.fromkeys(types):
+        for unit in (None, *PER_SECOND) if pt.is_timestamp(kind) else (None,):
+            for counts_days in (False, True) if pt.is_date(kind) else (False,):
+                name, read = _function_of(kind, unit, counts_days=counts_days), _reader(kind, unit, counts_days=counts_days)
+                returned: Any = duckdb_type(kind)
+                connection.create_function(name, read, ["VARCHAR"], returned, **_AS_ARROW)
+
+
+def _reader(kind: pa.DataType, unit: Any, *, counts_days: bool) -> Callable[[Any], Any]:
+    def read(texts: Any) -> Any:
+        array = _whole(texts)
+        if not (is_exact(kind) or pt.is_nested(kind)):
+            return read_texts(array, kind).values
+        return read_json_texts(array, kind, unit=unit, counts_days=counts_days).values
+
+    return read
 
 
 def _structure(fields: Fields) -> dict[str, object]:

@@ -25,11 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from zset_join.conversions import convert_values
 from zset_join.errors import BadInputError, OptionError, SqlError
 from zset_join.expressions.rows import compute
 from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import Pipeline
+from zset_join.pipeline.given_rows import given_rows
 from zset_join.pipeline.sources import with_jump
+from zset_join.shown_values import shown_value
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
 from zset_join.sql.definitions import TP_DELTA
 from zset_join.sql.dialects import Statement, split
@@ -177,7 +180,7 @@ class Session:
         if table.lookup is not None:
             raise SqlError(f'"{name}" is an outside table; it is read only.', code="NOT_A_TABLE", name=name)
         now = self._clock()
-        given = self.completed(table, rows if isinstance(rows, ZSet) else arrow_table(rows), now)
+        given = self.completed(table, rows if isinstance(rows, ZSet) else _of_table(table, rows), now)
         self._feed(table, given, now)
         return len(given) if isinstance(given, ZSet) else int(given.num_rows)
 
@@ -399,7 +402,12 @@ class Session:
         for column in table.columns:
             if column.name in given.column_names:
                 array = given.column(column.name).combine_chunks()
-                columns[column.name] = array if array.type == column.type else _cast(table, column, array)
+                is_plain = array.type == column.type
+                # What a record says beside its row is an instant, which a column without a zone has in UTC.
+                is_beside = not is_plain and column.metadata is not None
+                columns[column.name] = (
+                    array if is_plain else array.cast(column.type) if is_beside else _cast(table, column, array)
+                )
             elif column.is_processing_time:
                 columns[column.name] = pa.repeat(pa.scalar(now, pa.int64()), given.num_rows).cast(column.type)
             elif column.computed is not None:
@@ -413,16 +421,45 @@ class Session:
         return pa.table(columns, schema=table.schema)
 
 
+def _of_table(table: Table, rows: Any) -> pa.Table:
+    """Return rows that are to be inserted with their columns in the types of the table.
+
+    Raises:
+        BadInputError: a value that its column does not hold.
+    """
+    if isinstance(rows, pa.Table | pa.RecordBatch | pa.Schema):
+        return arrow_table(rows)
+    if isinstance(rows, Mapping):
+        names = list(rows)
+    elif hasattr(rows, "columns"):
+        names = [str(name) for name in rows.columns]
+    else:
+        rows = list(rows)
+        if not all(isinstance(line, Mapping) for line in rows):
+            return arrow_table(rows)  # which says what it expects
+        names = list(dict.fromkeys(name for line in rows for name in line))
+    if not names or not set(names) <= set(table.schema.names):
+        return arrow_table(rows)
+    given = pa.schema([table.schema.field(name) for name in names])
+    return pa.Table.from_batches([given_rows(rows, given, table.name, names).whole()])
+
+
 def _cast(table: Table, column: ColumnDefinition, array: pa.Array) -> pa.Array:
-    try:
-        return array.cast(column.type)
-    except pa.ArrowException as error:
-        raise BadInputError(
-            f'table "{table.name}": values of type {array.type} do not fit "{column.name}", of type {column.type}: '
-            f"{str(error).splitlines()[0][:200]}. Nothing was inserted; cast them first.",
-            code="INSERT_TYPE",
-            relation=table.name,
-        ) from error
+    converted = convert_values(array, column.type)
+    if converted.unfit is None:
+        return converted.values
+    row = int(converted.unfit.argmax())
+    value = repr(shown_value(array, row))[:100]
+    raise BadInputError(
+        f'table "{table.name}": row {row} of what is inserted has {value}, of type {array.type}, in column "{column.name}", '
+        f"which is of type {column.type} and does not hold it. Nothing was inserted; cast it first.",
+        code="INSERT_TYPE",
+        relation=table.name,
+        row=row,
+        column=column.name,
+        value=value,
+        expected=str(column.type),
+    )
 
 
 def arrow_table(rows: Any) -> pa.Table:

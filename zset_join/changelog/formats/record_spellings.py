@@ -142,8 +142,8 @@ class Dialect(SpellingWords):
     def converted(self, text: str, data_type: pa.DataType, options: RecordOptions) -> str:
         """Return the expression for a plain text in a type; NULL where the text does not say a value of it.
 
-        The text of a decimal is exact: a JSON number, or a text in quotes. Of timestamps, a number counts the `time_unit` of
-        the options, and says nothing where that is None.
+        The text is exact where `is_exact` is true of the type: a JSON value, whose texts are in quotes. Of timestamps, a number
+        counts the `time_unit` of the options, and says nothing where that is None.
         """
 
     def once(self, name: str, value: str) -> str:
@@ -171,8 +171,12 @@ class Dialect(SpellingWords):
 
 
 def is_exact(data_type: pa.DataType) -> bool:
-    """Return whether numbers and texts of a column are told apart."""
-    return bool(pt.is_decimal(data_type))
+    """Return whether numbers and texts of a column are told apart: of all but floats, texts, bytes and nested ones.
+
+    Floats are read alike from both; inside Spark a VARIANT would forget the sign of zero.
+    """
+    is_number = pt.is_integer(data_type) or pt.is_decimal(data_type)
+    return bool(is_number or pt.is_boolean(data_type) or pt.is_date(data_type) or pt.is_timestamp(data_type))
 
 
 def needs_schema(data_type: pa.DataType) -> bool:

@@ -11,14 +11,16 @@ Cost: an ordinary record is parsed once, as texts once more; see `benchmarks/REA
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.types as pt
 from pyspark.sql import DataFrame
 
 from zset_join.changelog.formats import RecordOptions, record_format
-from zset_join.changelog.formats.record_spellings import Dialect, Fields
+from zset_join.changelog.formats.record_spellings import Dialect, Fields, is_exact
 from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS, RecordStatements, Step
+from zset_join.spark.rows.conversions import json_value, of_either, of_json, of_text
 from zset_join.spark.rows.names import quoted
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.spark.rows.typed_records import (
@@ -27,8 +29,6 @@ from zset_join.spark.rows.typed_records import (
     LINE,
     TypedRecords,
     can_read_values,
-    counted_day,
-    counted_instant,
     literal,
     parsed_json,
     struct_fields,
@@ -36,6 +36,7 @@ from zset_join.spark.rows.typed_records import (
 
 __all__ = ["read_records", "spark_dialect"]
 
+_DIGITS = 15  # of a decimal with a point that is written as a number, as in process
 _LATIN1 = r"^[\x00-\xFF]*$"
 
 
@@ -72,7 +73,7 @@ def read_records(
         schema=schema,
         keys=tuple(keys),
         options=options or RecordOptions(),
-        dialect=_SparkDialect(),
+        dialect=_SparkDialect(counts_days=record.counts_times),
         source=source,
     )
     columns = [quoted(name) for name in records.columns if name not in ("key", "value")]
@@ -83,7 +84,8 @@ def read_records(
     if not reads_values:
         return _by_steps(rows, statements.steps("", kept))
     text = f"CASE WHEN NOT {statements.dialect.is_envelope('value')} THEN value END" if statements.is_enveloped else "value"
-    for step in TypedRecords(statements=statements).steps(columns, text):
+    typed = TypedRecords(statements=replace(statements, dialect=_SparkDialect(is_typed=True)))
+    for step in typed.steps(columns, text):
         rows = rows.selectExpr(*step)
     *before, last = statements.steps("", [*kept, IS_TYPED, LINE])
     records_read = _by_steps(rows, before).where(f"{IS_TYPED} OR {last.where}").selectExpr(*last.columns)
@@ -109,7 +111,15 @@ def spark_dialect() -> Dialect:
 
 
 class _SparkDialect(Dialect):
-    """Spark's words."""
+    """Spark's words.
+
+    Args:
+        counts_days: whether the format has numbers of days as dates.
+        is_typed: whether Spark's reader has made texts of values, so that it is not known which of them were strings.
+    """
+
+    def __init__(self, *, counts_days: bool = False, is_typed: bool = False) -> None:
+        self._counts_days, self._is_typed = counts_days, is_typed
 
     def quoted(self, name: str) -> str:
         return quoted(name)
@@ -142,7 +152,7 @@ class _SparkDialect(Dialect):
         return f"explode_outer(transform({first}, (r, i) -> named_struct({', '.join(parts)})))"
 
     def exact_text(self, value: str) -> str:
-        return f"nullif(to_json({value}), 'null')"
+        return json_value(value)
 
     def is_no_object(self, text: str, path: Sequence[str], row: str, names: Sequence[str]) -> str:  # noqa: ARG002 - the parser tells
         return "false"
@@ -198,19 +208,15 @@ class _SparkDialect(Dialect):
         return f"try_to_binary({text}, '{encoding}')"
 
     def converted(self, text: str, data_type: pa.DataType, options: RecordOptions) -> str:
-        wanted = spark_schema(pa.schema([pa.field("c", data_type)]))["c"].dataType.simpleString()
-        whole = f"TRY_CAST({text} AS BIGINT)"
         if pt.is_string(data_type) or pt.is_large_string(data_type):
             return text
-        if pt.is_decimal(data_type):
-            return f"TRY_CAST(trim(BOTH '\"' FROM {text}) AS {wanted})"
-        if pt.is_date(data_type):
-            return f"CASE WHEN {whole} IS NOT NULL THEN {counted_day(whole)} ELSE TRY_CAST({text} AS DATE) END"
-        if pt.is_timestamp(data_type):
-            if not isinstance(options.time_unit, str):
-                return f"CASE WHEN {whole} IS NULL THEN TRY_CAST({text} AS {wanted}) END"
-            instant = counted_instant(whole, options.time_unit, with_zone=data_type.tz is not None)
-            return f"CASE WHEN {whole} IS NOT NULL THEN {instant} ELSE TRY_CAST({text} AS {wanted}) END"
         if pt.is_nested(data_type):
+            wanted = spark_schema(pa.schema([pa.field("c", data_type)]))["c"].dataType.simpleString()
             return f"from_json({text}, '{wanted}')"
-        return f"TRY_CAST({text} AS {wanted})"
+        if not is_exact(data_type):
+            return of_text(text, data_type)
+        if self._is_typed:
+            return of_either(text, data_type)
+        days = self._counts_days and pt.is_date(data_type)
+        unit = options.time_unit if isinstance(options.time_unit, str) else None
+        return of_json(text, data_type, counts_days=days, unit=unit, most_digits=_DIGITS)

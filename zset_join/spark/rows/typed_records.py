@@ -27,16 +27,13 @@ from zset_join.changelog.formats import RecordFormat, RecordOptions
 from zset_join.changelog.formats.record_spellings import EXACT
 from zset_join.changelog.formats.record_sql import (
     CHANGE,
-    FIRST_DAY,
     IN_KAFKA,
-    LAST_DAY,
     MOST_MARKED,
-    PER_SECOND,
     UNAVAILABLE_BITS,
     RecordStatements,
-    first_and_last,
 )
 from zset_join.changelog.formats.records import METADATA
+from zset_join.spark.rows.conversions import counted_day, counted_instant, of_text
 from zset_join.spark.rows.names import quoted
 
 __all__ = [
@@ -45,8 +42,6 @@ __all__ = [
     "LINE",
     "TypedRecords",
     "can_read_values",
-    "counted_day",
-    "counted_instant",
     "literal",
     "parsed_json",
     "struct_fields",
@@ -177,7 +172,7 @@ class TypedRecords:
         spelling = statements.spelling(self.schema.names.index(field.name), raw)
         if pt.is_decimal(field.type) and (self.options.decimals or self.record.decimals) == "base64":
             digits = statements.dialect.placed(f"({statements.dialect.unscaled(raw)})", str(field.type.scale))
-            value = statements.dialect.converted(digits, field.type, self.options)
+            value = of_text(digits, field.type)
             return f"CASE WHEN NOT {raw} RLIKE '^[-+0-9.eE]*$' THEN {value} END"
         return spelling.value(raw)
 
@@ -250,19 +245,6 @@ class TypedRecords:
 
 _Fields = dict[str, Any]
 TIMESTAMP_NTZ = "TIMESTAMP_NTZ"
-
-
-def counted_day(number: str) -> str:
-    """Return the date of a number of days since 1970; NULL outside of the years 1 to 9999."""
-    return f"CASE WHEN {number} BETWEEN {FIRST_DAY} AND {LAST_DAY} THEN date_add(DATE'1970-01-01', CAST({number} AS INT)) END"
-
-
-def counted_instant(number: str, unit: str, *, with_zone: bool) -> str:
-    """Return the instant of a number of units since 1970; NULL outside of the years 1 to 9999."""
-    first, last = first_and_last(unit)
-    begin = "TIMESTAMP'1970-01-01 00:00:00Z'" if with_zone else "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
-    micros = f"{number} DIV 1000" if unit == "ns" else f"{number} * {1_000_000 // PER_SECOND[unit]}"
-    return f"CASE WHEN {number} BETWEEN {first}L AND {last}L THEN timestampadd(MICROSECOND, {micros}, {begin}) END"
 
 
 def _path(path: Sequence[str]) -> str:
