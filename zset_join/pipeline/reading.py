@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from zset_join.changelog import ChangelogFormat, Decoded, decode
 from zset_join.changelog.formats import IMAGE
-from zset_join.errors import BadInputError
+from zset_join.errors import BadInputError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import columns_read, rows_where
 from zset_join.pipeline.dead_letters import Undecodable
