@@ -20,7 +20,7 @@ from zset_join.operators import as_of_join, temporal_join
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.operators.timed_join import TimedJoin
 from zset_join.relation import Relation
-from zset_join.state.time.version_join_shape import VersionJoinShape
+from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.testing.comparison import delta_of
 from zset_join.testing.reference import Counts, total
 from zset_join.testing.reference_temporal import LiveRows, TemporalHistory, TimedRow, batch_as_of, first_rows

@@ -21,7 +21,7 @@ from zset_join.operators.deduplicate import Deduplicate
 from zset_join.operators.expiring import Expiring, ExpiringInput, TimeToLive
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
-from zset_join.shapes.aggregate_calls import AggregateCall
+from zset_join.shapes.aggregate import AggregateCall
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

@@ -22,7 +22,7 @@ from zset_join.errors import StateError
 from zset_join.expressions import left, right
 from zset_join.inspection import open_state
 from zset_join.relation import Relation
-from zset_join.shapes.aggregate_calls import AggregateCall
+from zset_join.shapes.aggregate import AggregateCall
 from zset_join.stages import AggregateStage, JoinStage, Stage, StageOptions
 from zset_join.storage.operations import Operation, observe
 from zset_join.tick import Tick

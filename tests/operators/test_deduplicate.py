@@ -10,7 +10,8 @@ import pytest
 from tests.epochs import Epochs, delete, insert
 from zset_join import Relation, Tick, ZSet
 from zset_join.errors import BadInputError, OptionError, PlanError
-from zset_join.operators.deduplicate import Deduplicate, OrderColumn
+from zset_join.operators.deduplicate import Deduplicate
+from zset_join.shapes.deduplicate import OrderColumn
 from zset_join.testing.comparison import OperatorRun, exact_tables
 from zset_join.testing.reference_temporal import first_rows
 

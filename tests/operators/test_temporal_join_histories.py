@@ -10,7 +10,8 @@ import pytest
 from tests.epochs import delta_of, lines_of
 from zset_join import Relation, Tick
 from zset_join.expressions import left, right
-from zset_join.operators.temporal_join import TemporalJoin, TemporalOptions
+from zset_join.operators.temporal_join import TemporalJoin
+from zset_join.shapes.temporal_join import TemporalOptions
 from zset_join.testing.comparison import EmittedRows, exact_tables
 from zset_join.testing.reference import total
 from zset_join.testing.reference_temporal import TemporalHistory, TimedRow

@@ -9,8 +9,9 @@ import pytest
 
 from zset_join.errors import KeyTypeError, OptionError, PlanError
 from zset_join.expressions import left, right
-from zset_join.plan import InputNode, JoinNode, RouteNode, explain, join_type, needs_route
+from zset_join.plan import InputNode, JoinNode, RouteNode, explain, needs_route
 from zset_join.relation import Relation
+from zset_join.shapes.join import join_type
 
 ORDERS = Relation(
     name="orders",

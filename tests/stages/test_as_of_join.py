@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from zset_join import Relation
 from zset_join.expressions import left, right
-from zset_join.operators.as_of_join import AsOfOptions
+from zset_join.shapes.as_of_join import AsOfOptions
 from zset_join.stages import AsOfJoinStage, StageOptions, TableKey, read_stage
 
 SCHEMA = pa.schema({"k": pa.string(), "t": pa.int64()})

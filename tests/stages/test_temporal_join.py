@@ -12,7 +12,7 @@ from zset_join import Relation
 from zset_join.config import HotBudget
 from zset_join.errors import OptionError
 from zset_join.expressions import left, right
-from zset_join.operators.temporal_join import TemporalOptions
+from zset_join.shapes.temporal_join import TemporalOptions
 from zset_join.stages import StageOptions, TableKey, TemporalJoinStage, read_stage
 
 ORDERS = Relation(

@@ -22,7 +22,7 @@ from tests.testing.spoiled import (
 )
 from zset_join import Relation
 from zset_join.operators.aggregate import Aggregate
-from zset_join.shapes.aggregate_calls import AggregateCall
+from zset_join.shapes.aggregate import AggregateCall
 from zset_join.testing import (
     LawBrokenError,
     assert_answers_are_pure,

@@ -28,7 +28,7 @@ from zset_join.errors import BadInputError
 from zset_join.kernels.aggregate.groups import add_rows
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
-from zset_join.shapes.aggregate_calls import AggregateCall
+from zset_join.shapes.aggregate import AggregateCall
 from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.zset import ZSet
 

@@ -29,8 +29,7 @@ from zset_join.aggregates.grouped_operator import GroupedOperator
 from zset_join.config import HotBudget
 from zset_join.errors import OptionError
 from zset_join.relation import Relation
-from zset_join.shapes.aggregate_calls import AggregateCall
-from zset_join.shapes.grouping import grouped_relation
+from zset_join.shapes.aggregate import AggregateCall, grouped_relation
 from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.state.rows.guarded import guarded
 

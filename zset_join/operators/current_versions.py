@@ -39,16 +39,18 @@ from zset_join.operators.deduplicate import Deduplicate
 from zset_join.protocol import NOTHING_DUE, NextDue
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform, take_rows
+from zset_join.shapes.current_versions import current_relation
+from zset_join.shapes.event_time import EventTime, has_clock, time_column
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.usage import check_same_epoch
 from zset_join.state.time.bad_rows import NULL_KEY, NULL_TIME, GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
-from zset_join.state.time.event_time import EventTime, has_clock, time_column
 from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
+from zset_join.state.time.order_words import time_words
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["GONE", "HELD", "HELD_NET", "CurrentVersions", "current_of"]
+__all__ = ["GONE", "HELD", "HELD_NET", "CurrentVersions"]
 
 GONE, HELD, HELD_NET = "__gone", "held", "held_net"
 _ARRIVED, _CHANGE = "__arrived", "__change"
@@ -63,13 +65,6 @@ class _Prepared:
     fed: ZSet
     held: ExpiringEpoch | None
     net: ExpiringEpoch | None
-
-
-def current_of(versions: Relation, key: Sequence[str], delete_column: str | None, hidden: Sequence[str] = ()) -> Relation:
-    """Return what holds now: the columns of the versions but for marks and hidden ones, one row per key."""
-    left_out = {*hidden, delete_column}
-    fields = [field.with_nullable(True) for field in versions.schema if field.name not in left_out]
-    return Relation(name=f"{versions.name}_now", schema=pa.schema(fields), primary_key=tuple(key), mode="changelog")
 
 
 @guarded("the table of current versions")
@@ -118,7 +113,7 @@ class CurrentVersions:
     ) -> None:
         self.key, self.on_bad_input = tuple(key), on_bad_input
         self.inputs: tuple[Relation, ...] = (versions,)
-        self.output = current_of(versions, key, delete_column, hidden)
+        self.output = current_relation(versions, key, delete_column, hidden)
         self._is_upsert = versions.mode == "upsert"
         self._gone = GONE if self._is_upsert else delete_column
         time = time_column(versions, role="versioned side")
@@ -278,7 +273,7 @@ class CurrentVersions:
         versions = self.inputs[0]
         batch = conform(delta.rows, versions)
         status = first_status(delta.weights, is_append=versions.mode == "append")
-        words, missing = self._times.words(batch, 0)
+        words, missing = time_words(self._times, batch, 0)
         if missing is not None:
             status[(status <= ch.LAST_HARMLESS) & missing] = NULL_TIME
         for name in self.key:

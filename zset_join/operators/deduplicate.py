@@ -21,17 +21,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError
 from zset_join.kernels.time.first_rows import first_rows
-from zset_join.key_types import check_key_type, storage_type
+from zset_join.key_types import storage_type
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
+from zset_join.shapes.deduplicate import Keep, OrderColumn, check_dedup, first_rows_relation
+from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.rows.rejected_rows import no_rejections
@@ -44,38 +44,7 @@ from zset_join.state.time.versioned_rows import PreparedRows, VersionedRows
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["Deduplicate", "Keep", "OrderColumn"]
-
-Keep = Literal["first", "last"]
-
-
-@dataclass(frozen=True, slots=True)
-class OrderColumn:
-    """One column of an order.
-
-    Args:
-        name: the column.
-        descending: whether larger comes first.
-
-    >>> OrderColumn.of("price desc")
-    OrderColumn(name='price', descending=True)
-    """
-
-    name: str
-    descending: bool = False
-
-    @classmethod
-    def of(cls, written: str | OrderColumn) -> OrderColumn:
-        """Read `"name"`, `"name asc"` or `"name desc"`."""
-        if isinstance(written, OrderColumn):
-            return written
-        name, _, direction = written.rpartition(" ")
-        if name and direction.lower() in ("asc", "desc"):
-            return cls(name.strip(), direction.lower() == "desc")
-        return cls(written)
-
-    def __str__(self) -> str:
-        return f"{self.name} desc" if self.descending else self.name
+__all__ = ["Deduplicate"]
 
 
 @dataclass(slots=True)
@@ -136,11 +105,13 @@ class Deduplicate:
         self.keys = tuple(keys)
         self.order_by = tuple(OrderColumn.of(column) for column in order_by)
         self.keep, self.n = keep, n
-        _check(relation, self.keys, self.order_by, keep, n, on_bad_input, chunk_rows)
+        check_policy(on_bad_input)
+        check_sizes(chunk_rows, hash_bits)
+        check_dedup(relation, self.keys, self.order_by, keep, n)
         self._columns = [column.name for column in self.order_by]
         self._descending = [column.descending != (keep == "last") for column in self.order_by]
         self.inputs: tuple[Relation, ...] = (relation,)
-        self.output = output_of(relation, self.keys, self.order_by, keep, n)
+        self.output = first_rows_relation(relation, self.keys, self.order_by, keep, n)
         self.on_bad_input = on_bad_input
         self._chunk_rows = chunk_rows
         facts = (relation.name, relation.mode, self.keys, list(map(str, self.order_by)), keep, n)
@@ -331,69 +302,3 @@ class Deduplicate:
     def _refuse(self, epoch: _Epoch) -> None:
         if self.on_bad_input == "error":
             refuse_bad_rows([epoch.given], epoch.tick)
-
-
-def output_of(relation: Relation, keys: Sequence[str], order_by: Sequence[OrderColumn], keep: Keep, n: int) -> Relation:
-    """Return what a dedup answers with: keyed where one row is shown, and versioned where that is the newest one."""
-    is_newest = n == 1 and len(order_by) == 1 and order_by[0].descending != (keep == "last")
-    is_versioned = is_newest and order_by[0].name == relation.event_time
-    return Relation(
-        name=f"{relation.name}_by_{'_'.join(keys)}",
-        schema=pa.schema([field.with_nullable(True) for field in relation.schema]),
-        primary_key=tuple(keys) if n == 1 else (),
-        mode="changelog",
-        event_time=relation.event_time if is_versioned else None,
-        watermark_delay=relation.watermark_delay if is_versioned else None,
-    )
-
-
-def _check(
-    relation: Relation,
-    keys: Sequence[str],
-    order_by: Sequence[OrderColumn],
-    keep: str,
-    n: int,
-    on_bad_input: str,
-    chunk_rows: int,
-) -> None:
-    if not keys or not order_by:
-        raise PlanError(
-            f'the dedup of "{relation.name}" needs keys (what rows are told apart by, got {list(keys)}) and order_by (which of '
-            f"them comes first, got {[str(column) for column in order_by]}).",
-            code="DEDUP_COLUMNS",
-            relation=relation.name,
-        )
-    missing = [name for name in (*keys, *(column.name for column in order_by)) if name not in relation.schema.names]
-    if missing:
-        raise PlanError(
-            f'the dedup of "{relation.name}" names columns {missing} that it does not have; it has {relation.schema.names}.',
-            code="UNKNOWN_COLUMN",
-            relation=relation.name,
-            columns=missing,
-        )
-    if relation.mode == "upsert":
-        raise PlanError(
-            f'the dedup of "{relation.name}" takes an append or changelog relation, not one in upsert mode, which has one row '
-            f"per key {list(relation.primary_key)} already. Feed the rows as they come (no keys), or its changes with "
-            "both signs.",
-            code="DEDUP_OF_UPSERTS",
-            relation=relation.name,
-        )
-    for name in keys:
-        check_key_type(relation.schema.field(name).type, relation=relation.name, column=name)
-    for name, value, allowed in (
-        ("keep", keep, get_args(Keep)),
-        ("on_bad_input", on_bad_input, ("error", "quarantine")),
-    ):
-        if value not in allowed:
-            raise OptionError(
-                f"{name}={value!r} is not allowed; use one of {', '.join(allowed)}.",
-                code="DEDUP_OPTION",
-                option=name,
-                value=value,
-            )
-    for option, number in (("n", n), ("chunk_rows", chunk_rows)):
-        if number < 1:
-            raise OptionError(
-                f"{option}={number} is not allowed; use 1 or more.", code="DEDUP_OPTION", option=option, value=number
-            )

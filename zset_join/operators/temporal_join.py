@@ -26,62 +26,19 @@ Source: semantics section 11; FOR SYSTEM_TIME AS OF of SQL:2011, Flink's and Tim
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import reduce
-from typing import get_args
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.types as pt
 
-from zset_join.errors import OptionError, PlanError
-from zset_join.expressions import Expression, check
-from zset_join.expressions import left as left_column
-from zset_join.expressions import right as right_column
-from zset_join.key_types import common_key_type
 from zset_join.operators.timed_join import TimedJoin
 from zset_join.relation import Relation
 from zset_join.row_conversion import take_rows
-from zset_join.shapes.join import check_join, joined_schema
+from zset_join.shapes.join import check_join
 from zset_join.shapes.operator_options import check_policy, check_sizes
-from zset_join.state.time.event_time import EventTime, time_column
-from zset_join.state.time.version_join_shape import Emit, Late, VersionJoinShape
+from zset_join.shapes.temporal_join import TemporalOptions, temporal_relation, temporal_shape
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["TemporalJoin", "TemporalOptions", "temporal_shape"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TemporalOptions:
-    """Hold what a temporal join may be told.
-
-    Args:
-        how: `inner` or `left`.
-        emit: `on_watermark`, `eager` or `once`.
-        late: what becomes of left rows at or before the watermark before their epoch: `side_output` lists them in `rejections`,
-            `drop` counts them only, `join` answers them where their version is still known. Default: `side_output`, in eager
-            mode `join`.
-        keep_probe_for: how long after the watermark left rows are kept for corrections, in eager mode: microseconds, or in the
-            unit of an integer event time.
-        max_watermark_jump: how far ahead of the watermark a time may be, in the same unit; None: any distance.
-        delete_column: a boolean column of the versions that marks DELETEs, where they have no primary-key deletes.
-        residual: the rest of ON, asked of the one version that was chosen.
-        using: put the key columns once and first.
-        output_names: names of the output columns.
-        hidden: left and right columns that are not shown.
-    """
-
-    how: str = "inner"
-    emit: Emit = "on_watermark"
-    late: Late | None = None
-    keep_probe_for: int = 0
-    max_watermark_jump: int | None = None
-    delete_column: str | None = None
-    residual: Expression | None = None
-    using: bool = False
-    output_names: tuple[str, ...] | None = None
-    hidden: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+__all__ = ["TemporalJoin"]
 
 
 class TemporalJoin(TimedJoin):
@@ -142,7 +99,7 @@ class TemporalJoin(TimedJoin):
         shape = temporal_shape(left, right, options)
         super().__init__(
             shape,
-            output_of(shape),
+            temporal_relation(shape),
             facts=("temporal", options.delete_column),
             on_bad_input=on_bad_input,
             tombstone_retention_seconds=tombstone_retention_seconds,
@@ -175,138 +132,3 @@ class TemporalJoin(TimedJoin):
             for begin in range(0, len(places), self._chunk_rows):
                 chosen = places[begin : begin + self._chunk_rows]
                 yield ZSet(take_rows(changed.rows, chosen), changed.weights[chosen])
-
-
-def temporal_shape(left: Relation, right: Relation, options: TemporalOptions) -> VersionJoinShape:
-    """Return which rows meet, and when.
-
-    Raises:
-        PlanError: the rules of semantics 11.7 and 11.10.
-    """
-    _check_rules(left, right, options)
-    times = EventTime((left, right), (time_column(left, role="left side"), time_column(right, role="versioned side")))
-    pairs = list(zip(left.join_key, right.join_key, strict=True))
-    key = tuple(pair for pair in pairs if pair[1] in right.primary_key)
-    conditions = [left_column(a) == right_column(b) for a, b in pairs if b not in right.primary_key]
-    conditions += [] if options.residual is None else [options.residual]
-    residual = reduce(lambda one, other: one & other, conditions) if conditions else None
-    if residual is not None:
-        check(residual, left.schema, right.schema)
-    one, other = _without(left, options.hidden[0]), _without(right, options.hidden[1])
-    schema, sources = joined_schema(one, other, options.how, using=options.using, output_names=options.output_names)
-    late: Late = options.late or ("join" if options.emit == "eager" else "side_output")
-    return VersionJoinShape(
-        left=left,
-        right=right,
-        key=key,
-        key_types=tuple(
-            common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b)
-            for a, b in key
-        ),
-        times=times,
-        how=options.how,
-        emit=options.emit,
-        late=late,
-        schema=schema,
-        sources=tuple(sources),
-        residual=residual,
-        tie_by=right.sequence_by,
-        delete_column=options.delete_column,
-        keep_probe_for=times.of_delay(options.keep_probe_for),
-        max_watermark_jump=None if options.max_watermark_jump is None else times.of_delay(options.max_watermark_jump),
-    )
-
-
-def _without(relation: Relation, hidden: Sequence[str]) -> Relation:
-    """Return what is shown of a relation."""
-    if not hidden:
-        return relation
-    fields = [field for field in relation.schema if field.name not in hidden]
-    return Relation(name=relation.name, schema=pa.schema(fields), join_key=relation.join_key)
-
-
-def output_of(shape: VersionJoinShape) -> Relation:
-    """Return the answer of a temporal join: keyed as its left side, with its event time and watermark."""
-    left = shape.left
-    shown = {source: name for (side, source), name in zip(shape.sources, shape.schema.names, strict=True) if side == "left"}
-    assert left.event_time is not None  # noqa: S101  # checked when the shape was made
-    return Relation(
-        name=f"{left.name}_{shape.how}_temporal_{shape.right.name}",
-        schema=shape.schema,
-        primary_key=tuple(shown[name] for name in left.primary_key),
-        mode="changelog" if shape.emit == "eager" else "append",
-        event_time=shown[left.event_time],
-        watermark_delay=left.watermark_delay,
-    )
-
-
-def _check_rules(left: Relation, right: Relation, options: TemporalOptions) -> None:
-    names: dict[str, object] = {"left": left.name, "right": right.name}
-    if options.how not in ("inner", "left"):
-        raise PlanError(
-            f'the temporal join of "{left.name}" and "{right.name}" cannot be how={options.how!r}: a version has no row of '
-            "its own "
-            'to preserve. Use "inner" or "left".',
-            code="TEMPORAL_HOW",
-            how=options.how,
-            **names,
-        )
-    for option, value, allowed in (
-        ("emit", options.emit, get_args(Emit)),
-        ("late", options.late, (None, *get_args(Late))),
-    ):
-        if value not in allowed:
-            known = ", ".join(str(one) for one in allowed if one)
-            raise OptionError(f"{option}={value!r} is unknown; use one of {known}.", code="TEMPORAL_OPTION", option=option)
-    if options.keep_probe_for < 0 or (options.max_watermark_jump or 0) < 0:
-        raise OptionError(
-            f"keep_probe_for={options.keep_probe_for} and max_watermark_jump={options.max_watermark_jump} are durations of "
-            "0 or "
-            "more.",
-            code="TEMPORAL_OPTION",
-            option="keep_probe_for",
-        )
-    if not right.primary_key or not set(right.primary_key) <= set(right.join_key):
-        raise PlanError(
-            f'the versioned side "{right.name}" has the primary key {list(right.primary_key)}, which must be part of what is '
-            f"compared, {list(right.join_key)}: else a left row meets several rows at one time. Compare the whole key, or "
-            "bring the "
-            f'side down to one row per key first: dedup(keys={list(right.join_key)}, order_by=..., keep="last").',
-            code="TEMPORAL_KEY",
-            primary_key=list(right.primary_key),
-            join_key=list(right.join_key),
-            **names,
-        )
-    retractable = left.mode == "changelog" and options.emit == "eager"
-    if left.mode != "append" and not retractable:
-        cure = (
-            "Feed it with both signs (mode changelog)."
-            if options.emit == "eager"
-            else 'Use emit="eager", or feed the left side as it comes, without keys.'
-        )
-        raise PlanError(
-            f'the left side "{left.name}" of a temporal join with emit="{options.emit}" is in {left.mode} mode: what has '
-            "been said "
-            f"there is never taken back, so its rows may not change. {cure}",
-            code="TEMPORAL_LEFT_CHANGES",
-            mode=left.mode,
-            emit=options.emit,
-            **names,
-        )
-    without = [one.name for one in (left, right) if one.watermark_delay is None]
-    if options.emit == "on_watermark" and without:
-        raise PlanError(
-            f'emit="on_watermark" needs a watermark on both sides, and {without} have none: rows would wait for ever. '
-            'Declare one, such as watermark=("ts", "10 seconds"), or use emit="eager" or "once".',
-            code="TEMPORAL_WATERMARK",
-            without=without,
-            **names,
-        )
-    if options.delete_column is not None:
-        is_column = options.delete_column in right.schema.names
-        if not is_column or not pt.is_boolean(right.schema.field(options.delete_column).type):
-            raise PlanError(
-                f'delete_column="{options.delete_column}" is no boolean column of "{right.name}"; it has {right.schema.names}.',
-                code="TEMPORAL_DELETES",
-                **names,
-            )

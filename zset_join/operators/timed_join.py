@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from zset_join.protocol import NOTHING_DUE, NextDue
 from zset_join.relation import Relation
+from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.time.version_join import VersionJoin
-from zset_join.state.time.version_join_shape import VersionJoinShape
 from zset_join.state.time.version_joins import VersionJoins
 from zset_join.tick import Tick
 from zset_join.zset import ZSet

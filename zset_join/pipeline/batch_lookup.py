@@ -23,12 +23,12 @@ from zset_join.pipeline.batch_queries import (
     newest_first,
     register_batch_query,
 )
+from zset_join.shapes.event_time import has_clock
 from zset_join.shapes.join import joined_schema
 from zset_join.shapes.lookup import LookupShape
 from zset_join.stages.current_versions import CurrentVersionsStage
 from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
-from zset_join.state.time.event_time import has_clock
 
 __all__ = ["current_sql", "lookup_sql", "process_time_sql"]
 

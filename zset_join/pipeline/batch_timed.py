@@ -18,10 +18,10 @@ import pyarrow.types as pt
 from zset_join.errors import PlanError
 from zset_join.expressions.sql_text import type_name
 from zset_join.pipeline.batch_queries import BatchTable, BatchTimes, expression_sql, newest_first, register_batch_query
+from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.as_of_join import AsOfJoinStage
 from zset_join.stages.deduplicate import DeduplicateStage
 from zset_join.stages.temporal_join import TemporalJoinStage
-from zset_join.state.time.version_join_shape import VersionJoinShape
 
 __all__ = ["as_of_sql", "as_of_tied", "dedup_sql", "dedup_tied", "temporal_sql", "temporal_tied"]
 

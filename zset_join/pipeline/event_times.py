@@ -11,7 +11,7 @@ import pyarrow.types as pt
 
 from zset_join.errors import OptionError
 from zset_join.relation import Relation
-from zset_join.state.time.event_time import is_measured
+from zset_join.shapes.event_time import is_measured
 
 __all__ = ["duration", "jump_of", "with_watermark"]
 

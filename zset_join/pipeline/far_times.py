@@ -24,9 +24,10 @@ from zset_join.pipeline.dead_letters import RejectedRows
 from zset_join.pipeline.watermarks import KnownTimes
 from zset_join.plan.query_plan import PlanSource
 from zset_join.row_conversion import take_rows
+from zset_join.shapes.event_time import EventTime
 from zset_join.shown_values import shown_key, shown_value
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
-from zset_join.state.time.event_time import EventTime
+from zset_join.state.time.order_words import time_words
 from zset_join.zset import ZSet
 
 __all__ = ["FarTimes"]
@@ -57,7 +58,7 @@ class FarTimes:
         if source is None or limit is None or not len(delta):
             return delta, None
         time = self._times[name]
-        words, last = time.words(delta.rows, 0)[0], time.of_watermark(limit)
+        words, last = time_words(time, delta.rows, 0)[0], time.of_watermark(limit)
         if last is None or not (is_far := words > last).any():
             return delta, None
         bad, good = np.flatnonzero(is_far), np.flatnonzero(~is_far)

@@ -18,7 +18,7 @@ from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply
-from zset_join.shapes.aggregate_calls import AggregateCall
+from zset_join.shapes.aggregate import AggregateCall
 
 __all__ = ["Aggregated", "GroupedView"]
 
@@ -32,7 +32,7 @@ class Aggregated:
     """An aggregate as it was written; made by `zset_join.pipeline.functions`.
 
     Args:
-        function: a name of `zset_join.shapes.aggregate_calls.FUNCTIONS`.
+        function: a name of `zset_join.shapes.aggregate.FUNCTIONS`.
         columns: its arguments.
         name: of the result; None: as Spark names it.
         condition: only rows that fulfil it count.

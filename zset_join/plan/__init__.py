@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from zset_join.plan.joins import InputNode, JoinNode, RouteNode, SideNode, ViewNode, explain, join_type, needs_route
+from zset_join.plan.joins import InputNode, JoinNode, RouteNode, SideNode, ViewNode, explain, needs_route
 from zset_join.stages.written import read_schema, write_schema
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "SideNode",
     "ViewNode",
     "explain",
-    "join_type",
     "needs_route",
     "read_schema",
     "write_schema",

@@ -39,24 +39,8 @@ __all__ = [
     "SideNode",
     "ViewNode",
     "explain",
-    "join_type",
     "needs_route",
 ]
-
-_JOIN_TYPES = {
-    "inner": "inner",
-    "left": "left",
-    "leftouter": "left",
-    "right": "right",
-    "rightouter": "right",
-    "full": "full",
-    "outer": "full",
-    "fullouter": "full",
-    "semi": "left_semi",
-    "leftsemi": "left_semi",
-    "anti": "left_anti",
-    "leftanti": "left_anti",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,26 +251,6 @@ class JoinNode:
             using=written["using"],
             residual=None if residual is None else read_expression(residual),
         )
-
-
-def join_type(how: str) -> str:
-    """Return the plain name of a join type, whichever of PySpark's spellings is used.
-
-    Raises:
-        OptionError: no such join type, or a cross join.
-
-    >>> join_type("leftOuter"), join_type("left_anti"), join_type("outer")
-    ('left', 'left_anti', 'full')
-    """
-    plain = str(how).replace("_", "").lower()
-    if plain not in _JOIN_TYPES:
-        cure = "a cross join has no bounded change; join on a key" if plain == "cross" else "use one of inner, left, right, "
-        raise OptionError(
-            f"how={how!r} is not a join type this engine has; {cure if plain == 'cross' else cure + 'full, semi, anti'}.",
-            code="UNKNOWN_JOIN_TYPE",
-            how=how,
-        )
-    return _JOIN_TYPES[plain]
 
 
 def explain(

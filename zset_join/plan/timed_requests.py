@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zset_join.expressions import Expression
-from zset_join.operators.as_of_join import AsOfOptions
-from zset_join.operators.deduplicate import Keep
-from zset_join.operators.temporal_join import TemporalOptions
 from zset_join.plan.tree import InputRows, StageRequest
 from zset_join.relation import Relation
+from zset_join.shapes.as_of_join import AsOfOptions
+from zset_join.shapes.deduplicate import Keep
+from zset_join.shapes.temporal_join import TemporalOptions
 from zset_join.stages.as_of_join import AsOfJoinStage
 from zset_join.stages.deduplicate import DeduplicateStage
 from zset_join.stages.expiring import StateTtl, expiring_stage, state_ttls

@@ -17,12 +17,46 @@ from zset_join.key_types import check_key_type, common_key_type
 from zset_join.relation import Relation
 from zset_join.shapes.kept_types import check_kept
 
-__all__ = ["JOIN_TYPES", "JoinShape", "check_join", "join_shape", "joined_schema", "output_key", "visible_columns"]
+__all__ = ["JOIN_TYPES", "JoinShape", "check_join", "join_shape", "join_type", "joined_schema", "output_key", "visible_columns"]
 
 JOIN_TYPES = ("inner", "left", "right", "full", "left_semi", "left_anti")
 
+_SPELLINGS = {
+    "inner": "inner",
+    "left": "left",
+    "leftouter": "left",
+    "right": "right",
+    "rightouter": "right",
+    "full": "full",
+    "outer": "full",
+    "fullouter": "full",
+    "semi": "left_semi",
+    "leftsemi": "left_semi",
+    "anti": "left_anti",
+    "leftanti": "left_anti",
+}
 _PADS_RIGHT = ("left", "full")
 _PADS_LEFT = ("right", "full")
+
+
+def join_type(how: str) -> str:
+    """Return the plain name of a join type, whichever of PySpark's spellings is used.
+
+    Raises:
+        OptionError: no such join type, or a cross join.
+
+    >>> join_type("leftOuter"), join_type("left_anti"), join_type("outer")
+    ('left', 'left_anti', 'full')
+    """
+    plain = str(how).replace("_", "").lower()
+    if plain not in _SPELLINGS:
+        cure = "a cross join has no bounded change; join on a key" if plain == "cross" else "use one of inner, left, right, "
+        raise OptionError(
+            f"how={how!r} is not a join type this engine has; {cure if plain == 'cross' else cure + 'full, semi, anti'}.",
+            code="UNKNOWN_JOIN_TYPE",
+            how=how,
+        )
+    return _SPELLINGS[plain]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

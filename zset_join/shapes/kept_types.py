@@ -56,10 +56,10 @@ def kept_as(kind: pa.DataType, *, column: str) -> tuple[KeptAs, int]:
         return "float64", 8
     if pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind):
         return "variable", _SLOT_BYTES
-    if _is_storable_nested(kind):
-        return "nested", _SLOT_BYTES
     if (pt.is_primitive(kind) or pt.is_fixed_size_binary(kind) or pt.is_decimal(kind)) and kind.byte_width:
         return "fixed", kind.byte_width
+    if _is_storable_nested(kind):
+        return "nested", _SLOT_BYTES
     raise PlanError(
         f'column "{column}" has type {kind}, which cannot be kept in state; cast it to another type first.',
         code="UNSUPPORTED_TYPE",

@@ -36,7 +36,7 @@ from zset_join.plan.requests import AggregateRequest, JoinRequest, LatestRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, ExpiringRequest, TemporalRequest
 from zset_join.plan.tree import Apply, Forward, Merge, Node, Operate, Read, visible
-from zset_join.shapes.aggregate_calls import AggregateCall
+from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.join import joined_schema
 from zset_join.stages import ExpiringStage
 from zset_join.stages.as_of_join import AsOfJoinStage

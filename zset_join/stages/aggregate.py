@@ -19,8 +19,7 @@ from zset_join.expressions import references
 from zset_join.operators.aggregate import Aggregate
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
-from zset_join.shapes.aggregate_calls import AggregateCall
-from zset_join.shapes.grouping import grouped_relation
+from zset_join.shapes.aggregate import AggregateCall, grouped_relation
 from zset_join.stages.comparisons import Comparison
 from zset_join.stages.stage import (
     OutputKey,

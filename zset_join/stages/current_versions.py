@@ -8,13 +8,14 @@ from functools import cached_property
 from typing import Any
 
 from zset_join.key_types import storage_type
-from zset_join.operators.current_versions import HELD, HELD_NET, CurrentVersions, current_of
+from zset_join.operators.current_versions import HELD, HELD_NET, CurrentVersions
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.shapes.current_versions import current_relation
+from zset_join.shapes.event_time import has_clock
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
-from zset_join.state.time.event_time import has_clock
 
 __all__ = ["CurrentVersionsStage"]
 
@@ -52,8 +53,7 @@ class CurrentVersionsStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return what holds now, keyed."""
-        self.build(StageOptions(), None).close()  # refuses what cannot run
-        return current_of(self.source, self.key, self.delete_column, self.hidden)
+        return current_relation(self.source, self.key, self.delete_column, self.hidden)
 
     @property
     def output_key(self) -> OutputKey:

@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from zset_join.key_types import storage_type
-from zset_join.operators.deduplicate import Deduplicate, Keep, OrderColumn, output_of
+from zset_join.operators.deduplicate import Deduplicate
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.shapes.deduplicate import Keep, OrderColumn, check_dedup, first_rows_relation
 from zset_join.stages.comparisons import Comparison
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
@@ -54,8 +55,8 @@ class DeduplicateStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return its answer: the columns that come in, keyed by `keys` where one row is shown."""
-        self.build(StageOptions(), None).close()  # refuses what cannot run
-        return output_of(self.source, self.keys, self.columns, self.keep, self.n)
+        check_dedup(self.source, self.keys, self.columns, self.keep, self.n)
+        return first_rows_relation(self.source, self.keys, self.columns, self.keep, self.n)
 
     @property
     def columns(self) -> tuple[OrderColumn, ...]:

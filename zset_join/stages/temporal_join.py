@@ -9,14 +9,15 @@ from typing import Any
 
 from zset_join.expressions import Expression
 from zset_join.expressions.written import read_expression, write_expression
-from zset_join.operators.temporal_join import TemporalJoin, TemporalOptions, output_of, temporal_shape
+from zset_join.operators.temporal_join import TemporalJoin
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.shapes.temporal_join import TemporalOptions, temporal_relation, temporal_shape
+from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
-from zset_join.state.time.version_join_shape import VersionJoinShape
 
 __all__ = ["TemporalJoinStage", "timed_inputs", "timed_never_null", "timed_output_key"]
 
@@ -61,7 +62,7 @@ class TemporalJoinStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return its answer."""
-        return output_of(self.shape)
+        return temporal_relation(self.shape)
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:

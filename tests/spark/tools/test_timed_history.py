@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected, Source
 from zset_join import Relation
-from zset_join.operators.temporal_join import TemporalOptions
+from zset_join.shapes.temporal_join import TemporalOptions
 from zset_join.spark import appends, changes
 from zset_join.spark.tools.batch_times import joined_by_epoch
 from zset_join.spark.tools.timed_history import TimedHistory

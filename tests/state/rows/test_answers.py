@@ -21,7 +21,7 @@ from zset_join.operators.select import Select
 from zset_join.operators.union import Union
 from zset_join.operators.where import Where
 from zset_join.relation import Relation
-from zset_join.shapes.aggregate_calls import AggregateCall
+from zset_join.shapes.aggregate import AggregateCall
 from zset_join.state.rows.answers import Answers
 from zset_join.tick import Tick
 from zset_join.zset import ZSet

@@ -16,7 +16,7 @@ from zset_join.operators.deduplicate import Deduplicate
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
 from zset_join.relation import Relation
-from zset_join.shapes.aggregate_calls import AggregateCall
+from zset_join.shapes.aggregate import AggregateCall
 from zset_join.state.rows.directory_lock import locked_outside
 
 SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64()})

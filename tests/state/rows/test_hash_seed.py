@@ -19,9 +19,9 @@ from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.distinct import Distinct
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
-from zset_join.operators.temporal_join import TemporalOptions
 from zset_join.relation import Relation
-from zset_join.shapes.aggregate_calls import AggregateCall
+from zset_join.shapes.aggregate import AggregateCall
+from zset_join.shapes.temporal_join import TemporalOptions
 from zset_join.stages import (
     AggregateStage,
     JoinStage,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from zset_join.operators.deduplicate import Keep
 from zset_join.relation import Relation
+from zset_join.shapes.deduplicate import Keep
 from zset_join.stages import DeduplicateStage, Stage, expiring_stage, state_ttls
 
 __all__ = ["dedup_stage"]

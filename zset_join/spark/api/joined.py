@@ -16,8 +16,9 @@ from pyspark.sql import Column
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
-from zset_join.plan import InputNode, JoinNode, RouteNode, SideNode, ViewNode, join_type, needs_route
+from zset_join.plan import InputNode, JoinNode, RouteNode, SideNode, ViewNode, needs_route
 from zset_join.relation import Relation
+from zset_join.shapes.join import join_type
 from zset_join.spark.api.staged import as_changes, filled, staged
 from zset_join.spark.planning.join_plan import JoinPlan
 from zset_join.spark.planning.source_stream import SourceStream

@@ -16,12 +16,13 @@ from typing import Any
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
-from zset_join.operators.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
-from zset_join.operators.temporal_join import TemporalOptions
 from zset_join.pipeline.indexes import chosen_index, indexes_of
 from zset_join.pipeline.looking_up import PROCESSING_TIME, check_reloaded
 from zset_join.plan.versioning import of_relation
 from zset_join.relation import Relation
+from zset_join.shapes.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
+from zset_join.shapes.temporal_join import TemporalOptions
+from zset_join.shapes.version_join import Emit, Late
 from zset_join.spark.api.joined import key_pairs
 from zset_join.spark.api.looking_up import join_as_of_now, join_loaded
 from zset_join.spark.api.staged import as_changes, filled, staged, without
@@ -30,7 +31,6 @@ from zset_join.spark.planning.stage_plan import StagePlan
 from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.watermark import duration_of
 from zset_join.stages import AsOfJoinStage, CurrentVersionsStage, Stage, TemporalJoinStage
-from zset_join.state.time.version_join_shape import Emit, Late
 
 __all__ = ["describe", "join_asof", "temporal_join"]
 

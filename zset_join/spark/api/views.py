@@ -21,10 +21,10 @@ from pyspark.sql.types import StructType
 
 from zset_join.errors import PlanError
 from zset_join.lookup import LookupSource
-from zset_join.operators.deduplicate import Keep
 from zset_join.pipeline.indexes import create_index
 from zset_join.relation import Relation
-from zset_join.shapes.aggregate_calls import AggregateCall
+from zset_join.shapes.aggregate import AggregateCall
+from zset_join.shapes.deduplicate import Keep
 from zset_join.spark.api import joined, looking_up, timed, unions
 from zset_join.spark.api.dedup import dedup_stage
 from zset_join.spark.api.grouped import AggregateExpression, Grouping

@@ -22,6 +22,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.errors import OptionError
+from zset_join.shapes.event_time import is_measured
+from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.spark.epoch.event_times import as_number
 from zset_join.spark.rows.condition import to_column
 from zset_join.spark.rows.layout import WEIGHT
@@ -29,8 +31,6 @@ from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import field_type
 from zset_join.spark.tools.timed_history import TimedHistory
 from zset_join.stages import AsOfJoinStage, ExpiringStage, TemporalJoinStage
-from zset_join.state.time.event_time import is_measured
-from zset_join.state.time.version_join_shape import VersionJoinShape
 
 __all__ = ["alive", "as_of_joined", "joined_by_epoch", "temporally_joined"]
 

@@ -30,13 +30,14 @@ from zset_join.kernels.time.runs import NEVER
 from zset_join.kernels.values import columns as c
 from zset_join.relation import Relation
 from zset_join.row_conversion import cast_key, take_rows
+from zset_join.shapes.event_time import EventTime
 from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
 from zset_join.state.rows.side_snapshot import restore_side, side_reader
-from zset_join.state.time.event_time import EventTime
 from zset_join.state.time.expiries import Expiries
+from zset_join.state.time.order_words import time_words
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -243,7 +244,7 @@ class ExpiringRows:
         """Return when rows expire that are written now."""
         if self._time is None:
             return self._moments(rows.num_rows, tick)
-        words, missing = self._time.words(rows, 0)
+        words, missing = time_words(self._time, rows, 0)
         times = np.minimum(words, NEVER - self._after) + self._after
         return times if missing is None else np.where(missing, np.int64(NEVER), times)
 

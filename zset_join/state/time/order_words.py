@@ -14,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.row_conversion import cast_key
+from zset_join.shapes.event_time import EventTime
 from zset_join.shapes.kept_types import count_sequence_words
 from zset_join.state.rows.sequence import sequence_words
 
-__all__ = ["NULL_WORD", "count_order_words", "order_words"]
+__all__ = ["NULL_WORD", "count_order_words", "order_words", "time_words"]
 
 NULL_WORD = -(1 << 63)
 
@@ -42,3 +44,17 @@ def order_words(rows: pa.RecordBatch, columns: Sequence[str], descending: Sequen
             own = [np.where(nulls, np.int64(NULL_WORD), one) for one in own]
         words += [np.ascontiguousarray(~one if turned else one) for one in own]
     return words
+
+
+def time_words(
+    times: EventTime, rows: pa.RecordBatch, which: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
+    """Return the time of each row of an input, and which have none (NULL, or out of range); None when all have one."""
+    column = rows.column(times.columns[which])
+    if column.type != times.kind:
+        column, _ = cast_key(column, times.kind)  # what does not fit is NULL then
+    (words,) = sequence_words([column])
+    if not column.null_count:
+        return words, None
+    missing = column.is_null().to_numpy(zero_copy_only=False)
+    return np.where(missing, np.int64(NULL_WORD), words), missing

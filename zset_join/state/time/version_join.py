@@ -28,15 +28,15 @@ from zset_join.kernels.time import versions as v
 from zset_join.kernels.time.runs import NEVER
 from zset_join.row_conversion import conform
 from zset_join.row_layout import RowLayout
+from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.state.rows.rejected_rows import no_rejections
 from zset_join.state.time import bad_rows as b
 from zset_join.state.time.expiring_runs import ExpiringRuns
 from zset_join.state.time.joined_pairs import JoinedPairs, Transitions
 from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
-from zset_join.state.time.order_words import NULL_WORD, count_order_words, order_words
+from zset_join.state.time.order_words import NULL_WORD, count_order_words, order_words, time_words
 from zset_join.state.time.version_epoch import VersionEpoch
-from zset_join.state.time.version_join_shape import VersionJoinShape
 from zset_join.state.time.versioned_rows import PreparedRows, VersionedRows
 from zset_join.state.time.waiting_rows import DueRows, WaitingRows
 from zset_join.tick import Tick
@@ -349,7 +349,7 @@ class VersionJoin:
     def _left_times(
         self, batch: pa.RecordBatch, weights: _Words, tick: Tick, groups: KeyGroups
     ) -> tuple[_Words, npt.NDArray[np.uint8]]:
-        times, missing = self.shape.times.words(batch, 0)
+        times, missing = time_words(self.shape.times, batch, 0)
         status = b.first_status(weights, is_append=self.shape.left.mode == "append")
         self._mark_bad(status, missing if self.shape.is_versioned else None, times, tick, groups.unfit[0])
         return times, status
@@ -357,7 +357,7 @@ class VersionJoin:
     def _right_times(
         self, batch: pa.RecordBatch, weights: _Words, tick: Tick, groups: KeyGroups
     ) -> tuple[_Words, npt.NDArray[np.uint8]]:
-        times, missing = self.shape.times.words(batch, 1)
+        times, missing = time_words(self.shape.times, batch, 1)
         status = b.first_status(weights, is_append=self.shape.right.mode == "append")
         null_key: _Marks | None = None
         for _, name in self.shape.key:
@@ -549,7 +549,7 @@ class VersionJoin:
         columns: list[list[pa.Array]] = [[], []]
         columns[side] = [batch.column(pair[side]) for pair in shape.key]
         groups = self.keys.group(columns)
-        times, _ = shape.times.words(batch, side)
+        times, _ = time_words(shape.times, batch, side)
         status = b.first_status(weights, is_append=False)
         if isinstance(rows, WaitingRows):
             records = np.empty(batch.num_rows * rows.layout.stride, np.uint8)

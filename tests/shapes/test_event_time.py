@@ -11,7 +11,8 @@ import pytest
 
 from zset_join import Relation
 from zset_join.errors import KeyTypeError
-from zset_join.state.time.event_time import EventTime
+from zset_join.shapes.event_time import EventTime
+from zset_join.state.time.order_words import time_words
 
 
 def times_of(kind):
@@ -40,7 +41,7 @@ def test_a_watermark_is_the_last_time_it_has_passed(kind, watermark, passed):
 def test_a_row_without_a_time_is_marked():
     batch = pa.RecordBatch.from_pydict({"t": pa.array([5, None])})
 
-    words, missing = times_of(pa.int64()).words(batch, 0)
+    words, missing = time_words(times_of(pa.int64()), batch, 0)
 
     assert words[0] == 5
     assert missing.tolist() == [False, True]
@@ -61,7 +62,7 @@ ORDERED = {
 def test_the_numbers_of_a_type_are_in_the_order_of_its_values_and_null_comes_first(kind):
     batch = pa.RecordBatch.from_arrays([pa.array([None, *ORDERED[kind]], kind)], names=["t"])
 
-    words, missing = times_of(kind).words(batch, 0)
+    words, missing = time_words(times_of(kind), batch, 0)
 
     assert (words[1:] > words[:-1]).all()
     assert missing.tolist() == [True] + [False] * len(ORDERED[kind])

@@ -10,7 +10,7 @@ import pytest
 from zset_join.aggregates import FUNCTIONS, AggregateCall
 from zset_join.errors import KeyTypeError, PlanError
 from zset_join.expressions import left
-from zset_join.shapes.aggregate_calls import result_field
+from zset_join.shapes.aggregate import result_field
 
 SCHEMA = pa.schema(
     {

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from zset_join.expressions import Expression
 from zset_join.relation import Relation
-from zset_join.state.time.event_time import EventTime
+from zset_join.shapes.event_time import EventTime
 
 __all__ = ["COUNTERS", "Emit", "Late", "VersionJoinShape"]
 

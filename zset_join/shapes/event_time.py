@@ -15,17 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.errors import KeyTypeError, PlanError
 from zset_join.key_types import common_key_type, storage_type
 from zset_join.relation import Relation
-from zset_join.row_conversion import cast_key
-from zset_join.state.rows.sequence import sequence_words
-from zset_join.state.time.order_words import NULL_WORD
 
 __all__ = ["EventTime", "has_clock", "is_measured", "time_column"]
 
@@ -130,17 +125,6 @@ class EventTime:
             return bool((left.tz is None) == (right.tz is None))
         alike = (pt.is_date, pt.is_integer, pt.is_decimal, pt.is_floating)
         return bool(left == right or any(one(left) and one(right) for one in alike))
-
-    def words(self, rows: pa.RecordBatch, which: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
-        """Return the time of each row of an input, and which have none (NULL, or out of range); None when all have one."""
-        column = rows.column(self.columns[which])
-        if column.type != self.kind:
-            column, _ = cast_key(column, self.kind)  # what does not fit is NULL then
-        (words,) = sequence_words([column])
-        if not column.null_count:
-            return words, None
-        missing = column.is_null().to_numpy(zero_copy_only=False)
-        return np.where(missing, np.int64(NULL_WORD), words), missing
 
     def of_watermark(self, watermark: int | None) -> int | None:
         """Return the last time that a watermark has passed, None for no watermark."""
