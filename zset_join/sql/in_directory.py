@@ -27,7 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import StateError
+from zset_join.errors import OptionError, StateError
 from zset_join.sinks.sink import Sink
 from zset_join.sql.catalog import Table
 from zset_join.sql.file_names import file_name
@@ -51,10 +51,18 @@ def claim_directory(directory: Path) -> FileLock:
     """Take a directory for a session, and make it where it is missing.
 
     Raises:
+        OptionError: it cannot be made or locked.
         StateError: another session has it, in this process or another; or it is laid out otherwise.
     """
-    local.make_directories(directory)
-    lock = local.lock_file(directory / _LOCK)
+    try:
+        local.make_directories(directory)
+        lock = local.lock_file(directory / _LOCK)
+    except OSError as error:
+        raise OptionError(
+            f"the directory {directory} cannot be used: {error}. Give one where this process may write.",
+            code="DIRECTORY",
+            directory=str(directory),
+        ) from error
     if lock is None:
         raise StateError(
             f"{directory} is in use by another session, in this process or another one: two would not see each other's "

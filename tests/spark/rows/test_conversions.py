@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.conversions.table_of_conversions import ANSWERS, NUMBERS, TYPES, as_seen, of_number, of_text
+from tests.conversions.table_of_conversions import (
+    ANSWERS,
+    NUMBERS,
+    REFUSED,
+    TYPES,
+    as_seen,
+    number_cells,
+    of_number,
+    of_text,
+    schema,
+    seen,
+    text_cells,
+)
 from zset_join.changelog.formats.record_spellings import is_exact
+from zset_join.spark.api.table_streams import json_rows
 from zset_join.spark.rows.conversions import json_value, of_json
 from zset_join.spark.rows.conversions import of_text as text_in_spark
 
@@ -34,6 +51,28 @@ def test_spark_casts_as_the_table_has_it_and_the_products_sql_reads_by_the_table
     for at, kind in exact.items():
         expected = [of_text(text, at) for text in texts] + [of_number(number, kind) for number in NUMBERS]
         assert [shown(row[f"json_{at}"]) for row in answers] == list(map(shown, expected)), str(kind)
+
+
+def test_json_of_sql_tables_is_read_by_the_table_and_its_members_too(spark: SparkSession) -> None:
+    cells = [cell for cell in [*text_cells(), *number_cells()] if cell[2] != REFUSED]
+    deep = pa.struct([("d", pa.decimal128(5, 2)), ("l", pa.list_(pa.int8())), ("m", pa.map_(pa.string(), pa.float64()))])
+    given = schema().append(pa.field("deep", deep))
+    good = {"d": 1.10, "l": ["7", 3.0, None], "m": {"a": "1.5", "b": None}}
+    bad = [{"d": 1.005}, {"l": [200]}, {"l": ["3.9"]}, {"m": {"a": True}}]
+    rows = [{"id": row, f"c{at}": value, "deep": good} for row, (at, value, _) in enumerate(cells)]
+    about = "n INT, value STRING, timestamp TIMESTAMP, offset INT, topic STRING"
+
+    def read(lines: list[dict[str, Any]]) -> pa.Table:
+        records = spark.createDataFrame([(1, json.dumps(line), None, at, "t") for at, line in enumerate(lines)], about)
+        return json_rows(records, given, {}).drop("__time").toArrow()
+
+    answer = read(rows)
+
+    assert seen(answer, len(cells)) == [as_seen(expected) for _, _, expected in cells]
+    assert answer.column("deep").to_pylist()[0] == {"d": Decimal("1.10"), "l": [7, 3, None], "m": [("a", 1.5), ("b", None)]}
+    for one in bad:
+        with pytest.raises(PySparkException, match='UNDECODABLE_VALUE: offset 0 of topic t: the value of column "deep"'):
+            read([{"id": 1, "deep": one}])
 
 
 def known(answer: str | None, frozen: str | None) -> str | None:

@@ -9,6 +9,7 @@ The query id is Spark's: it stays the same across restarts on one checkpoint, an
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -175,7 +176,7 @@ class _Gate:
 
 
 def start_query(
-    stream: DataStreamWriter,
+    stream: Callable[[], DataStreamWriter],
     runner: EpochRunner,
     plan: ViewPlan,
     *,
@@ -184,6 +185,13 @@ def start_query(
     """Start the query.
 
     A checkpoint that exists is opened before Spark starts; for a new one Spark chooses the id first.
+
+    Args:
+        stream: makes Spark's writer; called once the checkpoint and the outputs have accepted the query, where there is a
+            checkpoint: a refused start writes nothing.
+        runner: runs the epochs.
+        plan: of the view.
+        checkpoint_location: `checkpointLocation`.
 
     Raises:
         StateError: the checkpoint belongs to another query.
@@ -194,7 +202,7 @@ def start_query(
     if known_id is not None:
         runner.attach(known_id)
     try:
-        spark_query = stream.foreachBatch(gate).start()
+        spark_query = stream().foreachBatch(gate).start()
     except BaseException:
         runner.close()
         raise

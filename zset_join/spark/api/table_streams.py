@@ -15,13 +15,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
-from pyspark.sql.types import StringType, StructField, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
 
 from zset_join.changelog.formats.record_spellings import is_exact
 from zset_join.errors import OptionError, PlanError
@@ -29,7 +29,7 @@ from zset_join.relation import Relation
 from zset_join.spark.api.streams import ChangeStream, appends, changes
 from zset_join.spark.rows.conversions import json_value, of_json, of_text
 from zset_join.spark.rows.names import column_named, first_line, quoted
-from zset_join.spark.rows.schemas import arrow_schema, field_type, refuse_collations, spark_schema
+from zset_join.spark.rows.schemas import arrow_schema, field_type, refuse_collations, spark_schema, spark_type
 from zset_join.spark.rows.typed_records import literal
 
 __all__ = [
@@ -145,18 +145,26 @@ def file_rows(
 
 def _as_written(given: pa.Schema, form: str) -> StructType:
     """Return the columns of JSON as VARIANT, of CSV as text, but for those that Spark reads as they are."""
-    fields = []
-    for field, kind in zip(given, spark_schema(given), strict=True):
-        by_value = VariantType() if form == "json" else StringType()
-        is_float = pa.types.is_floating(field.type)
-        fields.append(
-            StructField(field.name, StringType() if is_float else by_value if is_exact(field.type) else kind.dataType)
-        )
-    return StructType(fields)
+    return cast("StructType", _kind_as_written(pa.struct(list(given)), form))
+
+
+def _kind_as_written(kind: pa.DataType, form: str) -> DataType:
+    """Return the type that Spark reads for a type, its members included."""
+    if pa.types.is_struct(kind):
+        return StructType([StructField(member.name, _kind_as_written(member.type, form)) for member in kind])
+    if pa.types.is_list(kind):
+        return ArrayType(_kind_as_written(kind.value_type, form))
+    if pa.types.is_map(kind):
+        return MapType(spark_type(kind.key_type), _kind_as_written(kind.item_type, form))
+    if pa.types.is_floating(kind):
+        return StringType()
+    if not is_exact(kind):
+        return spark_type(kind)
+    return VariantType() if form == "json" else StringType()
 
 
 def _converted(given: pa.Schema, form: str, inside: str, place: str) -> list[Column]:
-    """Return the columns in their types; a value that does not convert stops the query.
+    """Return the columns in their types; a value that does not convert, or a member of one, stops the query.
 
     Args:
         given: the columns.
@@ -167,17 +175,39 @@ def _converted(given: pa.Schema, form: str, inside: str, place: str) -> list[Col
     columns = []
     for field in given:
         own = f"{inside}{quoted(field.name)}"
-        is_float = pa.types.is_floating(field.type)
-        if form == "parquet" or not (is_float or is_exact(field.type)):
-            columns.append(F.expr(own).alias(field.name))
-            continue
-        is_text = form == "csv" or is_float
-        text = own if is_text else json_value(own)
-        value = (of_text if is_text else of_json)(text, field.type)
-        reason = literal(f': the value of column "{field.name}" cannot be read as {field.type}: ')
-        refusal = f"raise_error(concat('UNDECODABLE_VALUE: ', {place}, {reason}, {text}))"
-        columns.append(F.expr(f"CASE WHEN {text} IS NOT NULL THEN coalesce({value}, {refusal}) END").alias(field.name))
+        reads = form != "parquet" and _kind_as_written(field.type, form) != spark_type(field.type)
+        reason = literal(f': the value of column "{field.name}" cannot be read as ')
+        refused = f"{place}, {reason}"
+        columns.append(F.expr(_read(own, field.type, form, refused) if reads else own).alias(field.name))
     return columns
+
+
+def _read(own: str, kind: pa.DataType, form: str, refused: str, depth: int = 0) -> str:
+    """Return the expression for a value as written in its type.
+
+    Args:
+        own: the value as written.
+        kind: its type.
+        form: json or csv.
+        refused: expressions, with commas between them, for the beginning of the message of a refusal.
+        depth: how many lists and maps it is in.
+    """
+    member = f"x{depth}"
+    if pa.types.is_struct(kind):
+        read = [f"{literal(one.name)}, {_read(f'{own}.{quoted(one.name)}', one.type, form, refused, depth)}" for one in kind]
+        return f"CASE WHEN {own} IS NOT NULL THEN named_struct({', '.join(read)}) END"
+    if pa.types.is_list(kind):
+        return f"transform({own}, {member} -> {_read(member, kind.value_type, form, refused, depth + 1)})"
+    if pa.types.is_map(kind):
+        return f"transform_values({own}, (k{depth}, {member}) -> {_read(member, kind.item_type, form, refused, depth + 1)})"
+    is_float = pa.types.is_floating(kind)
+    if not (is_float or is_exact(kind)):
+        return own
+    is_text = form == "csv" or is_float
+    text = own if is_text else json_value(own)
+    value = (of_text if is_text else of_json)(text, kind)
+    refusal = f"raise_error(concat('UNDECODABLE_VALUE: ', {refused}, {literal(f'{kind}: ')}, {text}))"
+    return f"CASE WHEN {text} IS NOT NULL THEN coalesce({value}, {refusal}) END"
 
 
 def kafka_records(session: SparkSession, config: Mapping[str, Any], topic: str, *, start: str, name: str) -> DataFrame:

@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
 from zset_join.config import QueryOptions
@@ -311,17 +313,7 @@ class JoinStreamWriter:
             SinkError: the output belongs to another query or has other columns.
         """
         runner, tagged, location = self._prepared(makes_place=True)
-        rows = tagged.dataframe
-        if tagged.baseline is not None or has_baseline(stored_description(location)) or runner.is_timed:
-            rows = with_start(rows, location)
-        if runner.is_timed:
-            runner.heartbeat = Heartbeat(checkpoint_folder(location), runner.next_due)
-        stream = rows.writeStream.option("checkpointLocation", location)
-        if self._name is not None:
-            stream = stream.queryName(self._name)
-        if self._trigger:
-            stream = stream.trigger(**self._trigger)
-        return start_query(stream, runner, runner.query, checkpoint_location=location)
+        return start_query(lambda: self._stream(runner, tagged, location), runner, runner.query, checkpoint_location=location)
 
     def attach(self) -> StoredQuery:
         """Open the checkpoint and the output of the query while it does not run, to verify it or to explain a row.
@@ -344,6 +336,18 @@ class JoinStreamWriter:
             runner.close()
             raise
         return StoredQuery(runner.query, runner)
+
+    def _stream(self, runner: EpochRunner, tagged: TaggedStreams, location: str) -> DataStreamWriter:
+        """Return Spark's own writer of the rows; a source of ours that the checkpoint needs is made."""
+        rows = tagged.dataframe
+        if tagged.baseline is not None or has_baseline(stored_description(location)) or runner.is_timed:
+            rows = with_start(rows, location)
+        if runner.is_timed:
+            runner.heartbeat = Heartbeat(checkpoint_folder(location), runner.next_due)
+        stream = rows.writeStream.option("checkpointLocation", location)
+        if self._name is not None:
+            stream = stream.queryName(self._name)
+        return stream.trigger(**self._trigger) if self._trigger else stream
 
     def _prepared(self, *, makes_place: bool = False) -> tuple[EpochRunner, TaggedStreams, str]:
         """Check everything; return what runs the epochs, the rows it will be given, and the checkpoint's place."""
