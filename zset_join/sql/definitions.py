@@ -27,6 +27,7 @@ from sqlglot import exp
 from zset_join.errors import SqlError
 from zset_join.sql.catalog import ColumnDefinition, Mode, Table
 from zset_join.sql.connectors import check_options, form_of, metadata_of, sink_options
+from zset_join.sql.consumed import check_consumed
 from zset_join.sql.dialects import parse_expression
 from zset_join.sql.outside import OUTSIDE_CONNECTORS, outside_source
 from zset_join.sql.places import Place, SqlWarning, near
@@ -269,7 +270,7 @@ def _watermark(reader: Reader) -> tuple[str, int]:
     node = parse_expression(reader.statement, reader.until())
     delay = 0
     if isinstance(node, exp.Sub) and isinstance(node.expression, exp.Interval):
-        unit = str(node.expression.unit or "").upper().removesuffix("S") or "SECOND"
+        unit = ("" if node.expression.unit is None else node.expression.unit.name).upper().removesuffix("S") or "SECOND"
         amount = node.expression.this
         text = amount.name if isinstance(amount, exp.Literal) else ""
         parts = text.split()
@@ -299,6 +300,7 @@ def _column(reader: Reader, declared: _Declared) -> None:
             declared.columns.append(ColumnDefinition(name, pa.timestamp("us", tz="UTC"), is_processing_time=True))
             return
         kind = _computed_type(node, declared, reader)
+        check_consumed(node, reader.statement.text)
         declared.columns.append(ColumnDefinition(name, kind, computed=node))
         return
     kind = _type(reader)

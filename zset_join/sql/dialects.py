@@ -21,6 +21,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import OptionError, SqlError
+from zset_join.sql.consumed import tracked
 from zset_join.sql.places import Place, near, place_of
 
 # What the parser cannot read becomes an error of ours; it need not be logged as well.
@@ -303,7 +304,7 @@ def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
             code="SQL_TOO_DEEP",
             at=statement.place(0),
         )
-    return node
+    return tracked(node)
 
 
 def _check_whole(statement: Statement, root: exp.Expr) -> None:

@@ -17,6 +17,7 @@ from zset_join.pipeline import View
 from zset_join.sql.binding import QueryContext
 from zset_join.sql.bound import FirstRows
 from zset_join.sql.catalog import pick
+from zset_join.sql.consumed import copied
 from zset_join.sql.places import Place
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item
@@ -68,7 +69,7 @@ def read_row_number(
         nulls_first = part.args.get("nulls_first")
         if nulls_first is not None and bool(nulls_first) != (how == "asc"):
             # NULLs come first going up and last going down; otherwise whether it is one is asked before.
-            is_null = exp.Is(this=part.this.copy(), expression=exp.Null())
+            is_null = exp.Is(this=copied(part.this), expression=exp.Null())
             number = exp.Case(ifs=[exp.If(this=is_null, true=exp.Literal.number(1))], default=exp.Literal.number(0))
             ordered.append(f"{column(number)} {'desc' if nulls_first else 'asc'}")
         ordered.append(f"{name} {how}")
@@ -81,7 +82,7 @@ def numbered_by(qualify: exp.Expr) -> tuple[exp.Alias | None, exp.Expr]:
     if window is None:
         return None, qualify
     name = exp.to_identifier("row number", quoted=True)
-    compared = qualify.transform(lambda node: exp.Column(this=name.copy()) if node == window else node)
+    compared = copied(qualify).transform(lambda node: exp.Column(this=name.copy()) if node == window else node, copy=False)
     return exp.Alias(this=window, alias=name), compared
 
 
@@ -93,9 +94,9 @@ def limit_of(node: exp.Expr, name: str) -> int | None:
     while isinstance(node, exp.Paren):
         node = node.this
     if isinstance(node, exp.Between):
-        low = node.args["low"]
+        low = node.args.get("low")
         begins = isinstance(low, exp.Literal) and low.name == "1"
-        return limit_of(exp.LTE(this=node.this, expression=node.args["high"]), name) if begins else None
+        return limit_of(exp.LTE(this=node.this, expression=node.args.get("high")), name) if begins else None
     if type(node) not in pairs:
         return None
     one, other = node.this, node.expression

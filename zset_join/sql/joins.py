@@ -27,6 +27,7 @@ from zset_join.plan.conditions import together
 from zset_join.sql.binding import QueryContext, conjuncts_of
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.catalog import pick
+from zset_join.sql.consumed import disregard
 from zset_join.sql.first_rows import limits_of, take_first
 from zset_join.sql.hints import Hints, read_hints
 from zset_join.sql.places import near
@@ -94,12 +95,12 @@ class JoinPlanner:
         """
         self.hints = read_hints(node, self.query.warnings)
         scope = Scope(self.query.statement, outer=self.outer)
-        first = self._item(node.args["from_"].this)
-        if node.args["from_"].this.args.get("version") is not None:
+        first = self._item(node.args.get("from_").this)
+        if node.args.get("from_").this.args.get("version") is not None:
             raise SqlError(
                 "FOR SYSTEM_TIME AS OF is offered behind JOIN: the rows before it say at which time.",
                 code="NOT_OFFERED",
-                at=self.query.at(node.args["from_"]),
+                at=self.query.at(node.args.get("from_")),
             )
         if first.lookup is not None or first.time_expression is not None:
             raise SqlError(
@@ -107,7 +108,6 @@ class JoinPlanner:
             )
         steps = [self._step(join) for join in node.args.get("joins") or []]
         scope.items = [first, *(step.item for step in steps)]
-        self._check_hints(steps)
         self._check_names(scope, node)
         self._check_commas(steps)
         self.state_ttls = StateTtls.of(self.hints, scope.items, self.query.settings, self.query.warnings)
@@ -126,6 +126,8 @@ class JoinPlanner:
         for step in self._in_order(first, steps, conjuncts, scope):
             view, conjuncts = self._joined(view, joined, step, conjuncts, scope)
             joined += [] if step.how in _SHOWS_LEFT else [step.item]
+        self._check_hints(steps)
+        self.state_ttls.check_used(scope.items, self.query.warnings)
         first.reads = first.reads.union(*(item.reads for item in unseen))
         first.is_bounded = first.is_bounded and all(item.is_bounded for item in unseen)
         for one in subqueries:
@@ -238,15 +240,17 @@ class JoinPlanner:
         return {own: settings[prefix + name].lower() for name, own in names.items() if prefix + name in settings}
 
     def _check_hints(self, steps: Sequence[_Step]) -> None:
-        """Warn of a hint for a table that is not looked up here."""
+        """Warn of a hint that no join has taken: its table is not looked up here, or has another hint by its alias."""
         looked_up = [step.item for step in steps if step.item.lookup is not None]
         named_here = {name for item in looked_up for name in (item.alias, getattr(item.lookup, "name", ""))}
         for name in self.hints.lookups:
-            if name not in named_here:
-                self.query.warnings.append(
-                    f"the hint LOOKUP('table'='{name}') changes nothing: no table of that name is looked up here."
-                    f"{near(name, named_here)}"
+            if name not in self.hints.used:
+                why = (
+                    "each join that looks it up has a hint by its alias."
+                    if name in named_here
+                    else f"no table of that name is looked up here.{near(name, named_here)}"
                 )
+                self.query.warnings.append(f"the hint LOOKUP('table'='{name}') changes nothing: {why}")
 
     def _check_names(self, scope: Scope, node: exp.Select) -> None:
         names = [item.alias.lower() for item in scope.items]
@@ -255,7 +259,7 @@ class JoinPlanner:
                 raise SqlError(
                     f'two items of FROM are called "{item.alias}"; give one of them another name with AS.',
                     code="DUPLICATE_NAME",
-                    at=self.query.at(node.args["from_"]),
+                    at=self.query.at(node.args.get("from_")),
                     name=item.alias,
                 )
 
@@ -471,7 +475,7 @@ class JoinPlanner:
         assert subquery is not None  # noqa: S101 - only such conjuncts come here
         node, is_negated = subquery
         at = self.query.at(conjunct)
-        select = node.args["query"] if isinstance(node, exp.In) else node.this
+        select = node.args.get("query") if isinstance(node, exp.In) else node.this
         while isinstance(select, exp.Subquery):
             select = select.this
         if isinstance(node, exp.In) and is_negated:
@@ -481,13 +485,20 @@ class JoinPlanner:
                 code="NOT_IN",
                 at=at,
             )
-        cut = next((select.args[name] for name in ("limit", "offset", "qualify") if select.args.get(name) is not None), None)
+        cut = next((select.args.get(name) for name in ("limit", "offset", "qualify") if select.args.get(name) is not None), None)
         if cut is not None:
             raise SqlError(
                 "LIMIT, OFFSET and QUALIFY are not offered behind EXISTS and IN; the subquery is asked whole.",
                 code="NOT_OFFERED",
                 at=self.query.at(cut),
             )
+        # Rows are there, or not, in any order; for EXISTS it does not matter what is selected of them.
+        disregard(select.args.get("order"))
+        repeats = select.args.get("distinct")
+        if repeats is not None and repeats.args.get("on") is not None:
+            raise SqlError("DISTINCT ON is not offered; write ROW_NUMBER() ... = 1.", code="NOT_OFFERED", at=at)
+        if isinstance(node, exp.Exists):
+            disregard([*select.expressions, select.args.get("distinct")])
         how = "left_anti" if is_negated else "left_semi"
         planner = JoinPlanner(self.query, self.ctes, scope)
         outputs: list[exp.Expr]
@@ -562,7 +573,7 @@ def _is_shown(name: str, limits: int, node: exp.Select) -> bool:
     """Say whether a SELECT reads a number of rows elsewhere than in conditions that limit it."""
     clauses = [node.args.get(clause) for clause in ("where", "group", "having", "qualify")]
     parts = [*node.expressions, *(one for one in clauses if one is not None)]
-    parts += [join.args["on"] for join in node.args.get("joins") or [] if join.args.get("on") is not None]
+    parts += [join.args.get("on") for join in node.args.get("joins") or [] if join.args.get("on") is not None]
     named = sum(1 for part in parts for column in part.find_all(exp.Column) if column.name.lower() == name.lower())
     return named > limits or any(
         isinstance(one, exp.Star) or isinstance(one.this, exp.Star) for one in node.expressions if not isinstance(one, exp.Func)

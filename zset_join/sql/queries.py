@@ -149,10 +149,10 @@ class QueryBinder:
 
     def _named(self, query: BoundQuery, cte: exp.CTE) -> BoundQuery:
         """Return the query of WITH under the names that are listed for its columns."""
-        names = [one.name for one in cte.args["alias"].columns]
+        names = [one.name for one in cte.args.get("alias").columns]
         if not names:
             return query
-        item = self.item_of_query(query, cte.alias).named(names, self.at(cte.args["alias"]))
+        item = self.item_of_query(query, cte.alias).named(names, self.at(cte.args.get("alias")))
         return replace(query, view=item.view.select({name: named(physical) for name, physical in item.columns.items()}))
 
     def _grouping_sets(self, node: exp.Select, ctes: dict[str, BoundQuery], outer: Scope | None) -> BoundQuery:
@@ -202,7 +202,7 @@ class QueryBinder:
             view, binder = self._grouped(node, subqueries, view, binder, outputs, row_number, listed, state_ttl)
         elif node.args.get("having") is not None:
             raise SqlError(
-                "HAVING needs GROUP BY or an aggregate; write WHERE.", code="NOT_OFFERED", at=self.at(node.args["having"])
+                "HAVING needs GROUP BY or an aggregate; write WHERE.", code="NOT_OFFERED", at=self.at(node.args.get("having"))
             )
         reads = frozenset().union(*(item.reads for item in scope.items))
         bound = []
@@ -221,7 +221,7 @@ class QueryBinder:
             view = self._qualified(view, qualify, first_rows, shown)
             first_rows = None
         if node.args.get("distinct") is not None:
-            if node.args["distinct"].args.get("on") is not None:
+            if node.args.get("distinct").args.get("on") is not None:
                 raise SqlError("DISTINCT ON is not offered; write ROW_NUMBER() ... = 1.", code="NOT_OFFERED", at=self.at(node))
             if first_rows is not None:
                 raise SqlError(

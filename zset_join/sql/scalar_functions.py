@@ -21,6 +21,7 @@ from typing import Protocol
 
 import pyarrow as pa
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 
 from zset_join.errors import SqlError
 from zset_join.expressions import Call, Cast, Expression, Literal, lit
@@ -110,7 +111,7 @@ def _texts(operation: str, *names: str) -> Callable[[Binder, exp.Expr], Expressi
     """Call with the first operand as text, and the others as they are."""
 
     def make(binder: Binder, node: exp.Expr) -> Expression:
-        rest = [binder.bind(node.args[name]) for name in names if node.args.get(name) is not None]
+        rest = [binder.bind(node.args.get(name)) for name in names if node.args.get(name) is not None]
         return Call(operation, (binder.text(node.this), *rest))
 
     return make
@@ -133,7 +134,7 @@ def _pad(binder: Binder, node: exp.Expr) -> Expression:
 def _position(binder: Binder, node: exp.Expr) -> Expression:
     if node.args.get("position") is not None:
         raise binder.refused(node, "a search begins at the first character; take a substring first")
-    return Call("instr", (binder.text(node.this), binder.bind(node.args["substr"])))
+    return Call("instr", (binder.text(node.this), binder.bind(node.args.get("substr"))))
 
 
 def _right(binder: Binder, node: exp.Expr) -> Expression:
@@ -172,7 +173,7 @@ def _nvl2(binder: Binder, node: exp.Expr) -> Expression:
     if node.args.get("true") is None or node.args.get("false") is None:
         raise binder.refused(node, "nvl2 takes three operands")
     known = Call("is_not_null", (binder.bind(node.this),))
-    return binder.case([(known, binder.bind(node.args["true"]))], binder.bind(node.args["false"]))
+    return binder.case([(known, binder.bind(node.args.get("true")))], binder.bind(node.args.get("false")))
 
 
 def _json_node(binder: Binder, node: exp.Expr) -> Expression:
@@ -185,7 +186,7 @@ def _json_node(binder: Binder, node: exp.Expr) -> Expression:
 
 
 def _json_value(binder: Binder, node: exp.Expr) -> Expression:
-    path = node.args["path"]
+    path = node.args.get("path")
     written = _path_text(binder, path) if isinstance(path, exp.JSONPath) else _dollar(path.name)[1:]
     return Call("get_json_object", (binder.text(node.this), lit("$" + written)))
 
@@ -237,6 +238,21 @@ def _array(binder: Binder, node: exp.Expr) -> Expression:
     if not node.expressions:
         raise binder.refused(node, "an array of nothing has no type; name an element")
     return Call("array", tuple(binder.bind(one) for one in node.expressions))
+
+
+def _array_size(binder: Binder, node: exp.Expr) -> Expression:
+    dimension = node.args.get("expression")
+    if dimension is not None and dimension.name != "1":
+        raise binder.refused(node, "the length of an array is that of its first dimension; leave the number out")
+    return Call("size", (binder.bind(node.this),))
+
+
+def _initcap(binder: Binder, node: exp.Expr) -> Expression:
+    # The parser writes down what separates words where nobody says it.
+    separators = node.args.get("expression")
+    if separators is not None and separators.name != Spark.INITCAP_DEFAULT_DELIMITER_CHARS:
+        raise binder.refused(node, "initcap takes a text alone: words end at a space, as in Spark")
+    return Call("initcap", (binder.text(node.this),))
 
 
 def _split_index(binder: Binder, node: exp.Expr, text: exp.Expr, separator: exp.Expr, place: exp.Expr) -> Expression:
@@ -462,7 +478,7 @@ def _format_datetime(binder: Binder, node: exp.Expr, value: exp.Expr, pattern: e
 _NODES: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Expression]] = {
     exp.Array: _array,
     exp.ArrayContains: lambda binder, node: Call("array_contains", (binder.bind(node.this), binder.bind(node.expression))),
-    exp.ArraySize: lambda binder, node: Call("size", (binder.bind(node.this),)),
+    exp.ArraySize: _array_size,
     exp.ArrayToString: lambda binder, node: Call("array_join", (binder.bind(node.this), binder.bind(node.expression))),
     exp.Ascii: _texts("ascii"),
     exp.BitwiseAnd: _numbers("bit_and"),
@@ -475,7 +491,7 @@ _NODES: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Expression]] = {
     exp.DecodeCase: _decode,
     exp.EndsWith: _texts("ends_with", "expression"),
     exp.Exp: _numbers("exp"),
-    exp.Initcap: _texts("initcap"),
+    exp.Initcap: _initcap,
     exp.IsNan: _numbers("is_nan"),
     exp.JSONExtract: _json_node,
     exp.JSONExtractScalar: _json_node,
@@ -496,7 +512,7 @@ _NODES: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Expression]] = {
     exp.Reverse: _texts("reverse"),
     exp.Right: _right,
     exp.SHA2: lambda binder, node: Call(
-        "sha2", (binder.text(node.this), lit(256) if node.args.get("length") is None else binder.bind(node.args["length"]))
+        "sha2", (binder.text(node.this), lit(256) if node.args.get("length") is None else binder.bind(node.args.get("length")))
     ),
     exp.Sign: _numbers("sign"),
     exp.Split: _split,

@@ -31,6 +31,7 @@ from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import Pipeline
 from zset_join.pipeline.sources import with_jump
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
+from zset_join.sql.consumed import check_consumed
 from zset_join.sql.definitions import TP_DELTA
 from zset_join.sql.dialects import Statement, split
 from zset_join.sql.places import SqlWarning, near
@@ -221,6 +222,7 @@ class Session:
         """Bind a query; what cannot be honoured becomes a warning."""
         binder = QueryBinder(self.catalog, statement, {**self.catalog.settings, **settings})
         bound = binder.bind(node)
+        check_consumed(node, statement.text, statement.place(0))
         if bound.first_rows is not None:
             raise SqlError(
                 f"nothing uses the ROW_NUMBER(): keep the first rows with WHERE {bound.first_rows.name} = 1 around it.",

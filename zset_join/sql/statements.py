@@ -19,6 +19,7 @@ from zset_join.errors import PlanError, SqlError, ZsetJoinError
 from zset_join.expressions.rows import compute, named, value_type
 from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.changing import delete, update
+from zset_join.sql.consumed import check_consumed
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.definitions import Model, read_table
 from zset_join.sql.dialects import Statement, parse_expression
@@ -343,6 +344,7 @@ def _values(reader: Reader, table: Table, names: tuple[str, ...] | None) -> pa.T
 def _constant(binder: ScalarBinder, statement: Statement, tokens: tuple[Token, ...], kind: pa.DataType) -> Any:
     node = parse_expression(statement, tokens)
     tree = binder.bind(node)
+    check_consumed(node, statement.text, _place(statement, tokens))
     value = compute(tree, {}, 1)
     try:
         given = value_type(tree, pa.schema([]))

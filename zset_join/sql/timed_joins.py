@@ -56,7 +56,8 @@ class Version:
         """
         if node is None:
             return None
-        if str(node.args.get("kind")) != "AS OF" or node.expression is None:
+        is_time = str(node.args.get("this")) == "TIMESTAMP"
+        if not is_time or str(node.args.get("kind")) != "AS OF" or node.expression is None:
             raise SqlError("FOR SYSTEM_TIME is offered with AS OF.", code="NOT_OFFERED", at=query.at(node))
         column = node.args.get("versioned_on")
         physical = None
@@ -300,7 +301,7 @@ def _looked_up(planner: JoinContext, view: View, item: Item, how: str, parts: Jo
                     code="NOT_OFFERED",
                     at=planner.query.statement.place(0),
                 )
-    options = planner.hints.lookups.get(item.alias, planner.hints.lookups.get(source.name, {}))
+    options = planner.hints.lookup(item.alias, source.name)
     defaults = Lookup.from_hint(planner.lookup_defaults())
     hint = (Lookup.from_hint(options) if options else Lookup()).over(defaults)
     joined = view.lookup_join(source, on=pairs, how=how, hint=hint, condition=parts.condition, alias=item.alias)
