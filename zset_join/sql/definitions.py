@@ -19,14 +19,16 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from sqlglot import exp
 
 from zset_join.errors import SqlError
+from zset_join.expressions.type_rules import kind_of
 from zset_join.sql.catalog import ColumnDefinition, Mode, Table
-from zset_join.sql.connectors import check_options, form_of, metadata_of, sink_options
+from zset_join.sql.connectors import CONNECTORS, check_options, form_of, metadata_of, sink_options
 from zset_join.sql.consumed import check_consumed
 from zset_join.sql.dialects import parse_expression
 from zset_join.sql.outside import OUTSIDE_CONNECTORS, outside_source
@@ -34,7 +36,7 @@ from zset_join.sql.places import Place, SqlWarning, near
 from zset_join.sql.readers import Reader
 from zset_join.sql.types import type_named
 
-__all__ = ["Model", "encoding", "read_table"]
+__all__ = ["Model", "add_options", "check_distinct", "encoding", "read_table"]
 
 _CHANGELOG_FORMATS = frozenset({"canal-json", "debezium-avro-confluent", "debezium-json", "maxwell-json", "upsert-json"})
 _ENCODINGS = {"PLAIN": "json", "APPEND": "json", "UPSERT": "upsert-json", "DEBEZIUM": "debezium-json",
@@ -55,6 +57,22 @@ class _Declared:
     columns: list[ColumnDefinition]
     primary_key: tuple[str, ...] = ()
     watermark: tuple[str, int] | None = None
+    said: set[str] = field(default_factory=set)
+
+    def say_once(self, what: str, cure: str, at: Place) -> None:
+        """Note a clause that a declaration has once; what comes along by LIKE gives way to it.
+
+        Raises:
+            SqlError: it is there already.
+        """
+        if what in self.said:
+            raise SqlError(f"there are two of {what}. {cure}", code="SAID_TWICE", at=at)
+        self.said.add(what)
+
+    def set_key(self, names: tuple[str, ...], at: Place) -> None:
+        """Take the primary key."""
+        self.say_once("PRIMARY KEY", "Name all its columns in one: PRIMARY KEY (a, b).", at)
+        self.primary_key = names
 
 
 @dataclass(frozen=True)
@@ -101,33 +119,36 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
     if reader.has("("):
         _elements(reader, declared)
         _replace_copied(declared, 0 if model is None else len(model.columns))
-    options: dict[str, str] = {} if model is None else model.options
-    settings: dict[str, str] = {} if model is None else model.settings
+    options: dict[str, str] = {}
+    settings: dict[str, str] = {}
     is_append_only = model is not None and model.is_append_only and bool(model.primary_key)
     while not reader.is_done:
+        at = reader.statement.place(reader.index)
         if reader.has("PRIMARY", "KEY"):
-            declared.primary_key = reader.names() if reader.word == "(" else (reader.name("a column"),)
+            declared.set_key(reader.names() if reader.word == "(" else (reader.name("a column"),), at)
             reader.has("NOT", "ENFORCED")
         elif reader.has("WITH"):
             reader.expect("(")
-            options = {**options, **reader.options()}
+            add_options(options, reader.options(), at)
             reader.expect(")")
         elif reader.has("SETTINGS"):
-            settings = {**settings, **reader.options()}
+            add_options(settings, reader.options(), at)
         elif model is not None and reader.word == "LIKE":
             reader.index = model.end
         elif reader.word in _LAYOUTS:
-            _layout(reader, options)
+            _layout(reader, options if model is None else {**model.options, **options})
         elif reader.word == "FORMAT":
-            options |= encoding(reader)
+            add_options(options, encoding(reader), at)
         elif reader.has("APPEND", "ONLY"):
             is_append_only = True
         elif reader.has("COMMENT"):
             reader.value()
         elif reader.has("USING"):
-            options["connector"] = {"parquet": "filesystem"}.get(reader.name("a format"), "filesystem")
+            add_options(options, _files_of(reader), at)
         else:
             reader.fail("expected PRIMARY KEY, WITH (...), SETTINGS or the end")
+    if model is not None:
+        options, settings = {**model.options, **options}, {**model.settings, **settings}
     if settings.get("type") == "kafka":
         options, settings = _external_stream(settings, options)
     options = sink_options(options) if options else options
@@ -159,6 +180,32 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         delta_column=delta,
     )
     return table, may_exist
+
+
+def add_options(options: dict[str, str], more: Mapping[str, str], at: Place) -> None:
+    """Add options to those that were written before.
+
+    Raises:
+        SqlError: one of them was.
+    """
+    for name, value in more.items():
+        if name in options:
+            raise SqlError(f"'{name}' is given twice. Keep one.", code="SAID_TWICE", at=at, name=name)
+        options[name] = value
+
+
+def _files_of(reader: Reader) -> dict[str, str]:
+    """Read Spark's USING format: a table of files.
+
+    Raises:
+        SqlError: files of another format.
+    """
+    at = reader.statement.place(reader.index)
+    form = reader.name("a format").lower()
+    formats = CONNECTORS["filesystem"].reads
+    if form not in formats:
+        raise SqlError(f"USING {form} is not offered.{near(form, formats)}", code="UNKNOWN_FORMAT", at=at)
+    return {"connector": "filesystem", "format": form}
 
 
 def _replace_copied(declared: _Declared, copied: int) -> None:
@@ -252,15 +299,19 @@ def _elements(reader: Reader, declared: _Declared) -> None:
             reader.name("the name of the constraint")
             if reader.word.split()[:1] != ["PRIMARY"]:
                 reader.fail("expected PRIMARY KEY")
+        at = reader.statement.place(reader.index)
         if reader.has("PRIMARY", "KEY"):
-            declared.primary_key = reader.names()
+            declared.set_key(reader.names(), at)
             reader.has("NOT", "ENFORCED")
         elif reader.has("WATERMARK", "FOR"):
+            declared.say_once("WATERMARK", "A table has one event time.", at)
             declared.watermark = _watermark(reader)
         else:
             _column(reader, declared)
         if not reader.has(",") and reader.word != ")":
             reader.fail("expected a comma or a closing bracket")
+        if reader.word == ")" and reader.tokens[reader.index - 1].text == ",":
+            reader.fail("expected a column after the comma")
 
 
 def _watermark(reader: Reader) -> tuple[str, int]:
@@ -307,14 +358,15 @@ def _column(reader: Reader, declared: _Declared) -> None:
     metadata: str | None = None
     computed: exp.Expr | None = None
     while True:
+        at = reader.statement.place(reader.index)
         if reader.has("NOT", "NULL") or reader.has("NULL") or reader.has("VIRTUAL"):
             continue
         if reader.has("PRIMARY", "KEY"):
-            declared.primary_key = (name,)
+            declared.set_key((name,), at)
             reader.has("NOT", "ENFORCED")
-        elif reader.has("METADATA"):
+        elif metadata is None and reader.has("METADATA"):
             metadata = reader.value() if reader.has("FROM") else name
-        elif reader.has("AS", "SYSTEM_METADATA"):
+        elif metadata is None and reader.has("AS", "SYSTEM_METADATA"):
             reader.expect("(")
             metadata = reader.value()
             reader.expect(")")
@@ -389,9 +441,8 @@ def _type(reader: Reader) -> pa.DataType:
 def _check(declared: _Declared, name: str, reader: Reader) -> None:
     names = [column.name for column in declared.columns]
     place = reader.statement.place(0)
-    twice = sorted({one for one in names if names.count(one) > 1})
-    if twice:
-        raise SqlError(f'"{name}" names {", ".join(twice)} twice.', code="DUPLICATE_COLUMN", at=place)
+    check_distinct(names, f'"{name}"', place)
+    check_distinct(declared.primary_key, f'the PRIMARY KEY of "{name}"', place)
     lower = {one.lower(): one for one in names}
     for what, wanted in (
         ("PRIMARY KEY", declared.primary_key),
@@ -407,6 +458,43 @@ def _check(declared: _Declared, name: str, reader: Reader) -> None:
     declared.primary_key = tuple(lower[one.lower()] for one in declared.primary_key)
     if declared.watermark is not None:
         declared.watermark = (lower[declared.watermark[0].lower()], declared.watermark[1])
+        column = next(one for one in declared.columns if one.name == declared.watermark[0])
+        _check_event_time(column, place)
+
+
+def check_distinct(names: Sequence[str], what: str, at: Place) -> None:
+    """Refuse columns of one name, whatever its case.
+
+    Raises:
+        SqlError: as said.
+    """
+    lower = [one.lower() for one in names]
+    twice = list(dict.fromkeys(one for one in names if lower.count(one.lower()) > 1))
+    if twice:
+        how = "twice" if len({*twice}) == 1 else "which differ in case alone"
+        raise SqlError(f"{what} names {', '.join(twice)} {how}.", code="DUPLICATE_COLUMN", at=at)
+
+
+def _check_event_time(column: ColumnDefinition, at: Place) -> None:
+    """Refuse an event time that is no point in time, which no INSERT could fill."""
+    if column.is_processing_time:
+        raise SqlError(
+            f'"{column.name}" is the processing time, which has no WATERMARK. Name the column that holds the event time.',
+            code="WATERMARK",
+            at=at,
+        )
+    if kind_of(column.type) not in {"timestamp", "instant"}:
+        cures = {
+            "integer": f"TO_TIMESTAMP_LTZ({column.name}, 3), or 0 where it counts seconds",
+            "string": f"TO_TIMESTAMP({column.name})",
+        }
+        cure = cures.get(kind_of(column.type), f"CAST({column.name} AS TIMESTAMP)")
+        raise SqlError(
+            f'the WATERMARK is for "{column.name}", of type {column.type}; an event time is a TIMESTAMP. Compute one, and '
+            f"name that: event_time AS {cure}, WATERMARK FOR event_time AS event_time.",
+            code="WATERMARK",
+            at=at,
+        )
 
 
 def _check_metadata(declared: _Declared, options: dict[str, str], name: str, *, at: Place) -> None:
@@ -455,7 +543,7 @@ def _mode(
 ) -> tuple[Mode, str | None]:
     place = reader.statement.place(0)
     connector, form = options.get("connector"), options.get("format", options.get("value.format"))
-    for warning in check_options(options, at=place):
+    for warning in check_options(options, at=place, columns=[column.name for column in declared.columns if column.is_given]):
         warnings.warn(SqlWarning(warning), stacklevel=6)
     wanted = settings.get("mode")
     if wanted is not None and wanted not in _MODES:

@@ -52,6 +52,8 @@ def show(session: StatementContext, statement: Statement) -> Message:
         "TABLES": catalog.relations,
         "VIEWS": lambda: list(catalog.views),
     }
+    if len(words) > 1 and (what == "SETTINGS" or what in listed) and words[:2] != ["MATERIALIZED", "VIEWS"]:
+        Reader(statement, 2).fail(f"expected the end after SHOW {what}")
     if what == "SETTINGS":
         rows = pa.table({"name": list(SETTINGS), "value": [catalog.settings.get(name) for name in SETTINGS]})
         return Message("\n".join(f"{name} = {catalog.settings.get(name, 'not set')}" for name in SETTINGS), rows)
@@ -80,7 +82,9 @@ def use(_: StatementContext, statement: Statement) -> Message:
     reader = Reader(statement, 1)
     for word in ("CATALOG", "DATABASE", "SCHEMA"):
         reader.has(word)
-    return Message(f"one catalog and one database: {reader.name()}")
+    name = reader.name()
+    reader.end()
+    return Message(f"one catalog and one database: {name}")
 
 
 def describe(session: StatementContext, statement: Statement) -> Message:
@@ -94,6 +98,7 @@ def describe(session: StatementContext, statement: Statement) -> Message:
 def _described(session: StatementContext, reader: Reader) -> Message:
     at = reader.statement.place(reader.index)
     entry = session.catalog.find(reader.name(), at=at)
+    reader.end()
     if isinstance(entry, Table):
         lines = [f"{column.name} {column.type}{_more(column)}" for column in entry.columns]
         lines += [f"rows: {entry.mode}", entry.why(), *indexes_told(session.catalog, entry.name)]
@@ -112,6 +117,7 @@ def _created(session: StatementContext, reader: Reader) -> Message:
             break
     at = reader.statement.place(reader.index)
     entry = session.catalog.find(reader.name(), at=at)
+    reader.end()
     text = declaration(entry) if isinstance(entry, Table) else _view_text(entry)
     return Message(text, pa.table({"statement": [text]}))
 

@@ -21,7 +21,7 @@ from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.changing import delete, update
 from zset_join.sql.consumed import check_consumed
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.definitions import Model, read_table
+from zset_join.sql.definitions import Model, check_distinct, read_table
 from zset_join.sql.dialects import Statement, parse_expression
 from zset_join.sql.indexes import create_index, drop_index
 from zset_join.sql.like_clauses import find_like, model_of
@@ -30,7 +30,7 @@ from zset_join.sql.query_statements import bind_query
 from zset_join.sql.readers import Reader
 from zset_join.sql.results import Message, Query
 from zset_join.sql.scalars import ScalarBinder
-from zset_join.sql.settings import check_setting, is_ignored, known_setting
+from zset_join.sql.settings import check_setting, is_ignored, is_misspelt, known_setting
 from zset_join.sql.showing import describe, show, use
 from zset_join.sql.sink_statements import columns_of, create_sink, written_table
 from zset_join.sql.sink_tables import SinkWriter, is_outside
@@ -137,7 +137,9 @@ def _create(session: StatementContext, statement: Statement) -> Message:
     for one in ("DATABASE", "SCHEMA", "CATALOG"):
         if reader.has(one):
             reader.has("IF", "NOT", "EXISTS")
-            return Message(f"one catalog and one database: {reader.name()}")
+            name = reader.name()
+            reader.end()
+            return Message(f"one catalog and one database: {name}")
     if reader.has("SINK"):
         return create_sink(session, reader, replace=replaces)
     if reader.has("INDEX"):
@@ -178,6 +180,7 @@ def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: 
         reader.index = begin
         return None
     query = bind_query(session, reader.statement, reader.index)
+    check_distinct(query.columns, f'"{name}"', at)
     columns = tuple(ColumnDefinition(field.name, field.type) for field in query.schema)
     mode: Mode = "changelog" if takes_back(query) else "append"
     table = Table(name=name, word=word, columns=columns, mode=mode)
@@ -225,7 +228,8 @@ def _renamed(query: Query, names: tuple[str, ...] | None, *, at: Place) -> Query
     """Return a query whose columns have the names that its view gives them."""
     if names is None:
         return query
-    if len(names) != len(query.columns) or len(set(names)) != len(names):
+    check_distinct(names, "the view", at)
+    if len(names) != len(query.columns):
         raise SqlError(
             f"the view names {len(names)} columns ({', '.join(names)}), and its query has {len(query.columns)} "
             f"({', '.join(query.columns)}). Name each, once.",
@@ -243,9 +247,11 @@ def _renamed(query: Query, names: tuple[str, ...] | None, *, at: Place) -> Query
 
 
 def _create_materialized_view(session: StatementContext, reader: Reader, replaces: bool) -> Message:
-    reader.has("IF", "NOT", "EXISTS")
+    may_exist = reader.has("IF", "NOT", "EXISTS")
     at = reader.statement.place(reader.index)
     name = reader.name("the name of the view")
+    if may_exist and name in session.catalog.views:
+        return Message(f"{name} is there already")
     table = written_table(session, reader) if reader.has("INTO") else None
     names = _view_columns(reader)
     begin = reader.index
@@ -382,6 +388,7 @@ def _drop(session: StatementContext, statement: Statement) -> Message:
     may_lack = reader.has("IF", "EXISTS")
     at = statement.place(reader.index)
     name = reader.name()
+    reader.end()
     dropped = session.catalog.drop(name, at=at, if_exists=may_lack)
     if dropped is None:
         return Message(f"there is no {name}")
@@ -410,7 +417,7 @@ def _set(session: StatementContext, statement: Statement) -> Message:
     if not reader.is_done:
         reader.fail("expected SET key = value")
     for name, value in given.items():
-        if is_ignored(name):
+        if is_ignored(name) and not is_misspelt(name):
             warnings.warn(SqlWarning(f"the setting '{name}' is of another system and changes nothing here."), stacklevel=4)
             continue
         session.catalog.settings[check_setting(name, value, at=statement.place(1))] = value

@@ -27,6 +27,7 @@ from zset_join.plan.conditions import JoinCondition, split_condition, together
 from zset_join.sql.binding import JoinContext, QueryContext
 from zset_join.sql.catalog import pick
 from zset_join.sql.indexes import with_indexes
+from zset_join.sql.lookup_options import lookup_of
 from zset_join.sql.places import near
 from zset_join.sql.scopes import Item
 
@@ -302,7 +303,8 @@ def _looked_up(planner: JoinContext, view: View, item: Item, how: str, parts: Jo
                     at=planner.query.statement.place(0),
                 )
     options = planner.hints.lookup(item.alias, source.name)
-    defaults = Lookup.from_hint(planner.lookup_defaults())
+    declared = Lookup() if item.table is None else lookup_of(item.table.options)
+    defaults = declared.over(Lookup.from_hint(planner.lookup_defaults()))
     hint = (Lookup.from_hint(options) if options else Lookup()).over(defaults)
     joined = view.lookup_join(source, on=pairs, how=how, hint=hint, condition=parts.condition, alias=item.alias)
     if all(name == shown for name, shown in item.columns.items()):
