@@ -38,6 +38,7 @@ class BoundQuery:
     Args:
         view: its rows.
         reads: the declared tables below.
+        names: the tables and views that its text names.
         is_bounded: it reads what is stored, and ends.
         shows_delta: `_tp_delta` is among its columns.
         order_by: of a bounded query: columns, each with whether it is descending, and whether NULLs come first.
@@ -56,6 +57,7 @@ class BoundQuery:
     first_rows: FirstRows | None = None
     warnings: tuple[str, ...] = ()
     shown: tuple[str, ...] | None = None
+    names: frozenset[str] = frozenset()
 
     @property
     def columns(self) -> list[str]:

@@ -290,13 +290,17 @@ class Catalog:
                 at=at,
                 name=entry.name,
             )
-        readers = [view.name for view in self.views.values() if entry.name in view.query.reads and view.name != entry.name]
+        readers = self.readers_of(entry.name)
         if readers:
             raise SqlError(
                 f'"{entry.name}" is read by {", ".join(readers)}. Drop those first.', code="STILL_READ", at=at, name=entry.name
             )
         self._forget(entry.name)
         return entry.name
+
+    def readers_of(self, name: str) -> list[str]:
+        """Return the views whose query names a table or view."""
+        return [view.name for view in self.views.values() if name in view.query.names and view.name != name]
 
     def _forget(self, name: str) -> None:
         kept: Iterable[dict[str, Any]] = (self.tables, self.views, self.functions, self.sinks)

@@ -24,6 +24,7 @@ __all__ = ["check_consumed", "copied", "disregard", "flattened", "tracked"]
 
 _Node = TypeVar("_Node", bound=exp.Expr)
 _WITHOUT_MEANING: dict[type[exp.Expr], frozenset[str]] = {
+    exp.CTE: frozenset({"materialized"}),
     exp.Column: frozenset({"catalog", "db"}),
     exp.DataType: frozenset({"expressions"}),
     exp.DataTypeParam: frozenset({"this"}),
@@ -34,7 +35,8 @@ _WITHOUT_MEANING: dict[type[exp.Expr], frozenset[str]] = {
     exp.Table: frozenset({"catalog", "db"}),
     exp.Window: frozenset({"over"}),
 }
-"""How something is spelled, not what it says: a session has one database, and lengths of types are not enforced."""
+"""How something is spelled, not what it says: a session has one database, lengths of types are not enforced, a plan needs no hint
+to keep a query of WITH."""
 _OF_PROPERTIES = frozenset({"alias", "db", "expression", "expressions", "kind", "side", "table", "this", "unit"})
 
 
@@ -94,7 +96,7 @@ def check_consumed(root: exp.Expr, text: str, at: Place | None = None) -> None:
         for name, value in args.items():
             if name not in args.read and _is_written(node, name, value):
                 raise SqlError(
-                    f"{_shown(node, name, value)} is read, and nothing here knows what to do with it. Leave it out.",
+                    f"{_shown(node, name, value)} is not offered here. Leave it out, or say it in another way.",
                     code="NOT_OFFERED",
                     at=next(filter(None, (place_of(one, text) for one in (*_nodes(value), node))), at),
                 )

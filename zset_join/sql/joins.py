@@ -141,8 +141,15 @@ class JoinPlanner:
 
     def _unnamed_item(self, node: exp.Expr) -> Item:
         query, at = self.query, self.query.at(node)
+        if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table) and not node.alias:
+            return self._unnamed_item(node.this)
         if node.args.get("joins"):
-            raise SqlError("joins in brackets are not offered; write them one after the other.", code="NOT_OFFERED", at=at)
+            raise SqlError(
+                "a join inside of a join is not offered. Write it as a query with a name: JOIN (SELECT b.k, c.v FROM b JOIN c "
+                "ON b.k = c.k) AS bc ON ...",
+                code="NOT_OFFERED",
+                at=at,
+            )
         if isinstance(node, exp.Subquery):
             bound = query.bind(node.this, ctes=self.ctes)
             if bound.limit is not None:

@@ -48,6 +48,9 @@ class QueryBinder:
         catalog: what names stand for.
         statement: for messages.
         settings: of the session, and over them those of the statement.
+        warnings: what cannot be honoured.
+        depth: how many queries are open.
+        names: the tables and views that were looked up.
     """
 
     catalog: Catalog
@@ -55,6 +58,7 @@ class QueryBinder:
     settings: Mapping[str, str]
     warnings: list[str] = field(default_factory=list)
     depth: int = 0
+    names: set[str] = field(default_factory=set)
 
     def bind(self, node: exp.Expr, *, ctes: Mapping[str, BoundQuery] | None = None, outer: Scope | None = None) -> BoundQuery:
         """Return a query that can run.
@@ -442,6 +446,7 @@ class QueryBinder:
         if name.lower() in known:
             return self.item_of_query(self._unlimited(known[name.lower()], at), alias)
         entry: Table | NamedView = self.catalog.find(name, at=at)
+        self.names.add(entry.name)
         if isinstance(entry, NamedView):
             item = self.item_of_query(self._unlimited(entry.query, at), alias)
             return replace(item, relation=entry.name, node=item.view.node)

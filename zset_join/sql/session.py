@@ -231,7 +231,7 @@ class Session:
             )
         for warning in (*binder.warnings, *without_effect({**self.catalog.settings, **settings})):
             warnings.warn(SqlWarning(warning), stacklevel=4)
-        bound = replace(bound, view=with_jump(bound.view, jump_in(binder.settings)))
+        bound = replace(bound, view=with_jump(bound.view, jump_in(binder.settings)), names=frozenset(binder.names))
         return Query(self, bound, statement.sql, dict(binder.settings), emits_changelog)
 
     def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:

@@ -129,7 +129,7 @@ def _create(session: StatementContext, statement: Statement) -> Message:
             table, may_exist = read_table(reader, " ".join(words), model=_model(session, reader))
             if may_exist and table.name in session.catalog.tables:
                 return Message(f"{table.name} is there already")
-            _let_go(session, table.name, replaces)
+            _let_go(session, table.name, replaces, at=at)
             session.catalog.add(table, at=at, replace=replaces)
             return Message(
                 f"{'temporary ' if is_temporary else ''}{table.word.lower()} {table.name}: {table.mode}, {table.why()}"
@@ -155,9 +155,25 @@ def _create(session: StatementContext, statement: Statement) -> Message:
     raise SqlError(f"CREATE {reader.word} is not offered.{near(reader.word, known)}", code="NOT_OFFERED", at=at)
 
 
-def _let_go(session: StatementContext, name: str, replaces: bool) -> None:
-    """End what runs under a name that is given anew, and forget its rows, as DROP does."""
-    if replaces and session.catalog.is_kept(name):
+def _let_go(session: StatementContext, name: str, replaces: bool, *, at: Place) -> None:
+    """End what runs under a name that is given anew, and forget its rows, as DROP does.
+
+    Raises:
+        SqlError: something reads or writes what the name stands for, and would go on with that.
+    """
+    if not replaces:
+        return
+    running = [one.name for one in session.running if one.name != name and (name in one.query.bound.names or one.writes == name)]
+    bound_to_it = list(dict.fromkeys([*session.catalog.readers_of(name), *running]))
+    if bound_to_it:
+        raise SqlError(
+            f'"{name}" is read or written by {", ".join(bound_to_it)}, which would not follow. DROP these views and sinks, stop() '
+            "these queries, and make them again behind CREATE OR REPLACE.",
+            code="STILL_READ",
+            at=at,
+            name=name,
+        )
+    if session.catalog.is_kept(name):
         session.forget(name)
 
 
@@ -173,7 +189,7 @@ def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: 
         if not reader.is_done:
             reader.index = begin
             return None
-        _let_go(session, name, replaces)
+        _let_go(session, name, replaces, at=at)
         session.catalog.add(replace(model, name=name, word=word), at=at, replace=replaces)
         return Message(f"{word.lower()} {name}: like {model.name}")
     if not reader.has("AS"):
@@ -184,7 +200,7 @@ def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: 
     columns = tuple(ColumnDefinition(field.name, field.type) for field in query.schema)
     mode: Mode = "changelog" if takes_back(query) else "append"
     table = Table(name=name, word=word, columns=columns, mode=mode)
-    _let_go(session, name, replaces)
+    _let_go(session, name, replaces, at=at)
     session.catalog.add(table, at=at, replace=replaces)
     if query.bound.is_bounded:
         session.insert(name, session.snapshot(query))
@@ -211,6 +227,7 @@ def _create_view(session: StatementContext, reader: Reader, replaces: bool) -> M
     begin = reader.index
     query = _renamed(bind_query(session, reader.statement, begin), names, at=at)
     shown = reader.statement.sql_from(begin)
+    _let_go(session, name, replaces, at=at)
     session.catalog.add(NamedView(name, query.bound, shown, columns=names or ()), at=at, replace=replaces)
     return Message(f"view {name}: {', '.join(query.columns)}")
 
@@ -257,7 +274,7 @@ def _create_materialized_view(session: StatementContext, reader: Reader, replace
     begin = reader.index
     query = _renamed(bind_query(session, reader.statement, begin), names, at=at)
     output = None
-    _let_go(session, name, replaces)
+    _let_go(session, name, replaces, at=at)
     if table is not None:
         output = writer_of(session, table, fitted(query, table, None, at=at), at=at)
     session.catalog.add(
