@@ -27,7 +27,7 @@ from sqlglot import exp
 
 from zset_join.errors import SqlError
 from zset_join.expressions.type_rules import kind_of
-from zset_join.sql.catalog import ColumnDefinition, Mode, Table
+from zset_join.sql.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Mode, Table
 from zset_join.sql.connectors import CONNECTORS, check_options, form_of, metadata_of, sink_options
 from zset_join.sql.consumed import check_consumed
 from zset_join.sql.dialects import parse_expression
@@ -121,6 +121,7 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         _replace_copied(declared, 0 if model is None else len(model.columns))
     options: dict[str, str] = {}
     settings: dict[str, str] = {}
+    version_column: str | None = None
     is_append_only = model is not None and model.is_append_only and bool(model.primary_key)
     while not reader.is_done:
         at = reader.statement.place(reader.index)
@@ -139,6 +140,9 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
             _layout(reader, options if model is None else {**model.options, **options})
         elif reader.word == "FORMAT":
             add_options(options, encoding(reader), at)
+        elif reader.has("ON", "CONFLICT"):
+            declared.say_once("ON CONFLICT", "Keep one.", at)
+            version_column = _on_conflict(reader) or version_column
         elif reader.has("APPEND", "ONLY"):
             is_append_only = True
         elif reader.has("COMMENT"):
@@ -156,16 +160,33 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         raise SqlError(f'"{name}" has no columns; name them in brackets.', code="SQL_SYNTAX", at=place)
     _check(declared, name, reader)
     _check_metadata(declared, options, name, at=place)
+    if "version_column" in settings:
+        if version_column is not None:
+            declared.say_once("ON CONFLICT", "The version column is named there, and by SETTINGS.", place)
+        version_column = settings["version_column"]
+    elif version_column is not None:
+        settings["version_column"] = version_column
     mode, delta = _mode(reader, word, declared, options, settings, is_append_only)
     columns = list(declared.columns)
     if delta is not None and delta not in {column.name for column in columns}:
         columns.append(ColumnDefinition(delta, pa.int8()))
     if reader.statement.dialect == "timeplus" and _TP_TIME not in {column.name for column in columns}:
-        columns.append(ColumnDefinition(_TP_TIME, pa.timestamp("us", tz="UTC"), is_processing_time=True))
+        columns.append(ColumnDefinition(_TP_TIME, PROCESSING_TIME_TYPE, is_processing_time=True))
+    virtual: set[str] = set()
     if mode == "upsert":
         # A processing time in a row that is kept by its key would make every repetition of the row a change.
-        kept = reader.statement.dialect == "timeplus"
-        columns = [column for column in columns if kept or not column.is_processing_time]
+        virtual = {
+            column.name for column in columns if column.is_processing_time and reader.statement.dialect != "timeplus"
+        }
+        columns = [column for column in columns if column.name not in virtual]
+        if virtual:
+            warnings.warn(
+                SqlWarning(
+                    f'"{name}" keeps the row of a key, so {", ".join(sorted(virtual))} is no column of it: it stands for the '
+                    "processing time in FOR SYSTEM_TIME AS OF, and * leaves it out."
+                ),
+                stacklevel=5,
+            )
     is_outside = options.get("connector") in OUTSIDE_CONNECTORS
     table = Table(
         lookup=outside_source(name, _schema(columns), options, at=place) if is_outside else None,
@@ -178,8 +199,59 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         options=options,
         settings=settings,
         delta_column=delta,
+        version_column=_version_column(version_column, declared, mode, options, name, place),
+        processing_times=tuple(sorted(virtual)),
     )
     return table, may_exist
+
+
+def _on_conflict(reader: Reader) -> str | None:
+    """Read what RisingWave writes behind ON CONFLICT; return the version column.
+
+    Raises:
+        SqlError: a conflict that is to be solved in another way than by the newer row.
+    """
+    at = reader.statement.place(reader.index)
+    if not (reader.has("OVERWRITE") or reader.has("DO", "UPDATE", "FULL")):
+        raise SqlError(
+            "ON CONFLICT is offered as OVERWRITE [WITH VERSION COLUMN (c)]: a row replaces the one of its key. To keep the first "
+            "row of a key, insert into a table without PRIMARY KEY, and keep WHERE rn = 1 over ROW_NUMBER().",
+            code="NOT_OFFERED",
+            at=at,
+        )
+    if not reader.has("WITH", "VERSION", "COLUMN"):
+        return None
+    at = reader.statement.place(reader.index)
+    names = reader.names() if reader.word == "(" else (reader.name("a column"),)
+    if len(names) != 1:
+        raise SqlError("a version is one column.", code="NOT_OFFERED", at=at)
+    return names[0]
+
+
+def _version_column(
+    given: str | None, declared: _Declared, mode: Mode, options: Mapping[str, str], name: str, at: Place
+) -> str | None:
+    if given is None:
+        return None
+    known = {column.name.lower(): column.name for column in declared.columns if not column.is_processing_time}
+    if given.lower() not in known:
+        raise SqlError(
+            f'the version column {given} is not in "{name}".{near(given, known.values())}', code="UNKNOWN_COLUMN", at=at
+        )
+    if mode != "upsert":
+        raise SqlError(
+            "a version column says which row of a key is the newest, and rows have no key here. Add PRIMARY KEY (...).",
+            code="NO_PRIMARY_KEY",
+            at=at,
+        )
+    if options.get("connector") not in {None, "memory"}:
+        raise SqlError(
+            f"a version column is not offered for the connector '{options['connector']}': what comes later wins. Keep the "
+            f"newest rows by WHERE rn = 1 over ROW_NUMBER() OVER (PARTITION BY ... ORDER BY {given} DESC) instead.",
+            code="NOT_OFFERED",
+            at=at,
+        )
+    return known[given.lower()]
 
 
 def add_options(options: dict[str, str], more: Mapping[str, str], at: Place) -> None:
@@ -348,7 +420,7 @@ def _column(reader: Reader, declared: _Declared) -> None:
     if reader.has("AS"):
         node = parse_expression(reader.statement, reader.until())
         if isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME":
-            declared.columns.append(ColumnDefinition(name, pa.timestamp("us", tz="UTC"), is_processing_time=True))
+            declared.columns.append(ColumnDefinition(name, PROCESSING_TIME_TYPE, is_processing_time=True))
             return
         kind = _computed_type(node, declared, reader)
         check_consumed(node, reader.statement.text)
@@ -548,10 +620,17 @@ def _mode(
     wanted = settings.get("mode")
     if wanted is not None and wanted not in _MODES:
         raise SqlError(f"mode='{wanted}' is not known.{near(wanted, _MODES)}", code="UNKNOWN_SETTING", at=place)
-    unknown = [key for key in settings if key != "mode"]
+    unknown = [key for key in settings if key not in {"mode", "version_column"}]
+    if "keep_versions" in unknown:
+        raise SqlError(
+            "keep_versions is not offered: a table with a PRIMARY KEY and WATERMARK FOR its event time keeps the versions that "
+            "joins as of a time still need. Leave it out, and declare the WATERMARK.",
+            code="NOT_OFFERED",
+            at=place,
+        )
     if unknown:
         raise SqlError(
-            f"the setting {unknown[0]} of a stream is not known.{near(unknown[0], ('mode',))}", code="UNKNOWN_SETTING", at=place
+            f"the setting {unknown[0]} of a stream is not known.{near(unknown[0], ('mode', 'version_column'))}", code="UNKNOWN_SETTING", at=place
         )
     needs_key = word == "MUTABLE STREAM" or wanted in {"versioned_kv", "changelog_kv"} or connector == "upsert-kafka"
     if needs_key and not declared.primary_key:

@@ -25,6 +25,7 @@ from zset_join.plan.conditions import together
 from zset_join.sql.aggregation import Aggregation, aggregates_in, has_aggregates
 from zset_join.sql.bound import BoundQuery, FirstRows
 from zset_join.sql.catalog import Catalog, NamedView, Table, pick
+from zset_join.sql.consumed import disregard
 from zset_join.sql.dialects import Statement
 from zset_join.sql.first_rows import keep_first, limit_of, numbered_by, read_row_number
 from zset_join.sql.grouping_sets import expanded, has_grouping_sets
@@ -34,10 +35,28 @@ from zset_join.sql.scalar_subqueries import ScalarSubqueries
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item, Scope
 from zset_join.sql.state_ttl import StateTtls
+from zset_join.sql.timed_joins import is_now
 
 __all__ = ["QueryBinder"]
 
 _MOST_NESTED = 40
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """What a SELECT list holds beside its columns.
+
+    Args:
+        shows_delta: `_tp_delta` is in it.
+        row_number: a ROW_NUMBER().
+        place: of that.
+        processing_times: names that stand for the processing time.
+    """
+
+    shows_delta: bool
+    row_number: exp.Alias | None
+    place: int
+    processing_times: frozenset[str]
 
 
 @dataclass
@@ -197,7 +216,8 @@ class QueryBinder:
         for conjunct in rest:
             view = view.where(binder.condition(conjunct))
         bounded = all(item.is_bounded for item in scope.items)
-        outputs, shows_delta, row_number, place = self._outputs(node, scope)
+        outputs, apart = self._outputs(node, scope)
+        row_number = apart.row_number
         qualify = node.args.get("qualify")
         if qualify is not None and row_number is None:
             row_number, qualify = numbered_by(qualify)
@@ -218,7 +238,7 @@ class QueryBinder:
         first_rows: FirstRows | None = None
         if row_number is not None:
             first_rows, hidden = read_row_number(row_number, chosen, binder, self)
-            first_rows = replace(first_rows, state_ttl=state_ttl, place=place)
+            first_rows = replace(first_rows, state_ttl=state_ttl, place=apart.place)
         view = self._projected(view, [*chosen, *hidden], node)
         shown = tuple(name for name, _ in chosen)
         if qualify is not None:
@@ -240,11 +260,12 @@ class QueryBinder:
             view=view,
             reads=reads,
             is_bounded=bounded,
-            shows_delta=shows_delta,
+            shows_delta=apart.shows_delta,
             order_by=order,
             limit=limit,
             first_rows=first_rows,
             shown=shown if hidden and first_rows is not None else None,
+            processing_times=apart.processing_times | _kept_times(outputs, scope),
         )
 
     def _distinct(self, view: View, state_ttl: StateTtl | None, node: exp.Expr) -> View:
@@ -289,10 +310,11 @@ class QueryBinder:
 
     def _outputs(
         self, node: exp.Select, scope: Scope
-    ) -> tuple[list[tuple[str, Expression | exp.Expr]], bool, exp.Alias | None, int]:
-        """Return names with trees (of stars) or nodes; whether `_tp_delta` is among them; the ROW_NUMBER(), and its place."""
+    ) -> tuple[list[tuple[str, Expression | exp.Expr]], _Apart]:
+        """Return names with trees (of stars) or nodes, and what else the list holds."""
         outputs: list[tuple[str, Expression | exp.Expr]] = []
         shows_delta = False
+        times = self._times_of_stars(node, scope)
         numbered: exp.Alias | None = None
         place = 0
         for one in node.expressions:
@@ -301,6 +323,8 @@ class QueryBinder:
                 outputs += self._star(one, inner, scope)
             elif isinstance(inner, exp.Column) and inner.name == "_tp_delta" and scope.search(inner) is None:
                 shows_delta = True
+            elif is_now(inner, scope.items) and (not isinstance(inner, exp.Column) or scope.search(inner) is None):
+                times.add(self._time_name(one, inner))
             elif isinstance(inner, exp.Window) and isinstance(inner.this, exp.RowNumber):
                 if numbered is not None or not isinstance(one, exp.Alias):
                     raise SqlError(
@@ -313,8 +337,31 @@ class QueryBinder:
                 name = one.alias if isinstance(one, exp.Alias) else self._title(inner)
                 outputs.append((name, inner))
         if not outputs:
-            raise SqlError("the SELECT list holds no column of a table.", code="NOT_OFFERED", at=self.at(node))
-        return outputs, shows_delta, numbered, place
+            why = "the SELECT list holds no column of a table."
+            if times:
+                why = f"{min(times)} has another value each time it is read, and the SELECT list holds no column beside it."
+            raise SqlError(why, code="NON_DETERMINISTIC" if times else "NOT_OFFERED", at=self.at(node))
+        return outputs, _Apart(shows_delta, numbered, place, frozenset(times))
+
+    def _time_name(self, one: exp.Expr, inner: exp.Expr) -> str:
+        """Return what a SELECT list calls the processing time."""
+        disregard(inner)
+        if isinstance(one, exp.Alias):
+            return one.alias
+        return inner.name if isinstance(inner, exp.Column) else self._title(inner)
+
+    @staticmethod
+    def _times_of_stars(node: exp.Select, scope: Scope) -> set[str]:
+        """Return the names that stars bring along from queries below, and that are no columns there; a table leaves them out."""
+        stars = [one for one in node.expressions if isinstance(one, exp.Star) or (isinstance(one, exp.Column) and isinstance(one.this, exp.Star))]
+        return {
+            name
+            for one in stars
+            for item in scope.items
+            if item.table is None and (isinstance(one, exp.Star) or one.table.lower() in {"", item.alias.lower()})
+            for name in item.processing_times
+            if name not in item.columns
+        }
 
     def _star(self, one: exp.Expr, inner: exp.Expr, scope: Scope) -> list[tuple[str, Expression | exp.Expr]]:
         """Return what a star stands for, without what EXCEPT names and with what REPLACE gives."""
@@ -461,7 +508,9 @@ class QueryBinder:
             view=view,
             columns={column: column for column in view.columns},
             table=entry,
-            processing_times=frozenset(column.name for column in entry.columns if column.is_processing_time),
+            processing_times=frozenset(
+                {*entry.processing_times, *(column.name for column in entry.columns if column.is_processing_time)}
+            ),
             reads=frozenset({entry.name}),
             relation=entry.name,
             node=view.node,
@@ -477,7 +526,20 @@ class QueryBinder:
             first_rows=query.first_rows,
             is_bounded=query.is_bounded,
             reads=query.reads,
+            processing_times=query.processing_times,
         )
+
+
+def _kept_times(outputs: Sequence[tuple[str, Expression | exp.Expr]], scope: Scope) -> frozenset[str]:
+    """Return the columns of a SELECT list that hold the processing time of their row."""
+    times = set()
+    for name, one in outputs:
+        known = {item.columns[time] for item in scope.items for time in item.processing_times if time in item.columns}
+        place = scope.search(one) if isinstance(one, exp.Column) else None
+        physical = place[1] if place is not None else one.name if isinstance(one, Column) else None
+        if physical in known:
+            times.add(name)
+    return frozenset(times)
 
 
 def _of_one_type(left: View, right: View) -> tuple[View, View]:

@@ -166,6 +166,15 @@ class Scope:
                 at=at,
                 name=node.table,
             )
+        times = [one for one in self.items if node.name in one.processing_times and node.table.lower() in {"", one.alias.lower()}]
+        if times:
+            raise SqlError(
+                f'"{node.name}" of "{times[0].alias}" is the time at which a row is read, and no column of it: it is used behind '
+                "FOR SYSTEM_TIME AS OF. Give the source a column that holds a time.",
+                code="NON_DETERMINISTIC",
+                at=at,
+                name=node.name,
+            )
         names: Iterable[str] = [name for item in self.items for name in item.columns]
         whose = f'"{node.table}" has no column' if node.table else "there is no column"
         if node.table:

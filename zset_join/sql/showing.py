@@ -101,6 +101,7 @@ def _described(session: StatementContext, reader: Reader) -> Message:
     reader.end()
     if isinstance(entry, Table):
         lines = [f"{column.name} {column.type}{_more(column)}" for column in entry.columns]
+        lines += [f"{name} (processing time, in FOR SYSTEM_TIME AS OF)" for name in entry.processing_times]
         lines += [f"rows: {entry.mode}", entry.why(), *indexes_told(session.catalog, entry.name)]
         names, kinds = entry.schema.names, [str(kind) for kind in entry.schema.types]
     else:
@@ -140,12 +141,15 @@ def declaration(table: Table) -> str:
         else:
             metadata = "" if column.metadata is None else f" METADATA FROM {quote_text(column.metadata, 'spark')}"
             parts.append(f"{name} {type_name(column.type, 'spark')}{metadata}")
+    parts += [f"{quote_name(name, 'spark')} AS PROCTIME()" for name in table.processing_times]
     if table.primary_key:
         parts.append(f"PRIMARY KEY ({', '.join(quote_name(one, 'spark') for one in table.primary_key)}) NOT ENFORCED")
     if table.watermark is not None:
         column_name, delay = quote_name(table.watermark[0], "spark"), table.watermark[1]
         parts.append(f"WATERMARK FOR {column_name} AS {column_name} - INTERVAL '{delay}' MICROSECOND")
     text = f"CREATE {table.word} {quote_name(table.name, 'spark')} (\n  " + ",\n  ".join(parts) + "\n)"
+    if table.version_column is not None:
+        text += f" ON CONFLICT OVERWRITE WITH VERSION COLUMN ({quote_name(table.version_column, 'spark')})"
     if table.options:
         shown = {name: "***" if name.startswith(_SECRET) else value for name, value in table.options.items()}
         pairs = ", ".join(f"{quote_text(name, 'spark')} = {quote_text(value, 'spark')}" for name, value in shown.items())

@@ -225,7 +225,7 @@ def _create_view(session: StatementContext, reader: Reader, replaces: bool) -> M
         return Message(f"{name} is there already")
     names = _view_columns(reader)
     begin = reader.index
-    query = _renamed(bind_query(session, reader.statement, begin), names, at=at)
+    query = _renamed(bind_query(session, reader.statement, begin, is_named=True), names, at=at)
     shown = reader.statement.sql_from(begin)
     _let_go(session, name, replaces, at=at)
     session.catalog.add(NamedView(name, query.bound, shown, columns=names or ()), at=at, replace=replaces)

@@ -31,7 +31,7 @@ from zset_join.sql.lookup_options import lookup_of
 from zset_join.sql.places import near
 from zset_join.sql.scopes import Item
 
-__all__ = ["TimedStep", "Version", "as_of_join", "temporal_join", "versions_of"]
+__all__ = ["TimedStep", "Version", "as_of_join", "is_now", "temporal_join", "versions_of"]
 
 _NOW = frozenset({"CURRENT_TIMESTAMP", "LOCALTIMESTAMP", "NOW", "PROCTIME"})
 
@@ -160,7 +160,43 @@ def temporal_join(
     except SqlError:
         raise
     except PlanError as error:
-        raise SqlError(error.message, code=error.code, at=at) from error
+        raise SqlError(_in_words_of_sql(error, view, item), code=error.code, at=at) from error
+
+
+def _in_words_of_sql(error: PlanError, view: View, item: Item) -> str:
+    """Return what a join by event time lacks, with the cure as a statement says it."""
+    left, right = view.name, item.alias
+    match error.code:
+        case "NOT_VERSIONED":
+            why = "a query" if item.table is None else item.table.why()
+            return (
+                f'"{right}" has no versions by event time ({why}). Declare PRIMARY KEY (...) NOT ENFORCED and WATERMARK FOR its '
+                "time, or keep the newest row of each key: WHERE rn = 1 over ROW_NUMBER() OVER (PARTITION BY key ORDER BY time "
+                "DESC), of a table with WATERMARK FOR that time. To join what holds when the row comes, write AS OF PROCTIME()."
+            )
+        case "TEMPORAL_WATERMARK":
+            without = " and ".join(f'"{one}"' for one in error.facts.get("without", ()))
+            return (
+                f"a join as of an event time answers when the watermarks of both sides have passed, and {without} declares none: "
+                "rows would wait for ever. Add WATERMARK FOR t AS t - INTERVAL '5' SECOND to its columns, or SET "
+                "temporal_join_emit = 'eager'."
+            )
+        case "TEMPORAL_KEY":
+            key, compared = ", ".join(error.facts["primary_key"]), ", ".join(error.facts["join_key"])
+            return (
+                f'"{right}" has the primary key ({key}), and ON compares {compared}: a row would meet several at one time. Compare '
+                f"the whole key in ON, or join the newest row of each: WHERE rn = 1 over ROW_NUMBER() OVER (PARTITION BY {compared} "
+                "ORDER BY time DESC)."
+            )
+        case "TEMPORAL_LEFT_CHANGES":
+            cure = (
+                "Join a table whose rows are only added, or use AS OF PROCTIME()"
+                if error.facts.get("emit") == "eager"
+                else "Join a table without PRIMARY KEY, SET temporal_join_emit = 'eager' where its rows come with old and new values, "
+                "or use AS OF PROCTIME()"
+            )
+            return f'rows of "{left}" change, and what a join as of an event time has answered is not taken back. {cure}.'
+    return error.message
 
 
 def as_of_join(
