@@ -25,7 +25,9 @@ from faults.recovery import opened
 from faults.tally import Tally
 from faults.watching import Act, describe_path
 from zset_join.errors import ZsetJoinError
+from zset_join.storage.local import file_marks
 from zset_join.storage.operations import Operation, observe
+from zset_join.storage.sealed import seal, unseal
 
 __all__ = [
     "SITUATIONS",
@@ -35,8 +37,10 @@ __all__ = [
     "flips",
     "healthy",
     "losses",
+    "seal_copies",
     "search_bytes",
     "search_files",
+    "search_local",
     "swaps",
     "truncations",
 ]
@@ -46,6 +50,7 @@ Situation = Literal["cold", "warm", "replay"]
 SITUATIONS: tuple[Situation, ...] = ("cold", "warm", "replay")
 _READING = frozenset({"map", "open", "read"})
 _LOCKS = frozenset({"lock"})
+_LOCAL_WAYS = ("missing", "cut", "zeroed", "swapped", "linked")
 _LAST = 5
 _CHANGES = 3
 _OTHER_QUERY = "5f0c7a52-0000-4000-8000-000000000002"
@@ -199,6 +204,7 @@ def _injured(patient: Patient, injury: Injury, situation: Situation, directory: 
     shutil.copytree((Place(patient.between) if situation == "replay" else whole).output, place.output)
     if situation == "warm":
         shutil.copytree(whole.root / "hosts", place.root / "hosts")
+        seal_copies(place.root / "hosts")
     for name, data in injury.changes.items():
         path = place.checkpoint / name
         if data is None:
@@ -208,6 +214,48 @@ def _injured(patient: Patient, injury: Injury, situation: Situation, directory: 
         else:
             path.write_bytes(data)
     return place
+
+
+def seal_copies(hosts: Path) -> None:
+    """Seal mapped files again that were copied, so that a query uses them as it would use its own."""
+    for stamp in hosts.rglob("stamp.json"):
+        body = unseal(stamp.read_bytes(), version=2, name=stamp.name)
+        marks = file_marks(stamp.parent / "state", skip="cold")
+        stamp.write_bytes(seal({**body, "files": marks}, version=2, name=stamp.name))
+
+
+def search_local(directory: Path, tally: Tally, *, ways: int) -> None:
+    """Lose, cut, zero and swap the mapped files of a host: all answers are right, and no file that a link leads to is written.
+
+    Args:
+        directory: scratch space.
+        tally: where to count.
+        ways: in how many of the ways each file is damaged.
+    """
+    patient, decoy = _patient(directory, 0), directory / "decoy"
+    hosts = patient.after / "hosts"
+    files = sorted(path.relative_to(patient.after) for path in hosts.rglob("*") if path.is_file() and path.name not in _LOCKS)
+    for number, name in enumerate(files):
+        for way in range(number, number + ways):
+            how = _LOCAL_WAYS[way % len(_LOCAL_WAYS)]
+            place = _injured(patient, Injury(how, {}), "warm", directory / "copy")
+            file, other = place.root / name, place.root / files[number - 1]
+            data = file.read_bytes()
+            decoy.write_bytes(data)
+            file.unlink()
+            if how == "linked":
+                file.symlink_to(decoy)
+            elif how != "missing":
+                file.write_bytes({"cut": data[: len(data) // 2], "zeroed": bytes(len(data))}.get(how, other.read_bytes()))
+            tally.count("local damages injected")
+            with opened(Driver(patient.history, place)) as driver:
+                for epoch in (patient.last + 1, patient.last + 2):
+                    driver.run_epoch(epoch)
+                    tally.compare(
+                        driver.output.contents(), patient.history.expected_after(epoch), f"{name} {how}, epoch {epoch}"
+                    )
+            if decoy.read_bytes() != data:
+                tally.problem(f"{name} was a link, and the file it leads to was written")
 
 
 def search_bytes(what: Literal["flips", "cuts"], directory: Path, tally: Tally, *, sample: int | None, seed: int = 0) -> None:

@@ -185,7 +185,9 @@ def _follower_clears_everything() -> Iterator[None]:
 
 
 def _any_boot(self: LocalState, *, query_id: str, digest: str) -> Stamp | None:
-    return local_state_module._read_stamp(self._home)
+    stamp = local_state_module._read_stamp(self._home)
+    self._sealed = local.file_marks(self.directory, skip="cold")
+    return stamp
 
 
 def _lock_for_everyone(path: str | Path) -> FileLock:

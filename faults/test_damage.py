@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.damage import search_bytes, search_files
+from faults.damage import search_bytes, search_files, search_local
 from faults.profiles import chosen
 from faults.tally import Tally
 
@@ -47,3 +47,11 @@ def test_every_missing_empty_longer_or_swapped_file_is_detected(scratch: Path, t
     assert tally.of("damages detected") + tally.of("damages of files that nobody reads") == tally.of("damages injected")
     assert tally.of("damages injected") >= FILES
     assert tally.of("damages detected") >= FILES // 3
+
+
+@pytest.mark.timeout(chosen(short=300, long=0))
+def test_damaged_local_state_is_rebuilt(scratch: Path, tally: Tally) -> None:
+    search_local(scratch, tally, ways=chosen(short=1, long=5))
+
+    assert tally.problems == []
+    assert tally.of("local damages injected") >= 30

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from zset_join.relation import ChangelogMode, Relation
-from zset_join.state.join.join_shape import joined_schema
+from zset_join.shapes.join import joined_schema
 from zset_join.testing import reference as oracle
 from zset_join.testing.reference_tables import reference_side
 from zset_join.testing.values import NEGATIVE_NAN

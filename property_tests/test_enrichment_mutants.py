@@ -17,7 +17,8 @@ from property_tests.test_fetching import run_fetches
 from zset_join.errors import ZsetJoinError
 from zset_join.lookup import cache, fetcher, journal
 from zset_join.operators import lookup_join
-from zset_join.state.join import lookup_shape, match_memo
+from zset_join.shapes import lookup as lookup_shape
+from zset_join.state.join import match_memo
 from zset_join.state.rows import side_changes
 
 

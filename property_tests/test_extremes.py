@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import BadInputError
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
+from zset_join.shapes.aggregate_calls import AggregateCall
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

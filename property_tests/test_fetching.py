@@ -13,7 +13,8 @@ from zset_join.lookup.fetcher import Fetcher
 from zset_join.lookup.journal import FetchJournal
 from zset_join.lookup.options import Lookup
 from zset_join.relation import Relation
-from zset_join.state.join.lookup_shape import LookupShape, RetryPolicy
+from zset_join.shapes.lookup import LookupShape, RetryPolicy
+from zset_join.state.join.lookup_rows import fetched_rows
 from zset_join.testing.lookups import FakeClock, ScriptedSource
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.int64()})
@@ -65,7 +66,7 @@ def run_fetches(data: st.DataObject) -> None:
             asked = pa.record_batch({"id": pa.array(keys, pa.int64())})
 
             def fetch(chosen: pa.RecordBatch) -> pa.RecordBatch:
-                return SHAPE.fetched_rows(chosen, fetcher.fetch(chosen), RetryPolicy()).rows
+                return fetched_rows(SHAPE, chosen, fetcher.fetch(chosen), RetryPolicy()).rows
 
             first = journal.fetched(epoch, asked, fetch)
             assert _found(first) == wanted, (keys, rows)

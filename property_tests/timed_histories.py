@@ -1,14 +1,15 @@
 """Random cases of the operators about time: dedup, temporal join in three modes, as-of join; each with history and verdict.
 
-A case is drawn from one number, so that a failure is named by it. Watermarks are legal: what comes is above the watermark
-before its epoch, and taken back is only what is above it too. The verdict comes from `zset_join.testing.reference_temporal`.
+A case is drawn from one number, so that a failure is named by it. In half of the cases all that comes is above the watermark
+before its epoch, and so is all that is taken back; in the others rows, versions and retractions come late as well.
+The verdict comes from `zset_join.testing.reference_temporal`.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from zset_join.relation import Relation
 from zset_join.state.time.version_join_shape import VersionJoinShape
 from zset_join.testing.comparison import delta_of
 from zset_join.testing.reference import Counts, total
-from zset_join.testing.reference_temporal import LiveRows, TemporalHistory, TimedRow, batch_as_of, batch_temporal, first_rows
+from zset_join.testing.reference_temporal import LiveRows, TemporalHistory, TimedRow, batch_as_of, first_rows
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -41,7 +42,8 @@ Change = tuple[tuple[Any, ...], int]
 class Step:
     """One epoch: the changes of each input, the watermark before and after, and what it says by the oracle.
 
-    `said` is the answer of the epoch; None where only the sum of all answers is known, which is `held`.
+    `said` is the answer of the epoch; None where only the sum of all answers is known, which is `held`. `aside` counts the rows
+    that come too late, by code.
     """
 
     changes: tuple[list[Change], ...]
@@ -49,6 +51,7 @@ class Step:
     after: int | None
     said: Counts | None
     held: Counts | None
+    aside: Mapping[str, Counter[Any]]
 
     def tick(self, epoch: int) -> Tick:
         return Tick(epoch, None, self.before, self.after)
@@ -101,6 +104,8 @@ class TimedCase:
             event_time="at",
             watermark_delay=0,
         )
+        self.comes_late = kind in ("once", "on_watermark", "eager") and draw.random() < 0.5
+        self.late: Any = draw.choice([None, "side_output", "drop", "join"])
         self.steps = self._steps()
 
     def __repr__(self) -> str:
@@ -136,6 +141,7 @@ class TimedCase:
             how=self.how,
             delete_column="gone" if self.has_deletes else None,
             keep_probe_for=self.keep,
+            late=self.late,
             residual=self.residual,
         )
         return temporal_join.temporal_shape(self.left, self.right, options)
@@ -167,14 +173,17 @@ class TimedCase:
     def _changes(self, side: int, live: list[Any], watermark: int | None) -> tuple[list[Change], list[Any]]:
         draw, mode = self._draw, self.left_mode if side == 0 else self.right_mode
         low, high = (-3, 6) if watermark is None else (watermark + 1, watermark + 6)
+        # What is set aside cannot be told from what is there in a later retraction, unless that one is late too.
+        if self.comes_late and (side == 1 or mode == "append" or self.late_rule == "join"):
+            low -= 6
         made = []
         for _ in range(draw.randint(0, 4 * self.scale)):
-            weight = draw.choice([1, 1, 2]) if side == 0 else 1
+            weight = draw.choice([1, 1, 2])
             made.append((self._row(side, low, high), -1 if mode == "upsert" and draw.random() < 0.3 else weight))
         if mode != "changelog":
             return made, live
         live = live + [row for row, weight in made for _ in range(weight)]
-        past = None if watermark is None else watermark - self.keep
+        past = None if watermark is None or self.comes_late else watermark - self.keep
         pool = [row for row in live if past is None or row[2] > past]
         draw.shuffle(pool)
         gone = [(row, -1) for row in pool[: draw.randint(0, 2 * self.scale)]]
@@ -208,7 +217,7 @@ class TimedCase:
         return lefts, [(version(row, weight), 1 if upserts else weight) for row, weight in changes[1]]
 
     def _steps(self) -> list[Step]:
-        history = TemporalHistory(right_width=5, how=self.how, passes=self.passes, keep=self.keep)
+        history = TemporalHistory(right_width=5, how=self.how, passes=self.passes, keep=self.keep, late=self.late_rule)
         dedup, as_of = LiveRows(), (LiveRows(), LiveRows())
         live: list[list[Any]] = [[], []]
         watermark: int | None = None
@@ -223,6 +232,7 @@ class TimedCase:
                 watermark = (-4 if watermark is None else watermark) + self._draw.randint(0, 5)
             said: Counts | None = None
             held: Counts | None = None
+            aside: dict[str, list[TimedRow]] = {}
             if self.kind == "dedup":
                 dedup.add((TimedRow((row[1],), row[2], row), weight) for row, weight in changes[0])
                 held = self._first(dedup)
@@ -241,14 +251,14 @@ class TimedCase:
                 )
             else:
                 lefts, rights = self.timed(changes)
-                said = history.epoch(lefts, rights, before=before, after=watermark)
-                if self.kind == "once":
-                    rows = [row for row, weight in lefts for _ in range(weight)]
-                    known = history.versions.rows()
-                    said = batch_temporal(rows, known, right_width=5, how=self.how, passes=self.passes)
-                elif self.kind == "eager":
+                released, at_once = history.epoch(lefts, rights, before=before, after=watermark)
+                said = at_once if self.kind == "once" else released
+                if self.kind == "eager":
                     said, held = None, history.everything()
-            steps.append(Step(tuple(changes), before, watermark, said, held))
+                listed = [] if self.late_rule == "drop" else history.late_rows
+                aside = {"LATE_ROW": listed, "LATE_VERSION": history.late_versions, "LATE_CORRECTION": history.late_corrections}
+            counted = {code: Counter(one.row for one in rows) for code, rows in aside.items() if rows}
+            steps.append(Step(tuple(changes), before, watermark, said, held, counted))
         return steps
 
     def _first(self, rows: LiveRows) -> Counts:
@@ -257,6 +267,11 @@ class TimedCase:
         places = [LEFT.names.index(name) for name, _ in columns]
         ranked = [(one.key, tuple(one.row[place] for place in places), one.row) for one in rows.rows()]
         return first_rows(ranked, descending=descending, n=self.n)
+
+    @property
+    def late_rule(self) -> str:
+        """Return what becomes of late left rows."""
+        return self.late or ("join" if self.kind == "eager" else "side_output")
 
     def as_one_mode(self, kind: str) -> TimedCase:
         """Return the same history for a temporal join in another mode; left rows are then only added."""

@@ -6,6 +6,7 @@ A law takes a case and the way to build its operator, and raises `LawBrokenError
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,20 @@ def incremental_is_batch(case: TimedCase, make: Make) -> None:
         if step.held is not None:
             compare_counts(emitted.counts(), step.held, f"after epoch {epoch}", case)
         operator.absorb(step.tick(epoch), deltas)
+
+
+def what_is_late_is_set_aside(case: TimedCase, make: Make) -> None:
+    """The rows that come too late are those of the oracle, each with its code; no other row is refused."""
+    operator = make(case)
+    for epoch, step in enumerate(case.steps):
+        tick, deltas = step.tick(epoch), case.deltas(step.changes)
+        found: dict[str, Counter[Any]] = {}
+        for line in operator.rejections(tick, deltas).to_pylist():
+            side = [one.name for one in operator.inputs].index(line["input"])
+            row = tuple(deltas[side].rows.slice(line["row"], 1).to_pylist()[0].values())
+            found.setdefault(line["code"], Counter())[row] += 1
+        _require(found == step.aside, f"epoch {epoch} sets aside {found}, not {step.aside}", case)
+        operator.absorb(tick, deltas)
 
 
 def corrections_are_the_answers_taken_back(case: TimedCase, make: Make) -> None:
@@ -204,6 +219,7 @@ TIMED_LAWS: dict[str, TimedLaw] = {
     law.__name__: law
     for law in (
         incremental_is_batch,
+        what_is_late_is_set_aside,
         corrections_are_the_answers_taken_back,
         epochs_are_invisible,
         eager_and_on_watermark_agree,

@@ -175,6 +175,9 @@ def _insertions_first(chunks: list[Any]) -> list[Any]:
 
 TIMED_MUTANTS: tuple[TimedMutant, ...] = (
     TimedMutant("a_delete_matches", "a DELETE is joined like a row", _BATCH, "on_watermark", part=_deletes_match),
+    TimedMutant(
+        "late_rows_vanish", "late rows are listed nowhere", "what_is_late_is_set_aside", "on_watermark", _told(late="drop")
+    ),
     TimedMutant("valid_from_the_next", "a version is not yet valid at its own time", _BATCH, "eager", _told(is_strict=True)),
     TimedMutant("sequence_ignored", "of two versions at one time the later arrival wins", _BATCH, "once", _told(tie_by=())),
     TimedMutant("earlier_arrival_wins", "of two equal versions the first one stays", _BATCH, "eager", part=_arrival_turned),

@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -44,7 +43,11 @@ from spill.cold_stores import ColdStores
 from spill.pages import Pages, ReadPages
 from spill.run_store import RunStore
 from zset_join.errors import OptionError, ResourceError, StateError
+from zset_join.extras import needed_for
 from zset_join.storage.operations import perform
+
+with needed_for("cold_store='duckdb'"):
+    import duckdb
 
 __all__ = ["COLD_FILE", "DuckDBColdStore", "DuckDBFile", "DuckDBPages", "DuckDBStores", "identifier", "quoted", "quoted_text"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from zset_join.errors import OptionError
+from zset_join.errors import MissingPackageError
 
 __all__ = ["duckdb_memory_bytes", "require_medium"]
 
@@ -21,17 +21,24 @@ def require_medium(medium: str) -> None:
     """Refuse a medium that is not installed.
 
     Raises:
-        OptionError: what it needs is missing.
+        MissingPackageError: what it needs is missing.
     """
-    if medium == "duckdb" and find_spec("duckdb") is None:
-        raise OptionError(
-            'cold_store="duckdb" needs the package duckdb, which is not installed: install zset-join with the extra duckdb, or '
-            'set cold_store="files".',
+    if medium == "duckdb" and not _is_installed("duckdb"):
+        raise MissingPackageError(
+            'cold_store="duckdb" needs the package duckdb, which is not installed: pip install '
+            '"./path/to/the/clone[duckdb]", or set cold_store="files".',
             code="MISSING_PACKAGE",
             option="cold_store",
             value=medium,
             package="duckdb",
         )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ImportError:  # an import hook that refuses it
+        return False
 
 
 def duckdb_memory_bytes(max_hot_bytes: int | None) -> int:

@@ -9,6 +9,7 @@ never run.
 
 from __future__ import annotations
 
+import ast
 import doctest
 import re
 import shutil
@@ -126,6 +127,19 @@ def anchors(path: Path) -> set[str]:
     return set(found)
 
 
+def undefined_session(path: Path) -> int | None:
+    """Return the line of the first block that uses a name `spark` which no block of its page has defined; None for none."""
+    for block in blocks(path):
+        if block.language != "python" or block.text.lstrip().startswith(">>>"):
+            continue
+        names = [node for node in ast.walk(ast.parse(block.text)) if isinstance(node, ast.Name) and node.id == "spark"]
+        if any(isinstance(node.ctx, ast.Store) for node in names):
+            return None
+        if names:
+            return block.line
+    return None
+
+
 def broken_links(path: Path) -> list[str]:
     """Return the links of a page, to files and headings of this repository, that lead nowhere."""
     matches = [match for line in prose(path) for match in LINK.finditer(re.sub(r"`[^`]*`", "``", line))]
@@ -188,6 +202,11 @@ def test_code_block_with_spark_runs(
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_of_a_page_lead_somewhere(path: Path) -> None:
     assert broken_links(path) == []
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)
+def test_a_page_defines_its_session_where_it_first_uses_it(path: Path) -> None:
+    assert undefined_session(path) is None
 
 
 def test_every_row_of_the_index_stands_once() -> None:

@@ -12,6 +12,7 @@ from zset_join.errors import (
     KeyTypeError,
     LookupFailedError,
     MissingMethodError,
+    MissingPackageError,
     OptionError,
     PlanError,
     ResourceError,
@@ -33,6 +34,7 @@ CODES = {
     StateError: "STATE",
     SinkError: "SINK",
     MissingMethodError: "MISSING_METHOD",
+    MissingPackageError: "MISSING_PACKAGE",
     SqlError: "SQL",
     LookupFailedError: "LOOKUP_FAILED",
 }

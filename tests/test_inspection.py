@@ -14,7 +14,6 @@ import pytest
 
 from tests.checkpoint.query_by_hand import LEFT, RIGHT, QueryByHand, left_rows, right_rows
 from zset_join import inspection
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.reading import read_committed
@@ -23,6 +22,7 @@ from zset_join.errors import StateError
 from zset_join.expressions import left, right
 from zset_join.inspection import open_state
 from zset_join.relation import Relation
+from zset_join.shapes.aggregate_calls import AggregateCall
 from zset_join.stages import AggregateStage, JoinStage, Stage, StageOptions
 from zset_join.storage.operations import Operation, observe
 from zset_join.tick import Tick

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from zset_join.errors import OptionError, StateError
 from zset_join.relation import Relation
 from zset_join.savepoint import backup, restore
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, read_changelog
+from zset_join.storage.sealed import seal, unseal
 from zset_join.zset import ZSet
 
 ROWS = ZSet.of({"k": [1, 2]})
@@ -99,3 +101,62 @@ def test_what_is_not_there_cannot_be_copied(place: Path) -> None:
         backup(place / "nowhere", place / "saved")
     with pytest.raises(OptionError, match="is not there"):
         backup(place / "cp", place / "saved", outputs=[place / "nothing"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoint/../../saved/evil",
+        "checkpoint/zset/../../../evil",
+        "checkpoint//etc/evil",
+        "checkpoint/",
+        "checkpoint",
+        "/tmp/evil",
+        "../evil",
+        "evil",
+        "output-0/file/../../evil",
+        "output-0/fileevil",
+        "output-0/tree/../evil",
+        "output-0/evil",
+        "output-1/tree/evil",
+        "output-0x/tree/evil",
+        "checkpoint/./evil",
+        "checkpoint/zset/format.json",
+    ],
+)
+def test_a_savepoint_with_names_that_no_backup_gives_is_refused_before_anything_is_moved(place: Path, name: str) -> None:
+    backup(place / "cp", place / "saved", outputs=[place / "log"])
+    header = place / "saved" / "_savepoint.json"
+    body = unseal(header.read_bytes(), version=1, name=header.name)
+    body["files"].append({"name": name, "bytes": 4, "crc32": zlib.crc32(b"evil")})
+    header.write_bytes(seal(body, version=1, name=header.name))
+    before = sorted(place.rglob("*"))
+
+    with pytest.raises(StateError, match="Nothing was restored"):
+        restore(place / "saved", replace=True)
+
+    assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize("linked", ["checkpoint/zset/format.json", "checkpoint/zset"])
+def test_a_savepoint_with_links_is_refused(place: Path, linked: str) -> None:
+    backup(place / "cp", place / "saved")
+    (place / "saved" / linked).rename(place / "elsewhere")
+    (place / "saved" / linked).symlink_to(place / "elsewhere")
+
+    with pytest.raises(StateError, match="symbolic link"):
+        restore(place / "saved", checkpoint=place / "new")
+
+    assert not (place / "new").exists()
+
+
+def test_a_place_with_a_link_in_it_is_taken(place: Path) -> None:
+    backup(place / "cp", place / "saved")
+    (place / "outside").mkdir()
+    (place / "new").mkdir()
+    (place / "new" / "zset").symlink_to(place / "outside")
+
+    with pytest.raises(OptionError, match="Pass replace"):
+        restore(place / "saved", checkpoint=place / "new")
+
+    assert list((place / "outside").iterdir()) == []

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import (
     BadInputError,
     KeyTypeError,
@@ -25,6 +24,7 @@ from zset_join.operators.union import Union
 from zset_join.operators.where import Where
 from zset_join.protocol import Operator
 from zset_join.relation import ChangelogMode, Relation
+from zset_join.shapes.aggregate_calls import AggregateCall
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from zset_join.errors import OptionError, ZsetJoinError
+from zset_join.extras import needed_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -216,6 +217,7 @@ def _program_verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Name
 
 
 def _verify(options: argparse.Namespace) -> int:
+    _refuse_statements(options.program, "verify")
     with _writer(options).attach() as stored:
         report = stored.verify(most_differences=options.most_differences, sample=options.sample)
     _say(report)
@@ -241,6 +243,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _explain_row(options: argparse.Namespace) -> int:
+    _refuse_statements(options.program, "explain-row")
     writer = _writer(options)
     with writer.attach() as stored:
         _say(stored.explain_row(_row(options.values, stored.schema), most_rows=options.most_rows))
@@ -248,9 +251,10 @@ def _explain_row(options: argparse.Namespace) -> int:
 
 
 def _state(options: argparse.Namespace) -> int:
-    import duckdb
-
     from zset_join.inspection import open_state
+
+    with needed_for("looking into the state"):
+        import duckdb
 
     connection = open_state(options.checkpoint)
     try:
@@ -318,16 +322,10 @@ def _restore(options: argparse.Namespace) -> int:
 
 
 def _session(cores: int | None, conf: dict[str, str] | None = None) -> SparkSession:
-    try:
+    with needed_for("this verb"):
         from pyspark.sql import SparkSession
 
         from zset_join.spark import local_session
-    except ModuleNotFoundError as error:
-        raise OptionError(
-            "this verb runs Spark, and PySpark is not installed: pip install './path/to/the/clone[spark]'.",
-            code="MISSING_PACKAGE",
-            package="pyspark",
-        ) from error
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has said where and how
         return SparkSession.builder.getOrCreate()
     return SparkSession.getActiveSession() or local_session(cores=cores, options=conf)
@@ -349,13 +347,32 @@ def _writer(options: argparse.Namespace) -> JoinStreamWriter:
     return writer
 
 
+def _refuse_statements(program: str, verb: str) -> None:
+    """Refuse a file of SQL where a query inside Spark is wanted, with what does the same for SQL."""
+    if not program.lower().endswith(".sql"):
+        return
+    cure = {
+        "verify": "start them in Python, session = connect(keep_inputs=True) of zset_join.sql, and call verify() of the query",
+        "explain-row": "describe the query as a Pipeline with keep_inputs=True, and call its explain_row({...})",
+    }[verb]
+    raise OptionError(
+        f"{program}: {verb} takes MODULE:FUNCTION, a query inside Spark, and not a file of SQL. For statements, {cure}; "
+        "zset-join check and explain take the file as it is.",
+        code="PROGRAM",
+        program=program,
+    )
+
+
 def _function(program: str) -> Callable[..., Any]:
     """Return the function that MODULE:FUNCTION names."""
     module, _, name = program.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        with needed_for(f"the program {program}"):
+            function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except ZsetJoinError:
+        raise
     except (ImportError, AttributeError, ValueError) as error:
         raise _no_program(program, str(error)) from error
     return function

@@ -243,14 +243,8 @@ def send_to_kafka(letters: pa.Table, target: str, config: Mapping[str, Any] | No
         OptionError: a letter that is no record or has no topic, or confluent-kafka is not installed.
         StateError: Kafka did not take them all.
     """
-    try:
-        from zset_join.sinks.kafka_records import send_records
-    except ModuleNotFoundError as error:
-        raise OptionError(
-            f"--replay {target} needs the package confluent-kafka: install zset-join with the extra kafka.",
-            code="MISSING_PACKAGE",
-            package="confluent_kafka",
-        ) from error
+    from zset_join.sinks.kafka_records import send_records
+
     servers, _, topic = target.removeprefix(_KAFKA).partition("/")
     rows = letters.to_pylist()
     without = [one for one in rows if one["row"] is not None or not (topic or one["topic"])]

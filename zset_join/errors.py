@@ -3,10 +3,9 @@
     ZsetJoinError
     ├── PlanError              a description (relation, join, option) that cannot run; raised when it is built
     │   ├── OptionError        an option or argument with a value that is not allowed
+    │   │   └── MissingPackageError  a package of an extra that is not installed; an ImportError too
     │   ├── KeyTypeError       a key column whose type cannot be hashed or compared
-    │   └── MissingMethodError a method that PySpark has here and this library has not; an AttributeError too
-
-
+    │   ├── MissingMethodError a method that PySpark has here and this library has not; an AttributeError too
     │   └── SqlError           a statement that cannot be read, or asks for what is refused
     ├── BadInputError          rows of a delta that break the relation's contract
     ├── WeightOverflowError    a weight that no longer fits an int64
@@ -28,6 +27,7 @@ __all__ = [
     "KeyTypeError",
     "LookupFailedError",
     "MissingMethodError",
+    "MissingPackageError",
     "OptionError",
     "PlanError",
     "ResourceError",
@@ -80,6 +80,12 @@ class OptionError(PlanError):
     """An option or argument whose value is not allowed."""
 
     default_code = "OPTION"
+
+
+class MissingPackageError(OptionError, ImportError):
+    """A package that a feature needs and that is not installed; the message has the line that installs it."""
+
+    default_code = "MISSING_PACKAGE"
 
 
 class KeyTypeError(PlanError):

@@ -38,7 +38,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import duckdb
 import pyarrow as pa
 
 from spill.duckdb_pages import COLD_FILE, quoted_text
@@ -50,6 +49,7 @@ from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.config import BufferLimit
 from zset_join.errors import StateError
+from zset_join.extras import needed_for
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.sinks.duckdb_sql import quote
@@ -57,6 +57,9 @@ from zset_join.stages import Stage, StageOptions
 from zset_join.state.rows.side_snapshot import SNAPSHOT_DEGREE, SNAPSHOT_SEQUENCE, SNAPSHOT_WATERMARK, SNAPSHOT_WEIGHT
 from zset_join.storage.local import lock_file
 from zset_join.zset import ZSet
+
+with needed_for("looking into the state"):
+    import duckdb
 
 __all__ = ["open_state"]
 

@@ -20,13 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.errors import KeyTypeError, PlanError
 from zset_join.kernels.values import columns as c
 from zset_join.kernels.values.encode import encode_rows, gather_fixed, gather_variable, read_arrow_array
 from zset_join.kernels.values.nested import decode_nested, encode_nested
-from zset_join.kernels.values.nested_types import is_nested, refuse_unsupported
 from zset_join.key_types import storage_type
 from zset_join.row_conversion import cast_key, plain
+from zset_join.shapes.kept_types import KeptAs, kept_as
 
 __all__ = ["Allocate", "ColumnTable", "EncodedRows", "GatherPlan", "RowLayout"]
 
@@ -36,6 +35,16 @@ Allocate = Callable[[int], pa.Buffer]
 _MAX_ARROW_BYTES = (1 << 31) - 1
 _SLOT_BYTES = 16
 _VARIABLE_KINDS = (c.VARIABLE, c.NESTED)
+_KINDS: dict[KeptAs, int] = {
+    "empty": c.EMPTY,
+    "bit": c.BIT,
+    "float16": c.FLOAT16,
+    "float32": c.FLOAT32,
+    "float64": c.FLOAT64,
+    "variable": c.VARIABLE,
+    "nested": c.NESTED,
+    "fixed": c.FIXED,
+}
 
 
 class ColumnTable:
@@ -103,7 +112,9 @@ class RowLayout:
         count = len(types)
         table = np.zeros((count + sequence_words, c.TABLE_WIDTH), np.int64)
         for position, kind in enumerate(types):
-            table[position, c.KIND], table[position, c.WIDTH] = _physical(kind, schema, position)
+            name = schema.names[position] if position < len(schema) else "key"
+            kept, table[position, c.WIDTH] = kept_as(kind, column=name)
+            table[position, c.KIND] = _KINDS[kept]
         table[count:, c.WIDTH] = 8
         self.head_bytes = c.NULLS + -(-count // 8)
         offset = -(-self.head_bytes // 8) * 8
@@ -326,43 +337,6 @@ def _as_declared(array: pa.Array, declared: pa.DataType) -> pa.Array:
     if isinstance(declared, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(declared, array.cast(declared.storage_type))
     return array.cast(declared)
-
-
-def _physical(kind: pa.DataType, schema: pa.Schema, position: int) -> tuple[int, int]:
-    """Return how a storage type is kept: (kind, bytes inside the record)."""
-    if pt.is_null(kind):
-        return c.EMPTY, 0
-    if pt.is_boolean(kind):
-        return c.BIT, 1
-    if pt.is_float16(kind):
-        return c.FLOAT16, 2
-    if pt.is_float32(kind):
-        return c.FLOAT32, 4
-    if pt.is_float64(kind):
-        return c.FLOAT64, 8
-    if pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind):
-        return c.VARIABLE, _SLOT_BYTES
-    if _is_storable_nested(kind):
-        return c.NESTED, _SLOT_BYTES
-    if (pt.is_primitive(kind) or pt.is_fixed_size_binary(kind) or pt.is_decimal(kind)) and kind.byte_width:
-        return c.FIXED, kind.byte_width
-    name = schema.names[position] if position < len(schema) else "key"
-    raise PlanError(
-        f'column "{name}" has type {kind}, which cannot be kept in state; cast it to another type first.',
-        code="UNSUPPORTED_TYPE",
-        column=name,
-        type=str(kind),
-    )
-
-
-def _is_storable_nested(kind: pa.DataType) -> bool:
-    if not is_nested(kind):
-        return False
-    try:
-        refuse_unsupported(kind)
-    except KeyTypeError:
-        return False  # The caller refuses it by the name of its column.
-    return True
 
 
 def _offset_width(kind: pa.DataType) -> int:

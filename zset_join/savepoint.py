@@ -7,7 +7,8 @@
 
 The law: a savepoint that was made is the query at the end of an epoch; a query that starts on what was restored goes on after
 it, and its outputs are right after every epoch, whatever was read, written or lost since. It is made while nobody runs
-epochs: the checkpoint is claimed as by a driver, or `backup` is called by the driver itself between two epochs.
+epochs: the checkpoint is claimed as by a driver, or `backup` is called by the driver itself between two epochs. Files are
+brought back inside the checkpoint and the outputs only: a savepoint that lists other names, or holds links, is refused.
 
 A restored checkpoint becomes one with its last file, `zset/format.json`; before that no query starts on it. What stood at the
 place is moved aside, never deleted; on an object store the place must be empty.
@@ -290,9 +291,28 @@ def _header(source: Folder) -> dict[str, Any]:
             location=source.location,
         )
     try:
-        return unseal(data.to_pybytes(), version=_FORMAT, name=_HEADER)
-    except ValueError as error:
+        body = unseal(data.to_pybytes(), version=_FORMAT, name=_HEADER)
+        _check_names([file["name"] for file in body["files"]], len(body["outputs"]))
+    except (ValueError, KeyError, TypeError) as error:
         raise _damaged(source.uri(_HEADER), str(error)) from error
+    return body
+
+
+def _check_names(names: Sequence[str], outputs: int) -> None:
+    """Make sure that every file stays inside the checkpoint or output it belongs to.
+
+    Raises:
+        ValueError: a name that no backup gives.
+    """
+    places = ["checkpoint", *(f"output-{number}" for number in range(outputs))]
+    for name in names:
+        first, *below = name.split("/")
+        is_inside = first in places and bool(below) and not any(part in ("", ".", "..") for part in below)
+        is_of_output = first == "checkpoint" or below in (["file"], ["file.wal"]) or (below[:1] == ["tree"] and len(below) > 1)
+        if not is_inside or not is_of_output or "\0" in name:
+            raise ValueError(f"it lists {name!r}, which is no file of its checkpoint or outputs")
+    if len(set(names)) != len(names):
+        raise ValueError("it lists a file twice")
 
 
 def _damaged(path: str, what: str) -> StateError:
@@ -306,9 +326,25 @@ def _damaged(path: str, what: str) -> StateError:
 def _check_files(source: Folder, body: Mapping[str, Any]) -> None:
     """Compare every file with what was written down, before anything else is touched."""
     for file in body["files"]:
+        _refuse_link(source, file["name"])
         data = source.view(file["name"])
         if data is None or data.size != file["bytes"] or _checksum(data) != file["crc32"]:
             raise _damaged(source.uri(file["name"]), "it is missing or damaged")
+
+
+def _refuse_link(folder: Folder, name: str) -> None:
+    """Refuse a file that is elsewhere: through a link, a savepoint could bring any file of this host to the restored place.
+
+    Raises:
+        StateError: the file, or a directory it is in, is a symbolic link.
+    """
+    if not is_local(folder.location):
+        return
+    path = local_path(folder.location)
+    for part in name.split("/"):
+        path /= part
+        if path.is_symlink():
+            raise _damaged(str(path), "it is a symbolic link")
 
 
 def _checksum(data: pa.Buffer) -> int:
@@ -322,7 +358,7 @@ def _cleared(places: Sequence[str], query_id: str, checkpoint: str, *, replace: 
         OptionError: something stands there and may not be moved.
         StateError: a driver runs on the checkpoint.
     """
-    taken = [place for place in places if _is_file(place) or next(iter(open_folder(place).names("")), None) is not None]
+    taken = [place for place in places if _is_taken(place)]
     fixed = [place for place in taken if not is_local(place)]
     if fixed or (taken and not replace):
         raise OptionError(
@@ -343,6 +379,13 @@ def _cleared(places: Sequence[str], query_id: str, checkpoint: str, *, replace: 
                 raise  # anything else is what is wrong with the checkpoint that is replaced
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     return [move for place in taken for move in _moved_aside(place, stamp)]
+
+
+def _is_taken(place: str) -> bool:
+    """Return whether files are there, or links, which would bring what is written below them to another place."""
+    if _is_file(place) or next(iter(open_folder(place).names("")), None) is not None:
+        return True
+    return is_local(place) and any(path.is_symlink() for path in local_path(place).rglob("*"))
 
 
 def _moved_aside(place: str, stamp: str) -> Iterator[tuple[str, str]]:

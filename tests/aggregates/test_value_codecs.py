@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.aggregates.value_codecs import CompositeCodec, codec_of, is_orderable, valid_flags
+from zset_join.aggregates.value_codecs import CompositeCodec, codec_of, valid_flags
 from zset_join.errors import ResourceError
 from zset_join.kernels.aggregate.keys import compare_keys
+from zset_join.shapes.aggregate_calls import is_orderable
 
 D = Decimal
 LONG = "longer than eight bytes"

@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from zset_join.checkpoint import local_state
-from zset_join.checkpoint.bucket import BucketState, StageContext
+from zset_join.checkpoint.bucket import BucketState, StageContext, close_kept_operators
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.local_state import remove_unused
 from zset_join.checkpoint.log import LogEntry, merge_logs
@@ -142,6 +143,70 @@ def test_local_files_of_another_boot_version_or_query_are_rebuilt(query: Query, 
 
     assert matches(query) == EXPECTED
     assert query.was_rebuilt
+
+
+def _linked(file: Path, decoy: Path) -> None:
+    decoy.write_bytes(file.read_bytes())
+    file.unlink()
+    file.symlink_to(decoy)
+
+
+def _exchanged(file: Path, decoy: Path) -> None:
+    decoy.write_bytes(file.read_bytes())
+    decoy.replace(file)
+    decoy.write_bytes(file.read_bytes())
+
+
+def _written(content: Callable[[bytes], bytes]) -> Callable[[Path, Path], object]:
+    return lambda file, _: file.write_bytes(content(file.read_bytes()))
+
+
+LOCAL_DAMAGES: dict[str, Callable[[Path, Path], object]] = {
+    "missing": lambda file, _: file.unlink(),
+    "empty": _written(lambda _: b""),
+    "cut": _written(lambda data: data[: len(data) // 2]),
+    "longer": _written(lambda data: data + bytes(4096)),
+    "zeroed": _written(lambda data: bytes(len(data))),
+    "flipped": _written(lambda data: bytes(byte ^ 1 for byte in data)),
+    "replaced by a copy": _exchanged,
+    "a link": _linked,
+}
+
+
+@pytest.mark.parametrize("damage", LOCAL_DAMAGES)
+def test_each_local_file_that_was_touched_is_rebuilt_and_nothing_outside_is_written(
+    query: Query, tmp_path: Path, damage: str
+) -> None:
+    assert matches(query) == EXPECTED
+    for name in sorted(str(one.relative_to(query.home)) for one in (query.home / "state").rglob("*") if one.is_file()):
+        close_kept_operators()
+        decoy, file = tmp_path / "decoy", query.home / name
+        LOCAL_DAMAGES[damage](file, decoy)
+        content = decoy.read_bytes() if decoy.exists() else None
+
+        assert (matches(query), query.was_rebuilt) == (EXPECTED, True), name
+        assert content is None or decoy.read_bytes() == content
+        close_kept_operators()
+        assert (matches(query), query.was_rebuilt) == (EXPECTED, False)
+
+
+@pytest.mark.parametrize("name", ["lock", "stamp.json", "state", ".", ".."])
+def test_a_link_in_place_of_a_directory_lock_or_stamp_is_removed(query: Query, tmp_path: Path, name: str) -> None:
+    close_kept_operators()
+    place = Path(os.path.normpath(query.home / name))
+    place.rename(tmp_path / "outside")
+    place.symlink_to(tmp_path / "outside")
+    before = _contents(tmp_path / "outside")
+
+    assert matches(query) == EXPECTED
+
+    assert _contents(tmp_path / "outside") == before
+    assert not place.is_symlink()
+
+
+def _contents(path: Path) -> dict[str, tuple[int, bytes]]:
+    files = [one for one in [path, *path.rglob("*")] if one.is_file()]
+    return {str(one): (one.stat().st_mtime_ns, one.read_bytes()) for one in files}
 
 
 def test_local_files_that_went_past_the_stamp_are_rebuilt(query: Query) -> None:

@@ -19,7 +19,7 @@ from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory, 
 from zset_join.errors import OptionError
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
-from zset_join.state.join.join_shape import joined_schema
+from zset_join.shapes.join import joined_schema
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

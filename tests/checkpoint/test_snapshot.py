@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.checkpoint import snapshot
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.snapshot import SnapshotEntry, open_snapshot, read_snapshot, write_snapshot
@@ -15,6 +14,7 @@ from zset_join.errors import StateError
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
+from zset_join.shapes.aggregate_calls import AggregateCall
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

@@ -10,7 +10,7 @@ from zset_join.lookup.fetcher import Fetcher
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import TransientLookupError
 from zset_join.relation import Relation
-from zset_join.state.join.lookup_shape import LookupShape
+from zset_join.shapes.lookup import LookupShape
 from zset_join.testing.lookups import FakeClock, ScriptedSource
 
 CUSTOMERS = pa.schema({"id": pa.int64(), "name": pa.string()})

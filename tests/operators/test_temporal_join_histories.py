@@ -13,7 +13,7 @@ from zset_join.expressions import left, right
 from zset_join.operators.temporal_join import TemporalJoin, TemporalOptions
 from zset_join.testing.comparison import EmittedRows, exact_tables
 from zset_join.testing.reference import total
-from zset_join.testing.reference_temporal import TemporalHistory, TimedRow, batch_temporal
+from zset_join.testing.reference_temporal import TemporalHistory, TimedRow
 
 LONG = "a value that is longer than twelve letters"
 LEFT_COLUMNS = pa.schema({"id": pa.int64(), "k": pa.string(), "t": pa.int64(), "x": pa.int64()})
@@ -113,10 +113,8 @@ class Drawn:
         if self.draw.random() < 0.6:
             self.watermark = (-4 if before is None else before) + self.draw.randint(0, 5)
         lefts, rights = self.timed(*changes)
-        said = self.history.epoch(lefts, rights, before=before, after=self.watermark)
-        if self.options.emit == "once":
-            rows = [row for row, weight in lefts for _ in range(weight)]
-            said = batch_temporal(rows, self.history.versions.rows(), right_width=5, how=self.options.how, passes=self.passes)
+        released, at_once = self.history.epoch(lefts, rights, before=before, after=self.watermark)
+        said = at_once if self.options.emit == "once" else released
         return Tick(epoch, None, before, self.watermark), changes, said
 
 

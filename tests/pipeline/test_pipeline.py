@@ -7,10 +7,11 @@ import datetime
 import pyarrow as pa
 import pytest
 
-from zset_join import BadInputError, OptionError, PlanError, ZSet
+from zset_join import BadInputError, OptionError, PlanError, StateError, ZSet
 from zset_join.expressions import col, left, lit, right
 from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.pipeline.outputs import FunctionSink
 
 ORDERS = {"id": pa.int64(), "customer": pa.string(), "total": pa.int64()}
 CUSTOMERS = {"name": pa.string(), "city": pa.string()}
@@ -214,3 +215,33 @@ def test_the_explanation_names_stages_sources_and_what_is_remembered():
     assert 'reads "orders": Where total > 10' in explanation
     assert "Join left on customer = name" in explanation
     assert 'Source "customers" upsert keys=[name] columns=[name, city]' in explanation
+
+
+@pytest.mark.parametrize(
+    "given",
+    [2**63, -(2**63) - 1, 1.5, True, "now", datetime.datetime(2026, 1, 1)],
+)
+def test_a_processing_time_that_is_none_is_refused(given):
+    with Pipeline(appends("rows", {"k": pa.int64()})) as pipeline, pytest.raises(OptionError) as refused:
+        pipeline.step(processing_time=given)
+    assert refused.value.code == "PROCESSING_TIME"
+
+
+def test_a_table_with_two_columns_of_one_name_is_refused():
+    with Pipeline(appends("rows", {"k": pa.int64()})) as pipeline, pytest.raises(PlanError) as refused:
+        pipeline.step({"rows": pa.table([[1], [2]], names=["k", "k"])})
+    assert refused.value.code == "DUPLICATE_COLUMN"
+
+
+def test_an_epoch_that_runs_out_of_memory_says_whether_it_was_taken():
+    told = []
+
+    def fails(epoch, _delta):
+        if epoch not in told:
+            told.append(epoch)
+            raise MemoryError
+
+    with Pipeline(appends("rows", {"k": pa.int64()}), outputs=[FunctionSink(fails)]) as pipeline:
+        with pytest.raises(StateError, match="The epoch was taken") as refused:
+            pipeline.step({"rows": [{"k": 1}]})
+        assert (refused.value.code, pipeline.epoch) == ("OUT_OF_MEMORY", 1)

@@ -27,7 +27,7 @@ SMALL = pa.schema({"id": pa.int64(), "v": pa.string()})
 
 
 def orders(**options: Any) -> Any:
-    return records("orders", "debezium-json", ORDERS, keys="id", **options)
+    return records("orders", "debezium-json", ORDERS, keys="id", options=RecordOptions(time_unit="us"), **options)
 
 
 def test_the_table_before_its_truncate_holds_what_the_source_held() -> None:

@@ -68,10 +68,10 @@ def test_a_run_goes_on_where_the_last_committed_epoch_ended(tmp_path: Path) -> N
 def test_rows_of_an_epoch_that_failed_come_again(tmp_path: Path) -> None:
 
     class Failing(Pipeline):
-        def _durable_epoch(self, *args: Any, **options: Any) -> Any:
+        def _prepared(self, *args: Any, **options: Any) -> Any:
             if self.epoch == 1:
                 raise KeyboardInterrupt
-            return super()._durable_epoch(*args, **options)
+            return super()._prepared(*args, **options)
 
     with Failing(counts(), tmp_path / "state") as pipeline, pytest.raises(KeyboardInterrupt):
         run(pipeline, {"numbers": Numbers(6)}, available_now=True, most_rows=3, trigger_seconds=0)

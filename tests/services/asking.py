@@ -8,7 +8,7 @@ from zset_join.lookup.fetcher import Fetcher
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
 from zset_join.relation import Relation
-from zset_join.state.join.lookup_shape import LookupShape
+from zset_join.shapes.lookup import LookupShape
 
 
 def fetcher_for(source: LookupSource, key: str, columns: list[str], **hint) -> Fetcher:

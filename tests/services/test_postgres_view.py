@@ -7,6 +7,7 @@ import decimal
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import psycopg
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.postgres_view import PostgresViewSink
+from zset_join.sinks.unfit_values import fitting
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64(), "v": pa.string()})
@@ -224,3 +226,38 @@ def test_an_epoch_of_another_chain_is_refused(database: PostgresServer) -> None:
     sink.close()
 
     assert (refused.value.code, contents(database)) == ("SINK_OTHER_CHAIN", [(1, 1, "a")])
+
+
+def test_a_row_is_refused_before_the_commit_or_taken_whatever_its_values_are(database: PostgresServer) -> None:
+    times = [
+        -(2**63),
+        -62_135_596_800_000_001,
+        -62_135_596_800_000_000,
+        971_890_963_199_999_999,
+        971_890_963_200_000_000,
+        2**63 - 1,
+    ]
+    days = [-(2**31), -719_163, -719_162, 11_248_737, 11_248_738, 2**31 - 1]
+    columns = {
+        "at": pa.array(times, pa.int64()).view(pa.timestamp("us")),
+        "instant": pa.array(times, pa.int64()).view(pa.timestamp("us", "UTC")),
+        "day": pa.array(days, pa.int32()).view(pa.date32()),
+        "number": pa.array([float("nan"), float("inf"), float("-inf"), 5e-324, 1.7976931348623157e308, -0.0]),
+        "text": pa.array(["\0", "b\0c", "\ufffe", "\\.", "\U0010ffff", ""]),
+        "long": pa.array(
+            ["".join(chr(0x4E00 + (at * 7919 + row * 37) % 20_000) for at in range(850 + 10 * row)) for row in range(6)]
+        ),
+    }
+    batches = [pa.table({name: column}) for name, column in columns.items()]
+    table = pa.concat_tables(batches, promote_options="default").append_column("k", pa.array(range(36)))
+    rows = table.combine_chunks().to_batches()[0]
+    sink = PostgresViewSink(database.conninfo, "extremes", ["k", "long"])
+    sink.open(Relation(name="answer", schema=rows.schema, mode="changelog"), "q")
+    delta = ZSet(rows, np.ones(len(rows), np.int64))
+
+    kept = fitting(sink, delta, drops=True, epoch=0)
+    sink.write(0, [kept])
+    sink.close()
+
+    assert len(kept) == 36 - (4 + 4 + 4 + 0 + 2 + 4), "times and days beyond, U+0000, keys of more than 2,600 bytes"
+    assert database.execute("SELECT count(*) FROM extremes") == [(len(kept),)]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +14,7 @@ from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
 from zset_join.sinks.epoch_files import EpochFiles
 from zset_join.sinks.sink import DIGESTS_KEPT
+from zset_join.storage.operations import Operation, observe
 
 
 def attached(directory: Path) -> EpochFiles:
@@ -49,3 +54,36 @@ def test_a_damaged_header_is_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(SinkError, match=r"cannot be opened: .*") as refused:
         attached(tmp_path)
     assert refused.value.code == "SINK_IO"
+
+
+@pytest.mark.parametrize("data", [b"k", None])
+def test_an_epoch_costs_as_many_operations_after_many_epochs_as_after_few(tmp_path: Path, data: bytes | None) -> None:
+    files = attached(tmp_path)
+    counts = []
+    for epoch in range(5 * DIGESTS_KEPT):
+        seen: Counter[str] = Counter()
+        with observe(partial(_count, seen)):
+            files.put(epoch, ChainLink(f"d{epoch}", f"d{epoch - 1}"), data)
+        counts.append(seen)
+
+    assert counts[-1] == counts[2 * DIGESTS_KEPT]
+    assert counts[-1]["list"] == 0
+    assert sum(counts[-1].values()) <= sum(counts[1].values()) + (data is None) * 2
+
+
+def test_epochs_of_another_driver_and_old_ones_are_seen(tmp_path: Path) -> None:
+    files = attached(tmp_path)
+    [files.put(epoch, ChainLink(f"d{epoch}", f"d{epoch - 1}"), b"k") for epoch in range(3 * DIGESTS_KEPT)]
+    last = 3 * DIGESTS_KEPT
+    attached(tmp_path).put(last, ChainLink(f"d{last}", f"d{last - 1}"), b"k")
+
+    assert files.put(last, ChainLink(f"d{last}", f"d{last - 1}"), b"k") is False
+    assert files.has(1, ChainLink("d1", "d0"))
+    with pytest.raises(SinkError) as refused:
+        files.has(1, ChainLink("x1", "d0"))
+    assert refused.value.code == "SINK_OTHER_CHAIN"
+
+
+def _count(seen: Counter[str], operation: Operation, act: Callable[[], Any]) -> Any:
+    seen[operation.kind] += 1
+    return act()

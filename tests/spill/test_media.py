@@ -12,7 +12,7 @@ from zset_join.errors import OptionError
 def test_duckdb_is_refused_by_name_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media, "find_spec", lambda _name: None)
 
-    with pytest.raises(OptionError, match="extra duckdb") as refused:
+    with pytest.raises(OptionError, match=r"pip install .*\[duckdb\]") as refused:
         HotBudget.of("hybrid", max_hot_keys=1, cold_store="duckdb")
 
     assert refused.value.code == "MISSING_PACKAGE"

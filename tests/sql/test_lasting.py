@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -149,12 +150,40 @@ def test_a_query_of_that_name_with_another_text_is_refused(tmp_path: Path) -> No
         session.sql("CREATE TABLE t (k INT); CREATE MATERIALIZED VIEW m AS SELECT max(k) AS s FROM t")
 
 
-def test_two_sessions_do_not_run_one_query(tmp_path: Path) -> None:
+def test_a_directory_has_one_session_at_a_time(tmp_path: Path) -> None:
+    with connect(directory=tmp_path), pytest.raises(StateError) as refused:
+        connect(directory=tmp_path)
+
+    assert refused.value.code == "DIRECTORY_IN_USE"
+    connect(directory=tmp_path).close()
+
+
+def test_a_copy_without_file_times_goes_on_as_the_original_does(tmp_path: Path) -> None:
+    def run(place: str, first: int) -> list[dict[str, Any]]:
+        with connect(directory=tmp_path / place) as session:
+            session.sql("CREATE TABLE t (k INT); CREATE MATERIALIZED VIEW m AS SELECT k, count(*) AS n FROM t GROUP BY k")
+            for number in (first, first + 1):
+                with session.once(f"statement-{9 - number}"):
+                    session.sql(f"INSERT INTO t VALUES ({number})")
+            return session.running[0].table().to_pylist()
+
+    run("a", 1)
+    shutil.copytree(tmp_path / "a", tmp_path / "b", copy_function=shutil.copyfile)
+
+    assert run("b", 3) == run("a", 3) == [{"k": number, "n": 1} for number in (1, 2, 3, 4)]
+
+
+def test_tables_that_are_older_than_a_query_are_refused(tmp_path: Path) -> None:
     text = "CREATE TABLE t (k INT); CREATE MATERIALIZED VIEW m AS SELECT sum(k) AS s FROM t"
-    with connect(directory=tmp_path) as one, connect(directory=tmp_path) as other:
-        one.sql(text)
-        with pytest.raises(StateError):
-            other.sql(text)
+    with connect(directory=tmp_path) as session:
+        session.sql(f"{text}; INSERT INTO t VALUES (0)")
+        shutil.copytree(tmp_path / "tables", tmp_path / "old")
+        session.sql("INSERT INTO t VALUES (1)")
+    shutil.rmtree(tmp_path / "tables")
+    (tmp_path / "old").rename(tmp_path / "tables")
+
+    with connect(directory=tmp_path) as session, pytest.raises(StateError, match="older than the query"):
+        session.sql(text)
 
 
 def test_rows_are_not_inserted_where_a_connector_brings_them(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from zset_join.epoch_chain import ChainLink
-from zset_join.errors import SinkError
+from zset_join.errors import SinkError, StateError
 from zset_join.relation import Relation
 from zset_join.sql.catalog import ColumnDefinition, Table
+from zset_join.sql.file_names import file_name
 from zset_join.sql.stored_tables import StoredTables, StoredTableSink
 from zset_join.zset import ZSet
 
 TABLE = Table(name="t", word="TABLE", columns=(ColumnDefinition("k", pa.int64()),), mode="changelog")
+NAMES = st.text(st.sampled_from("aAbB%4129_-./ \u20ac\u00e9\u0301\ud800")) | st.text(max_size=300)
 ROWS = pa.table({"k": pa.array([1, 2], pa.int64())})
 
 
@@ -35,7 +41,7 @@ def test_the_first_file_of_a_table_has_no_rows(tmp_path: Path) -> None:
     assert lines(tables) == [[]]
 
 
-def test_files_are_in_the_order_of_their_times_also_after_a_restart(tmp_path: Path) -> None:
+def test_files_are_in_the_order_they_were_written_also_after_a_restart(tmp_path: Path) -> None:
     first = StoredTables(tmp_path)
     first.make(TABLE)
     first.write(TABLE, ROWS, once="zz")
@@ -89,3 +95,50 @@ def test_an_epoch_of_a_query_is_there_once_whoever_writes_it_again(tmp_path: Pat
     assert [len(one) for one in lines(tables)] == [0, 1]
     with pytest.raises(SinkError, match="older checkpoint"):
         second.has(0, ChainLink("another"))
+
+
+@pytest.mark.parametrize("spoil", ["lose_one", "rename_one", "add_one"])
+def test_a_table_whose_files_were_changed_is_refused(tmp_path: Path, spoil: str) -> None:
+    tables = StoredTables(tmp_path)
+    tables.make(TABLE)
+    tables.write(TABLE, ROWS, once="s")
+    tables.write(TABLE, ROWS)
+    middle = tables.file("t", 1)
+    {
+        "lose_one": middle.unlink,
+        "rename_one": lambda: middle.rename(middle.with_name("s.parquet")),
+        "add_one": lambda: middle.with_name("000000000001.parquet").write_bytes(middle.read_bytes()),
+    }[spoil]()
+
+    with pytest.raises(StateError, match="numbered from 0 on without holes") as refused:
+        StoredTables(tmp_path).make(TABLE)
+
+    assert refused.value.code == "DAMAGED_FILE"
+
+
+def test_times_that_a_copy_lost_are_given_again(tmp_path: Path) -> None:
+    tables = StoredTables(tmp_path / "a")
+    tables.make(TABLE)
+    for once in ("z", "a"):
+        tables.write(TABLE, ROWS, once=once)
+    shutil.copytree(tmp_path / "a", tmp_path / "b", copy_function=shutil.copyfile)
+
+    StoredTables(tmp_path / "b").make(TABLE)
+
+    in_order = [one.name for one in sorted((tmp_path / "b" / "t").iterdir(), key=lambda one: one.stat().st_mtime)]
+    assert in_order == ["000000000000.parquet", "000000000001-z.parquet", "000000000002-a.parquet"]
+
+
+@given(st.lists(NAMES, min_size=2, max_size=2, unique=True))
+@settings(max_examples=300)
+@example(["\u20ac", " AC"])
+@example(["Orders", "orders"])
+@example(["\u00e9", "e\u0301"])
+@example(["a" * 300, "a" * 301])
+@example(["", "%"])
+@example(["..", "."])
+def test_two_names_never_share_a_file(names: list[str]) -> None:
+    one, other = (unicodedata.normalize("NFC", file_name(name)).casefold() for name in names)
+
+    assert one != other
+    assert all(len(file_name(name).encode()) <= 200 and not set("/.\0") & set(file_name(name)) for name in names)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import SqlError
+from zset_join.errors import SqlError, StateError
 from zset_join.pipeline import Pipeline
 from zset_join.sql import connect
 from zset_join.sql.catalog import Table
 from zset_join.sql.stored_tables import StoredTables
-from zset_join.sql.table_sources import decoded_rows, source_of
+from zset_join.sql.table_sources import TableSource, decoded_rows, source_of
+from zset_join.storage.operations import Operation, observe
 
 KAFKA = "WITH ('connector' = 'kafka', 'topic' = 't', 'properties.bootstrap.servers' = 'b:1', 'format' = 'debezium-json')"
 
@@ -43,19 +46,77 @@ def test_generated_rows_go_on_behind_a_position(tmp_path: Path) -> None:
     assert source.poll(wait_seconds=0.0) == (None, end)
 
 
+def files_of(place: Path) -> TableSource:
+    table = declared(f"CREATE TABLE f (v INT) WITH ('connector'='filesystem', 'path'='{place / 'in'}', 'format'='json')")
+    return source_of(table, StoredTables(place / "none"), as_they_are, names=place / "read")
+
+
+def put(place: Path, name: str, value: int) -> None:
+    (place / "in").mkdir(exist_ok=True)
+    (place / "in" / name).write_text(f'{{"v": {value}}}\n')
+
+
 def test_files_go_on_behind_those_that_were_read_whatever_their_names(tmp_path: Path) -> None:
-    (tmp_path / "b.json").write_text('{"v": 2}\n')
-    table = declared(f"CREATE TABLE f (v INT) WITH ('connector'='filesystem', 'path'='{tmp_path}', 'format'='json')")
-    source = source_of(table, StoredTables(tmp_path / "none"), as_they_are)
+    put(tmp_path, "b.json", 2)
+    source = files_of(tmp_path)
     source.open(None)
     _, position = source.poll(wait_seconds=0.0)
-    (tmp_path / "a.json").write_text('{"v": 1}\n')
-    again = source_of(table, StoredTables(tmp_path / "none"), as_they_are)
+    put(tmp_path, "a.json", 1)
+    source.poll(wait_seconds=0.0)  # never committed
+    again = files_of(tmp_path)
     again.open(position)
     rows, behind = again.poll(wait_seconds=0.0)
 
     assert isinstance(rows, pa.Table)
-    assert (rows.to_pylist(), behind) == ([{"v": 1}], {"files": ["b.json", "a.json"]})
+    assert (rows.to_pylist(), behind["names"]) == ([{"v": 1}], 2)
+    assert (tmp_path / "read" / "f.names").read_text().split() == ['"b.json"', '"a.json"']
+
+
+def test_a_position_does_not_grow_with_the_files_that_were_read(tmp_path: Path) -> None:
+    [put(tmp_path, f"{number}.json", number) for number in range(9)]
+    source = files_of(tmp_path)
+    source.open(None)
+
+    positions = [source.poll(wait_seconds=0.0)[1] for _ in range(9)]
+
+    assert [one["names"] for one in positions] == list(range(1, 10))
+    assert all(one.keys() == {"names", "crc32"} for one in positions)
+
+
+@pytest.mark.parametrize("text", ["", '"other.json"\n', '"b.json"'])
+def test_names_that_were_lost_or_changed_are_refused(tmp_path: Path, text: str) -> None:
+    put(tmp_path, "b.json", 2)
+    source = files_of(tmp_path)
+    source.open(None)
+    _, position = source.poll(wait_seconds=0.0)
+    (tmp_path / "read" / "f.names").write_text(text)
+
+    with pytest.raises(StateError, match="missing or damaged"):
+        files_of(tmp_path).open(position)
+
+
+def note(seen: list[str], operation: Operation, act: Callable[[], Any]) -> Any:
+    seen.append(operation.kind)
+    return act()
+
+
+def test_a_look_at_a_stored_table_takes_no_operation_and_an_insert_as_many_as_ever(tmp_path: Path) -> None:
+    table = declared("CREATE TABLE t (v INT)")
+    stored, rows = StoredTables(tmp_path), pa.table({"v": pa.array([1], pa.int32())})
+    stored.make(table)
+    source, counts = source_of(table, stored, as_they_are), []
+    source.open(None)
+    for _ in range(20):
+        seen: list[str] = []
+        with observe(partial(note, seen)):
+            stored.write(table, rows)
+            inserted = len(seen)
+            source.poll(wait_seconds=0.0)
+            source.poll(wait_seconds=0.0)
+        counts.append((inserted, len(seen)))
+
+    assert set(counts) == {counts[0]}
+    assert counts[0][0] == counts[0][1]
 
 
 def record(operation: str, before: Any, after: Any, at: int) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.lookup.sources.function import FunctionSource
 from zset_join.operators.as_of_join import AsOfOptions
 from zset_join.operators.temporal_join import TemporalOptions
 from zset_join.relation import Relation
+from zset_join.shapes.aggregate_calls import AggregateCall
 from zset_join.stages import (
     AggregateStage,
     AsOfJoinStage,

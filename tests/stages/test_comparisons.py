@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from tests.stages.every_stage import EVENTS, QUOTES, ROWS, SCHEMA, STAGES, VERSIONS
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.expressions.tree import left, right
 from zset_join.lookup.sources.function import FunctionSource
 from zset_join.operators.as_of_join import AsOfOptions
 from zset_join.operators.temporal_join import TemporalOptions
+from zset_join.shapes.aggregate_calls import AggregateCall
 from zset_join.stages import (
     AggregateStage,
     AsOfJoinStage,

@@ -21,8 +21,8 @@ from tests.testing.spoiled import (
     spoiled,
 )
 from zset_join import Relation
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.operators.aggregate import Aggregate
+from zset_join.shapes.aggregate_calls import AggregateCall
 from zset_join.testing import (
     LawBrokenError,
     assert_answers_are_pure,

@@ -6,6 +6,6 @@ that into columns; `group_state` keeps the groups; `grouped_input` puts them tog
 
 from __future__ import annotations
 
-from zset_join.aggregates.calls import FUNCTIONS, AggregateCall
+from zset_join.shapes.aggregate_calls import FUNCTIONS, AggregateCall
 
 __all__ = ["FUNCTIONS", "AggregateCall"]

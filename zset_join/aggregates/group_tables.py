@@ -21,7 +21,7 @@ from zset_join.kernels.aggregate.groups import add_rows
 from zset_join.state.rows.side_snapshot import snapshot_parts
 from zset_join.zset import single_batch
 
-__all__ = ["GroupTables", "parts_of", "weights_of"]
+__all__ = ["GroupTables", "parts_of", "table_names", "weights_of"]
 
 _ROWS_AT_ONCE = 1 << 16
 
@@ -34,6 +34,15 @@ def weights_of(rows: pa.RecordBatch) -> Int64s:
 def parts_of(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     """Yield a table, or what reads one, in parts of which the working arrays are not too large."""
     yield from map(single_batch, snapshot_parts(rows))
+
+
+def table_names(accumulation: Accumulation) -> tuple[str, ...]:
+    """Return the names of the tables of a state: `groups`, then one per multiset."""
+    return ("groups", *(f"values_{at}" for at, _ in _multisets(accumulation)))
+
+
+def _multisets(accumulation: Accumulation) -> list[tuple[int, ValuesOf]]:
+    return [(at, one) for at, one in enumerate(accumulation.accumulators) if isinstance(one, ValuesOf)]
 
 
 class GroupTables:
@@ -50,8 +59,8 @@ class GroupTables:
     def __init__(self, state: GroupState, accumulation: Accumulation) -> None:
         self._state = state
         self._accumulators = accumulation.accumulators
-        self._multisets = [(at, one) for at, one in enumerate(self._accumulators) if isinstance(one, ValuesOf)]
-        self.names = ("groups", *(f"values_{at}" for at, _ in self._multisets))
+        self._multisets = _multisets(accumulation)
+        self.names = table_names(accumulation)
 
     def schemas(self) -> list[pa.Schema]:
         """Return the columns of each table."""

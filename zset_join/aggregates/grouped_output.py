@@ -11,17 +11,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.aggregates.group_state import GroupState
 from zset_join.aggregates.lines import Int64s, Lines
 from zset_join.aggregates.results import Reading, Result
-from zset_join.errors import OptionError, PlanError
-from zset_join.key_types import check_key_type
-from zset_join.relation import Relation
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["GroupedOutput", "check_grouping"]
+__all__ = ["GroupedOutput"]
 
 
 class GroupedOutput:
@@ -91,60 +87,3 @@ class GroupedOutput:
         if columns:
             return pa.RecordBatch.from_arrays(columns, schema=self._schema)
         return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
-
-
-def check_grouping(
-    relation: Relation,
-    group_by: Sequence[str],
-    calls: Sequence[AggregateCall],
-    on_bad_input: str,
-    chunk_rows: int,
-    hash_bits: int,
-) -> tuple[str, ...]:
-    """Refuse arguments that make no aggregate; return the key columns.
-
-    Raises:
-        PlanError: an input in upsert mode, a key column that does not exist or has no equality, an output name given twice, or
-            no output column at all.
-        OptionError: an option out of range.
-    """
-    if on_bad_input not in ("error", "quarantine"):
-        raise OptionError(
-            f'on_bad_input={on_bad_input!r} is unknown; use "error" or "quarantine".',
-            code="UNKNOWN_POLICY",
-            value=on_bad_input,
-        )
-    if chunk_rows < 1 or not 1 <= hash_bits <= 32:
-        raise OptionError(
-            f"chunk_rows={chunk_rows} must be positive, hash_bits={hash_bits} in 1..32.",
-            code="OPTION_RANGE",
-        )
-    if relation.mode == "upsert":
-        raise PlanError(
-            f'relation "{relation.name}" is in upsert mode; an aggregate needs full rows with weights. Join it, or normalise '
-            "it to a changelog first.",
-            code="AGGREGATE_OF_UPSERTS",
-            relation=relation.name,
-        )
-    missing = [name for name in group_by if name not in relation.schema.names]
-    if missing:
-        raise PlanError(
-            f"group_by={list(group_by)} names {missing}, which is not among the columns {relation.schema.names} of "
-            f'"{relation.name}".',
-            code="UNKNOWN_COLUMN",
-            relation=relation.name,
-            missing=missing,
-        )
-    for name in group_by:
-        check_key_type(relation.schema.field(name).type, relation=relation.name, column=name)
-    names = [*group_by, *(call.name for call in calls)]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice or not names:
-        what = f"would have more than one column named {twice}" if twice else "would have no column"
-        raise PlanError(
-            f'the aggregate over "{relation.name}" {what}; give each call a name of its own.',
-            code="OUTPUT_NAMES",
-            relation=relation.name,
-            names=names,
-        )
-    return tuple(group_by)

@@ -23,18 +23,17 @@ import pyarrow.types as pt
 from zset_join.errors import ResourceError
 from zset_join.kernels.aggregate.keys import TEXT_WORDS, fill_text_keys, gather_texts
 from zset_join.kernels.values.nested import canonical_nested, decode_nested
-from zset_join.kernels.values.nested_types import is_nested
 from zset_join.key_types import storage_type
+from zset_join.nested_types import is_bytes, is_nested
 from zset_join.row_conversion import plain
 from zset_join.state.rows.sequence import sequence_words
 
-__all__ = ["CompositeCodec", "Int64s", "ValueCodec", "codec_of", "is_orderable", "valid_flags"]
+__all__ = ["CompositeCodec", "Int64s", "ValueCodec", "codec_of", "valid_flags"]
 
 Int64s = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.uint8]
 
 _NARROW_DECIMAL_DIGITS = 18
-_WIDE_DECIMAL_DIGITS = 38
 _MAX_ARROW_BYTES = (1 << 31) - 1
 _TEXT = 1
 
@@ -67,37 +66,14 @@ def valid_flags(array: pa.Array) -> Flags | None:
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False).view(np.uint8))
 
 
-def is_orderable(declared: pa.DataType) -> bool:
-    """Say whether min and max are offered for a type."""
-    kind = storage_type(declared)
-    return bool(
-        pt.is_integer(kind)
-        or pt.is_floating(kind)
-        or pt.is_boolean(kind)
-        or pt.is_temporal(kind)
-        or (pt.is_decimal(kind) and kind.precision <= _WIDE_DECIMAL_DIGITS)
-        or _is_bytes(kind)
-    )
-
-
 def codec_of(declared: pa.DataType) -> ValueCodec:
     """Return the codec of a column type, which is orderable or nested."""
     kind = storage_type(declared)
     if is_nested(kind):
         return _NestedCodec(declared, kind)
-    if _is_bytes(kind):
+    if is_bytes(kind) or pt.is_fixed_size_binary(kind):
         return _TextCodec(declared, kind)
     return _NumberCodec(declared, kind)
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pt.is_string(kind)
-        or pt.is_large_string(kind)
-        or pt.is_binary(kind)
-        or pt.is_large_binary(kind)
-        or pt.is_fixed_size_binary(kind)
-    )
 
 
 def _declared(array: pa.Array, declared: pa.DataType) -> pa.Array:

@@ -8,7 +8,8 @@ operator to say. Types are widened where no value can be lost (int to bigint, st
 time units); anything else is refused.
 
 Limits: an update that changes the primary key of an upsert relation must come as a delete and an insert, because its
--U is ignored.
+-U is ignored. Where the relation has the hidden column `IMAGE`, it is a change feed: there an old image is a delete, and
+`IMAGE` is filled here.
 
 Memory: columns are shared with the input unless rows are dropped or types are widened.
 """
@@ -26,6 +27,7 @@ import pyarrow.types as pt
 
 from zset_join.changelog.formats.rows import (
     CHANGE_TYPES,
+    IMAGE,
     SPELLINGS,
     AppendFormat,
     ChangeDataFeedFormat,
@@ -91,7 +93,7 @@ def decode(rows: pa.Table | pa.RecordBatch, relation: Relation, changelog_format
     [((1,), 1), ((2,), -1)]
     """
     batch = single_batch(rows) if isinstance(rows, pa.Table) else rows
-    conformed = _conform(batch, relation)
+    columns = _conform(batch, relation)
     if isinstance(changelog_format, AppendFormat):
         weights, codes = np.ones(batch.num_rows, np.int64), None
     else:
@@ -101,7 +103,13 @@ def decode(rows: pa.Table | pa.RecordBatch, relation: Relation, changelog_format
         elif isinstance(changelog_format, UpsertFormat):
             weights, codes = _read_deletes(operations, relation, changelog_format)
         else:
-            weights, codes = _read_kinds(operations, relation, changelog_format)
+            kinds, codes = _read_kinds(operations, relation, changelog_format)
+            has_images = IMAGE in relation.schema.names
+            old_row = 0 if relation.mode == "upsert" and not has_images else -1
+            weights = np.array([1, old_row, 1, -1, 0], np.int64)[kinds]
+            if has_images:
+                columns.append(pa.array(_IMAGE_OF_KIND[kinds]))
+    conformed = pa.RecordBatch.from_arrays(columns, schema=relation.schema)
     rejected = _REJECTED.empty_table()
     kept = weights != 0
     bad = 0
@@ -117,6 +125,7 @@ def decode(rows: pa.Table | pa.RecordBatch, relation: Relation, changelog_format
 
 
 _NULL_OP, _UNDECODABLE_OP, _NULL_WEIGHT, _WEIGHT_OVERFLOW, _UPSERT_WEIGHT = range(1, 6)
+_IMAGE_OF_KIND = np.array([2, 0, 2, 1, 0], np.int8)
 _CODES = {
     _NULL_OP: ("NULL_OP", "the operation is NULL"),
     _UNDECODABLE_OP: ("UNDECODABLE_OP", "the operation {} is none of {}"),
@@ -218,6 +227,7 @@ def _is_among(column: pa.Array, values: tuple[Any, ...], relation: Relation, nam
 def _read_kinds(
     column: pa.Array, relation: Relation, changelog_format: RowKindFormat | ChangeDataFeedFormat
 ) -> tuple[_Int64s, _Codes]:
+    """Return the number of each row's kind, -1 for none, and what is wrong with it."""
     is_feed = isinstance(changelog_format, ChangeDataFeedFormat)
     is_text = pt.is_string(column.type) or pt.is_large_string(column.type) or pt.is_string_view(column.type)
     if not is_text and (is_feed or not pt.is_integer(column.type)):
@@ -238,8 +248,7 @@ def _read_kinds(
         numbers = column.fill_null(0).to_numpy(zero_copy_only=False)
         kinds = np.where((numbers >= 0) & (numbers < 4), numbers, -1).astype(np.int64)
     codes[(codes == 0) & (kinds < 0)] = _UNDECODABLE_OP
-    before = 0 if relation.mode == "upsert" else -1
-    return np.array([1, before, 1, -1, 0], np.int64)[kinds], codes
+    return kinds, codes
 
 
 def _null_mask(column: pa.Array) -> _Bools:
@@ -247,10 +256,12 @@ def _null_mask(column: pa.Array) -> _Bools:
     return is_null
 
 
-def _conform(batch: pa.RecordBatch, relation: Relation) -> pa.RecordBatch:
-    """Return the columns of the relation, in its order and types."""
+def _conform(batch: pa.RecordBatch, relation: Relation) -> list[pa.Array]:
+    """Return the columns of the relation, in its order and types, without `IMAGE`."""
     columns = []
     for field in relation.schema:
+        if field.name == IMAGE:
+            continue
         if field.name not in batch.schema.names:
             raise PlanError(
                 f'relation "{relation.name}": the rows have no column "{field.name}"; they have {batch.schema.names}.',
@@ -259,7 +270,7 @@ def _conform(batch: pa.RecordBatch, relation: Relation) -> pa.RecordBatch:
                 column=field.name,
             )
         columns.append(_widened(batch.column(field.name), field, relation))
-    return pa.RecordBatch.from_arrays(columns, schema=relation.schema)
+    return columns
 
 
 def _widened(column: pa.Array, field: pa.Field, relation: Relation) -> pa.Array:

@@ -4,15 +4,16 @@ The law: inside `with BucketState(...) as state`, `state.operator` holds exactly
 whichever worker opened it last and whatever happened to it. Nothing of the current epoch is folded in; that waits for
 the next one. So a retry, a twin attempt and a replay all ask the same state.
 
-The operator lives in mapped files on the host (`local_state`), a cache: if anything does not fit, it is wiped and rebuilt from
-the snapshot and the log. An attempt that was overtaken finds files that are ahead of its epoch, or that belong to a later
-driver: it is refused, and leaves them alone.
+The operator lives in mapped files on the host (`local_state`), a cache: if anything does not fit, or a file was touched by
+another program, it is wiped and rebuilt from the snapshot and the log. An attempt that was overtaken finds files that are ahead
+of its epoch, or that belong to a later driver: it is refused, and leaves them alone.
 
 Cost: opening warm files maps them, in time that does not depend on their size; folding costs the rows of the epochs missing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -146,7 +147,7 @@ class BucketState:
             self._fold()
             self._maintain()
         except BaseException:
-            self._release()
+            self.release()
             raise
         self.seconds = {"open": opened - started, "fold": time.perf_counter() - opened}
         return self
@@ -155,9 +156,11 @@ class BucketState:
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None and not self._opened().is_private:
+            with contextlib.suppress(OSError):  # a full disk: the seal stays broken, and the files are rebuilt
+                self._opened().seal_again(self._stamp())
             _kept_open.keep(self._opened().directory, self.context.opened_at_ns, KeptOperator(self.operator, self._logged))
             self._operator = None
-        self._release()
+        self.release()
         if error is None and self.context.local_state_retention_seconds is not None and _cleaning_is_due():
             remove_unused(self._base, self.context.local_state_retention_seconds)
 
@@ -183,6 +186,8 @@ class BucketState:
         if kept is not None:
             self._logged = kept.logged
             return kept.operator
+        if not self._opened().is_sealed():
+            return None
         try:
             with locked_outside():
                 return self._build(directory)
@@ -279,15 +284,17 @@ class BucketState:
             self.merged = merge_logs(self._files, f"log/{self._folder}", self._history.small_tail())
 
     def _write_stamp(self) -> None:
+        self._opened().write_stamp(self._stamp())
+
+    def _stamp(self) -> Stamp:
         context = self.context
-        stamp = Stamp.here(
+        return Stamp.here(
             query_id=context.query_id,
             digest=context.digest,
             folded=self._folded,
             absorbed_epoch=self.operator.absorbed_epoch,
             opened_at_ns=context.opened_at_ns,
         )
-        self._opened().write_stamp(stamp)
 
     def _opened(self) -> LocalState:
         if self._local is None:
@@ -297,11 +304,12 @@ class BucketState:
     def _not_open(self) -> StateError:
         return StateError(f"bucket {self._folder} is not open; enter it with `with`.", code="BUCKET_CLOSED")
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Close the operator and release the lock; done already is no error."""
         try:
-            if self._operator is not None:
-                self._operator.close()
-                self._operator = None
+            operator, self._operator = self._operator, None
+            if operator is not None:
+                operator.close()
         finally:
             if self._local is not None:
                 self._local.close()

@@ -13,7 +13,7 @@
 
 The law: `commit` is atomic; before it the epoch left nothing a reader would see, after it every file the record lists
 is on the disk. Epochs come without holes. A record that exists is never replaced: a replayed epoch is answered from
-it.
+it. Opening changes no file; `begin` does, once nothing can refuse the start any more.
 
 The two newest epochs can be gone back to: files that no record lists any more are removed one epoch later. That also leaves
 them to a task that lags behind.
@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -51,10 +52,13 @@ from zset_join.checkpoint.reading import (
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
 from zset_join.errors import StateError
+from zset_join.storage.full_disk import EpochOutcome
 from zset_join.storage.sealed import seal, unseal
 from zset_join.tick import Tick
 
 __all__ = ["Checkpoint"]
+
+_log = logging.getLogger("zset_join.checkpoint")
 
 _RECORDS_KEPT = 10
 _SWEEP_EVERY = 256
@@ -74,6 +78,7 @@ class Checkpoint:
         retain_input_log: never replace logs by a snapshot.
         local_state_retention_seconds: see `QueryOptions`.
         owner: this driver's claim. Without one nothing is cleared away: what looks like rubbish may be another driver's work.
+        begins: call `begin`; False for a start that something else, such as an output, may still refuse.
 
     Raises:
         StateError: the directory belongs to another query, to another description, or is damaged.
@@ -92,6 +97,7 @@ class Checkpoint:
         retain_input_log: bool = False,
         local_state_retention_seconds: int | None = None,
         owner: Ownership | None = None,
+        begins: bool = True,
     ) -> None:
         self.files = CheckpointFiles(checkpoint_folder(location), query_id)
         self.query_id = query_id
@@ -102,8 +108,9 @@ class Checkpoint:
         self._retain_input_log = retain_input_log
         self._owner = owner
         self._digest = hashlib.blake2b(_stable_json(description).encode(), digest_size=16).hexdigest()
+        self._plan = plan
+        self._unwritten: Mapping[str, Any] | None = None
         self._first_buckets, self._has_added_columns = self._check_format(description, buckets, plan)
-        self._write_plan(plan)
         self._garbage: list[str] = []
         self._folder.sync_names("commits")  # a record that is seen may be built upon: from now on it survives a power cut
         self._folder.sync_names(RESCALINGS)
@@ -116,9 +123,27 @@ class Checkpoint:
             self.before(self.last.epoch)  # the epoch before it must be there to go back to
         latest = max((record.opened_at_ns for record in (self.last, self._rescaling) if record is not None), default=-1)
         self.opened_at_ns = max(time.time_ns(), latest + 1)
-        if owner is not None:
+        if begins:
+            self.begin()
+
+    def begin(self) -> None:
+        """Write down the query and its plan, confirm the claim, and remove what dead drivers left: the end of a start.
+
+        Raises:
+            StateError: another driver has made the checkpoint meanwhile, for another query.
+        """
+        self._write_format()
+        if self._owner is not None:
+            self._owner.confirm()
             self._folder.remove_unfinished("", "commits", "owners")
             self._sweep()
+
+    def outcome(self, epoch: int) -> EpochOutcome:
+        """Return whether an epoch is committed, from the disk: what can be said of it after an error."""
+        try:
+            return "open" if self._folder.size(record_name(epoch)) is None else "committed"
+        except OSError:
+            return "unknown"
 
     def committed(self, epoch: int, offsets: str | None = None) -> CommitRecord | None:
         """Return the record of an epoch that is committed already; None when it is the next one.
@@ -223,10 +248,8 @@ class Checkpoint:
         record = replace(record, buckets=committed.buckets if record.rescaling else None).chained(self.last)
         if not self._put_new(record_name(record.epoch), record.to_bytes()):
             raise self._committed_twice(record.epoch)
-        self._collect_garbage(committed, record)
         self.last, self._rescaling = record, None
-        if self._owner is not None and record.epoch % _SWEEP_EVERY == _SWEEP_EVERY - 1:
-            self._sweep()
+        self._tidy_up(committed, record)
         return record
 
     def rescale(self, buckets: int, histories: Mapping[str, BucketHistory]) -> None:
@@ -331,17 +354,31 @@ class Checkpoint:
             epoch=epoch,
         )
 
+    def _tidy_up(self, before: CommittedState, record: CommitRecord) -> None:
+        """Remove what a committed epoch leaves without a use; what cannot be removed is logged, and left to a later sweep."""
+        try:
+            self._collect_garbage(before, record)
+            if self._owner is not None and record.epoch % _SWEEP_EVERY == _SWEEP_EVERY - 1:
+                self._sweep()
+        except OSError as error:
+            _log.warning(
+                "epoch %d is committed in %s, and old files could not be removed: %s. They are tried again later.",
+                record.epoch,
+                self._folder.location,
+                error,
+            )
+
     def _collect_garbage(self, before: CommittedState, record: CommitRecord) -> None:
         """Remove what the record before the last one listed and nobody lists any more."""
-        for name in self._garbage:
-            self._folder.remove(name)
-        self._garbage = []
+        removable, self._garbage = self._garbage, []
         if before.last is not None:
             listed = {name for history in before.histories.values() for name in history.file_names()}
             self._garbage = sorted((listed | before.last.state_files()) - record.state_files())
             self._garbage += [part.file.name for part in before.last.parts if part.file.name.startswith("delta/")]
         if record.epoch >= _RECORDS_KEPT:
-            self._folder.remove(record_name(record.epoch - _RECORDS_KEPT))
+            removable.append(record_name(record.epoch - _RECORDS_KEPT))
+        for name in removable:
+            self._folder.remove(name)
 
     def _sweep(self) -> None:
         """Remove what dead attempts and drivers left behind: files of epochs before the last one that no record lists."""
@@ -365,27 +402,26 @@ class Checkpoint:
         return not self._retain_input_log and history.has_outgrown(self._snapshot_after_bytes)
 
     def _check_format(self, description: Mapping[str, Any], buckets: int, plan: Mapping[str, Any] | None) -> tuple[int, bool]:
-        """Make `format.json`, or refuse the one of another query.
+        """Compare the query with `format.json`, and keep what `begin` must write there.
 
         Returns:
             The number of buckets the checkpoint was made with, and whether its query has got columns since.
+
+        Raises:
+            StateError: the checkpoint is that of another query.
         """
-        written = {"query_id": self.query_id, "buckets": buckets, "description": description}
+        given = json.loads(_stable_json(description))
         stored = read_format(self._folder)
         if stored is None:
-            try:
-                self._folder.put_new(FORMAT_FILE, seal(written, version=CHECKPOINT_FORMAT, name=FORMAT_FILE))
-                return buckets, False
-            except FileExistsError:
-                stored = read_format(self._folder)  # another driver was faster: it must be the same query
-        if stored is None:
-            raise StateError(f"{self.files.uri(FORMAT_FILE)} vanished. {START_ANEW}", code="DAMAGED_FILE")
+            self._unwritten = {"query_id": self.query_id, "buckets": buckets, "description": description}
+            return buckets, False
         if stored["query_id"] != self.query_id:
             raise foreign_state(self.files.uri(FORMAT_FILE), stored["query_id"], self.query_id)
-        differing = _differences(stored["description"], json.loads(_stable_json(description)))
-        if differing and self._takes_columns(stored, json.loads(_stable_json(description)), plan):
-            return int(stored["buckets"]), True
-        if differing:
+        differing = _differences(stored["description"], given)
+        if not differing:
+            return int(stored["buckets"]), bool(stored.get("added_columns"))
+        added = self._added_columns(stored, given, plan)
+        if not added:
             raise StateError(
                 f"the checkpoint {self._folder.location} was made for another query; different: {'; '.join(differing)}. State "
                 "cannot be carried over to a changed query: start it as it was, or with a new checkpointLocation (in process, "
@@ -393,26 +429,45 @@ class Checkpoint:
                 code="QUERY_CHANGED",
                 differences=differing,
             )
-        return int(stored["buckets"]), bool(stored.get("added_columns"))
+        known = [*stored.get("added_columns", ()), *added]
+        self._unwritten = {**stored, "description": description, "added_columns": known}
+        return int(stored["buckets"]), True
 
-    def _takes_columns(
+    def _added_columns(
         self, stored_format: Mapping[str, Any], description: Mapping[str, Any], plan: Mapping[str, Any] | None
-    ) -> bool:
-        """Go on with a query that differs in nothing but columns it has more; say whether it does."""
+    ) -> tuple[str, ...]:
+        """Return the columns that the query has more, where it differs in nothing else."""
         stored = self._folder.read(PLAN_FILE)
         if stored is None or plan is None or self._owner is None:
-            return False
+            return ()
         before = unseal(stored.to_pybytes(), version=CHECKPOINT_FORMAT, name=PLAN_FILE)
-        added = added_columns(stored_format["description"], description, before, json.loads(_stable_json(plan)))
-        if not added:
-            return False
-        known = [*stored_format.get("added_columns", ()), *added]
-        widened = {**stored_format, "description": description, "added_columns": known}
-        self._folder.put(FORMAT_FILE, seal(widened, version=CHECKPOINT_FORMAT, name=FORMAT_FILE))
-        return True
+        return added_columns(stored_format["description"], description, before, json.loads(_stable_json(plan)))
 
-    def _write_plan(self, plan: Mapping[str, Any] | None) -> None:
+    def _write_format(self) -> None:
+        """Write down whose checkpoint it is and its plan, both or neither."""
+        unwritten, self._unwritten = self._unwritten, None
+        if unwritten is None:
+            self._write_plan()
+            return
+        sealed = seal(unwritten, version=CHECKPOINT_FORMAT, name=FORMAT_FILE)
+        before = self._folder.read(FORMAT_FILE)
+        if before is not None:
+            self._folder.put(FORMAT_FILE, sealed)
+            try:
+                self._write_plan()
+            except BaseException:
+                self._folder.put(FORMAT_FILE, before.to_pybytes())
+                raise
+            return
+        self._write_plan(is_new=True)
+        try:
+            self._folder.put_new(FORMAT_FILE, sealed)
+        except FileExistsError:  # another driver was faster: it must be the same query
+            self._check_format(unwritten["description"], int(unwritten["buckets"]), self._plan)
+
+    def _write_plan(self, *, is_new: bool = False) -> None:
         """Write the plan down where it is missing, or may be that of before columns were added or of an older version."""
+        plan = self._plan
         if plan is None:
             return
         stored = self._folder.read(PLAN_FILE)
@@ -420,7 +475,7 @@ class Checkpoint:
         if stored is None:
             with contextlib.suppress(FileExistsError):  # another driver was faster: it is of the same description
                 self._folder.put_new(PLAN_FILE, sealed)
-        elif self._owner is not None and (self._has_added_columns or not _is_whole(stored.to_pybytes(), plan)):
+        elif self._owner is not None and (is_new or self._has_added_columns or not _is_whole(stored.to_pybytes(), plan)):
             self._folder.put(PLAN_FILE, sealed)
 
     def _buckets_changed(self, given: int) -> StateError:

@@ -2,11 +2,16 @@
 
     <localStateDir>/<query id>/<stage>-<bucket>/
     ├── lock            held while a task works on the bucket; its time says when that was last
-    ├── stamp.json      query, description, library version, boot of the host, last epoch folded in, driver
+    ├── stamp.json      query, description, library version, boot of the host, last epoch folded in, driver, seal of the files
     └── state/          the mapped files
 
 The law: the files are used only when the stamp fits, and the stamp is removed before they are changed in a way it does not say.
-All of it is a cache: removing it costs time, never an answer.
+All of it is a cache: removing or changing any of it costs time, never an answer.
+
+The seal lists every mapped file with device, inode, size and time of change, as the kernel counts them. A file that was
+removed, cut, written, replaced or copied since then, or that is a link, breaks it, and the state is rebuilt from the
+checkpoint. It is compared when the files are mapped, not per epoch. Files of cold rows carry checksums of their own and are
+only looked at for links. A link is removed, never followed: nothing outside the directory is read or written.
 
 The files are not synced, so a stamp of an earlier boot does not fit. A task that cannot get the lock in time (another attempt
 hangs) works in a private directory beside it, which is removed afterwards.
@@ -40,6 +45,8 @@ _FORMAT = 2
 _NAME = "stamp.json"
 _PATIENCE_SECONDS = 60.0
 _PRIVATE = "private-"
+_SEAL = "files"
+_COLD = "cold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +120,7 @@ class LocalState:
         self.is_private = is_private
         self._home = home
         self._lock = lock
+        self._sealed: object = None
 
     @classmethod
     def acquire(cls, base: Path, query_id: str, bucket: str, *, patience_seconds: float | None = None) -> LocalState:
@@ -148,18 +156,36 @@ class LocalState:
 
     def read_stamp(self, *, query_id: str, digest: str) -> Stamp | None:
         """Return the stamp, when the files can be used by this query, library and boot."""
-        stamp = _read_stamp(self._home)
+        stamp, self._sealed = _read_sealed(self._home)
         if stamp is None:
             return None
         wanted = (query_id, digest, _library_version(), boot_of_host())
         return stamp if (stamp.query_id, stamp.digest, stamp.version, stamp.boot) == wanted else None
 
     def write_stamp(self, stamp: Stamp) -> None:
-        """Say what the files hold now."""
-        local.write_atomic(self._home / _NAME, seal(asdict(stamp), version=_FORMAT, name=_NAME), durable=False)
+        """Write down what the files hold now, with their seal."""
+        self._sealed = local.file_marks(self.directory, skip=_COLD)
+        body = {**asdict(stamp), _SEAL: self._sealed}
+        local.write_atomic(self._home / _NAME, seal(body, version=_FORMAT, name=_NAME), durable=False)
+
+    def is_sealed(self) -> bool:
+        """Return whether the files are those the stamp that was read or written last is for, unchanged since then.
+
+        Cost: one status per file.
+        """
+        try:
+            local.file_marks(f"{self.directory}/{_COLD}")  # for links
+            return local.file_marks(self.directory, skip=_COLD) == self._sealed
+        except local.LinkError:
+            return False
+
+    def seal_again(self, stamp: Stamp) -> None:
+        """Write the stamp again where an answer has changed files, as one that moves rows between memory and disk does."""
+        if local.file_marks(self.directory, skip=_COLD) != self._sealed:
+            self.write_stamp(stamp)
 
     def start_anew(self) -> bool:
-        """Empty the directory; say whether there was anything."""
+        """Empty the directory; return whether there was anything."""
         had_files = Path(self.directory).exists()
         local.remove_file(self._home / _NAME)
         local.remove_tree(self.directory)
@@ -235,6 +261,9 @@ def _remove_private(home: Path) -> None:
 
 def _lock(home: Path) -> local.FileLock | None:
     """Take the lock of a directory, which is made where it is missing, and note that it was used."""
+    for path in (home.parent, home, home / "lock"):
+        if path.is_symlink():
+            local.remove_file(path)
     try:
         lock = local.lock_file(home / "lock")
     except FileNotFoundError:
@@ -251,13 +280,20 @@ def _lock(home: Path) -> local.FileLock | None:
 
 def _read_stamp(home: Path) -> Stamp | None:
     """Return a stamp that is whole; None for none, and for one that was damaged: the files are rebuilt then."""
-    data = local.read_bytes(home / _NAME)
+    return _read_sealed(home)[0]
+
+
+def _read_sealed(home: Path) -> tuple[Stamp | None, object]:
+    """Return a stamp that is whole, and the marks of the files it is for."""
+    data = None if (home / _NAME).is_symlink() else local.read_bytes(home / _NAME)
     if data is None:
-        return None
+        return None, None
     try:
-        return Stamp(**unseal(data, version=_FORMAT, name=_NAME))
-    except (ValueError, TypeError):
-        return None
+        body = unseal(data, version=_FORMAT, name=_NAME)
+        marks = body.pop(_SEAL)
+        return Stamp(**body), marks
+    except (ValueError, TypeError, KeyError):
+        return None, None
 
 
 @functools.cache

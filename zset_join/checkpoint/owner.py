@@ -5,6 +5,8 @@
     owners/<number>.over    its driver let go in good order
     owners/lock             held by the driver, on a local file system
 
+A start that is refused leaves the record of the owner before it as it was: a claim is withdrawn until `confirm` was called.
+
 The law: the owner is the claim with the greatest number. A claim is made with `put_new`, so a number has one owner. A new claim
 is made only when the last owner is gone:
 
@@ -137,16 +139,18 @@ class Ownership:
         self._folder = folder
         self._lock = lock
         self._is_over = threading.Event()
+        self._is_confirmed = True
         self._beat_failure: OSError | None = None
         self._thread = threading.Thread(target=self._keep_beating, name="zset_join-owner", daemon=True)
 
     @classmethod
-    def claim(cls, folder: Folder, query_id: str) -> Ownership:
+    def claim(cls, folder: Folder, query_id: str, *, on_trial: bool = False) -> Ownership:
         """Become the owner of a checkpoint.
 
         Args:
             folder: folder of the checkpoint.
             query_id: the query.
+            on_trial: a start that may still be refused: `confirm` follows, or `release` leaves the files as they were.
 
         Raises:
             StateError: another driver owns it, it belongs to another query, or the record of the last owner is damaged.
@@ -167,8 +171,10 @@ class Ownership:
             except FileExistsError as error:
                 raise _in_use(folder, _last_claim(folder), "It was faster. Stop it first.") from error
             ownership = cls(folder, mine, lock)
+            ownership._is_confirmed = False
             ownership._beat()
-            ownership._remove_older()
+            if not on_trial:
+                ownership.confirm()
         except BaseException:
             if lock is not None:
                 lock.release()
@@ -190,7 +196,7 @@ class Ownership:
             failure = "" if self._beat_failure is None else f" (signs of life could not be written: {self._beat_failure})"
             raise StateError(
                 f"this driver, {self.mine.describe()}, no longer owns the checkpoint {self._folder.location}: {why}{failure}. "
-                "Nothing was committed. Let the other driver go on, or stop it and start this query again.",
+                "It commits nothing from now on. Let the other driver go on, or stop it and start this query again.",
                 code="OWNER_LOST",
                 owner=None if follower is None else follower.token,
             )
@@ -213,15 +219,28 @@ class Ownership:
         except OSError as unknown:
             error.add_note(f"Whether another driver has taken over could not be seen: {unknown}")
 
+    def confirm(self) -> None:
+        """Keep the claim: the start has succeeded. What older owners left is removed."""
+        if not self._is_confirmed:
+            self._remove_older()
+            self._is_confirmed = True
+
     def release(self) -> None:
-        """Let go, so that the next driver need not wait; done already is no error."""
+        """Release the claim, so that the next driver need not wait; done already is no error.
+
+        A claim that was not confirmed is withdrawn. The first claim of a checkpoint stays: outputs may know its query.
+        """
         if self._is_over.is_set():
             return
         self._is_over.set()
         _held.discard(self.mine.token)
         self._thread.join()
         try:
-            self._folder.put(_name(self.mine.number, "over"), b"{}")
+            if self._is_confirmed or not any(number < self.mine.number for number in _numbers(self._folder)):
+                self._folder.put(_name(self.mine.number, "over"), b"{}")
+            else:
+                self._folder.remove(_name(self.mine.number, "beat"))
+                self._folder.remove(_name(self.mine.number, "json"))
         finally:
             if self._lock is not None:
                 self._lock.release()

@@ -9,16 +9,18 @@ Cost: one or two listings and a few small files.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
 from zset_join.errors import StateError
-from zset_join.storage.folder import Folder, folder_below
+from zset_join.storage.folder import Folder, folder_below, is_local, local_path
 from zset_join.storage.sealed import UnknownFormatError, unseal
 
 __all__ = [
@@ -49,6 +51,8 @@ CHECKPOINT_FORMAT = 2
 FORMAT_FILE = "format.json"
 PLAN_FILE = "stages.json"
 RECORD_NAME = re.compile(r"commits/(\d{20})\.json")
+_ZSET_FOLDER = "zset"
+_LEVELS_BELOW, _MOST_NAMED, _MOST_LOOKED_AT = 3, 5, 1_000
 _Record = TypeVar("_Record")
 START_ANEW = "Start with a new checkpointLocation, or bring back the old directory from a copy."
 
@@ -59,7 +63,7 @@ def checkpoint_folder(location: str) -> Folder:
     Raises:
         OptionError: no installed library knows the file system.
     """
-    return folder_below(location, "zset")
+    return folder_below(location, _ZSET_FOLDER)
 
 
 def stored_buckets(location: str) -> int | None:
@@ -252,12 +256,41 @@ def read_format(folder: Folder) -> dict[str, Any] | None:
 
 
 def no_checkpoint(location: str) -> StateError:
-    """Return the error of a place where no query has run."""
-    return StateError(
-        f"there is no checkpoint of a join at {location}. Give the checkpointLocation of a query that has run.",
-        code="NO_CHECKPOINT",
-        location=location,
+    """Return the error of a place where no query has run; it names the checkpoints in the directories below."""
+    below = _checkpoints_below(location)
+    cure = (
+        f"There are checkpoints below it: {', '.join(below)}; give one of them."
+        if below
+        else "Give the checkpointLocation of a query that has run, or the directory of a pipeline."
     )
+    return StateError(
+        f"there is no checkpoint of a join at {location}. {cure}", code="NO_CHECKPOINT", location=location, below=below
+    )
+
+
+def _checkpoints_below(location: str) -> list[str]:
+    """Return the first directories below a local one, at most three levels down, that hold a checkpoint."""
+    if not is_local(location):
+        return []
+    found: list[str] = []
+    level, looked_at = [Path(local_path(location))], 0
+    for _ in range(_LEVELS_BELOW):
+        inner: list[Path] = []
+        for directory in level:
+            try:
+                names = sorted(entry.path for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False))
+            except OSError:  # not there, no directory, or not to be read: nothing is found in it
+                continue
+            for name in names:
+                looked_at += 1
+                if (Path(name) / _ZSET_FOLDER / FORMAT_FILE).is_file():
+                    found.append(name)
+                else:
+                    inner.append(Path(name))
+                if len(found) == _MOST_NAMED or looked_at == _MOST_LOOKED_AT:
+                    return found
+        level = inner
+    return found
 
 
 def foreign_state(path: str, found: str, expected: str) -> StateError:

@@ -35,7 +35,7 @@ from zset_join.lookup.patience import BackOff, Circuit
 from zset_join.lookup.secret import secrets_of, without_secrets
 from zset_join.lookup.source import LookupClient, LookupSource, Opening, TransientLookupError
 from zset_join.row_conversion import take_rows
-from zset_join.state.join.lookup_shape import LookupShape
+from zset_join.shapes.lookup import LookupShape
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.zset import single_batch
 

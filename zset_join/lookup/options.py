@@ -24,7 +24,7 @@
 | batch-keys | batch_keys | 1000 | keys per call |
 | error-attempts | error_attempts | 5 | how often a call is made that meets a transient error |
 | error-delay | error_delay | 100ms | first wait after one; doubles, with jitter |
-| error-max-delay | error_max_delay | 10s | longest wait |
+| error-max-delay | error_max_delay | 10s | longest wait, also where the source asks for a longer one |
 | circuit-open | circuit_open | 5s | after that many failures the source is left alone for so long; doubles |
 
 The retry options have no defaults: an incomplete set warns and retries nothing. Every option can be set for the job

@@ -1,9 +1,10 @@
 """What is done about an outside that fails: a bounded back-off, then a circuit that leaves it alone for a while.
 
 The law: a call that meets a transient error is made at most `error_attempts` times, each later one after a wait that doubles
-from `error_delay` to `error_max_delay`, with jitter (half of it is random), or after what the outside asked for. Then the epoch
-fails. While the circuit is open no call is made at all; afterwards one is, without retries, and only its success closes the
-circuit. So a runner that tries an epoch again and again does not hammer a source that is down.
+from `error_delay` to `error_max_delay`, with jitter (half of it is random), or after what the outside asked for, which
+`error_max_delay` bounds too. Then the epoch fails. While the circuit is open no call is made at all; afterwards one is, without
+retries, and only its success closes the circuit. So a runner that tries an epoch again and again does not hammer a source that
+is down.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class BackOff:
     def wait_seconds(self, attempt: int, error: TransientLookupError) -> float:
         """Return the wait after so many failed attempts, the first being 1."""
         if error.retry_after_seconds is not None:
-            return max(0.0, min(error.retry_after_seconds, self._settings.timeout_us / 1_000_000))
+            return max(0.0, min(error.retry_after_seconds, self._settings.error_max_delay_us / 1_000_000))
         longest: int = min(self._settings.error_max_delay_us, self._settings.error_delay_us << min(attempt - 1, 40))
         return longest * (0.5 + self._random.random() / 2) / 1_000_000
 

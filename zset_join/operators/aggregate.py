@@ -24,15 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pyarrow as pa
-
 from zset_join.aggregates.accumulation import Accumulation
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.aggregates.grouped_operator import GroupedOperator
-from zset_join.aggregates.grouped_output import check_grouping
 from zset_join.config import HotBudget
 from zset_join.errors import OptionError
 from zset_join.relation import Relation
+from zset_join.shapes.aggregate_calls import AggregateCall
+from zset_join.shapes.grouping import grouped_relation
+from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.state.rows.guarded import guarded
 
 __all__ = ["Aggregate"]
@@ -64,6 +63,7 @@ class Aggregate(GroupedOperator):
         OptionError: an option that is not allowed, or a hybrid table that cannot be one.
         StateError: the directory holds something else.
 
+    >>> import pyarrow as pa
     >>> from zset_join import Tick, ZSet
     >>> sales = Relation(name="sales", schema=pa.schema({"shop": pa.string(), "price": pa.int64()}), mode="changelog")
     >>> totals = Aggregate(sales, ["shop"], [AggregateCall("sum", "price"), AggregateCall("max", "price")])
@@ -93,7 +93,9 @@ class Aggregate(GroupedOperator):
     ) -> None:
         limits, option = (max_hot_keys, max_hot_bytes), "default_hash_table"
         budget = HotBudget.of(default_hash_table, *limits, cold_directory, cold_store=cold_store, option=option)
-        keys = check_grouping(relation, group_by, calls, on_bad_input, chunk_rows, hash_bits)
+        check_policy(on_bad_input)
+        check_sizes(chunk_rows, hash_bits)
+        output = grouped_relation(relation, group_by, calls)
         self.calls = tuple(calls)
         accumulation = Accumulation(relation, calls)
         if preaggregated and (on_bad_input != "error" or not accumulation.is_linear):
@@ -103,15 +105,9 @@ class Aggregate(GroupedOperator):
                 code="PREAGGREGATED",
                 relation=relation.name,
             )
-        output = Relation(
-            name=f"{relation.name}_by_{'_'.join(keys) or 'all'}",
-            schema=pa.schema([*(relation.schema.field(name) for name in keys), *accumulation.fields]),
-            primary_key=keys,
-            mode="changelog",
-        )
         super().__init__(
             accumulation,
-            keys,
+            output.primary_key,
             output,
             preaggregated=preaggregated,
             on_bad_input=on_bad_input,

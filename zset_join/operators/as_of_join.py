@@ -20,13 +20,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import pyarrow.types as pt
+
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, check
-from zset_join.key_types import common_key_type
+from zset_join.key_types import common_key_type, storage_type
 from zset_join.operators.timed_join import TimedJoin
 from zset_join.relation import Relation
-from zset_join.state.join.join_shape import check_join, joined_schema
-from zset_join.state.time.event_time import EventTime
+from zset_join.shapes.join import check_join, joined_schema
+from zset_join.shapes.operator_options import check_policy, check_sizes
+from zset_join.state.time.event_time import EventTime, is_measured
 from zset_join.state.time.version_join_shape import VersionJoinShape
 
 __all__ = ["AsOfComparison", "AsOfJoin", "AsOfOptions", "AsOfTie", "as_of_shape"]
@@ -102,7 +105,9 @@ class AsOfJoin(TimedJoin):
         hash_seed: int | None = None,
         directory: str | None = None,
     ) -> None:
-        check_join(left, right, options.how, None, options.using, on_bad_input, chunk_rows, hash_bits)
+        check_policy(on_bad_input)
+        check_sizes(chunk_rows, hash_bits)
+        check_join(left, right, options.how, None, options.using)
         self.options = options
         shape = as_of_shape(left, right, options)
         super().__init__(
@@ -189,6 +194,15 @@ def _check_rules(left: Relation, right: Relation, options: AsOfOptions) -> None:
             option="tolerance",
         )
     for relation, column in ((left, options.left_time), (right, options.right_time)):
+        if column in relation.schema.names and options.tolerance is not None:
+            kind = storage_type(relation.schema.field(column).type)
+            if not (is_measured(kind) or pt.is_time(kind)):
+                raise OptionError(
+                    f'tolerance={options.tolerance} is a distance, and the time "{column}" of "{relation.name}" has type '
+                    f"{kind}, which has none here. Leave it out, or cast the time to a timestamp, a date or an integer.",
+                    code="AS_OF_OPTION",
+                    option="tolerance",
+                )
         if column not in relation.schema.names:
             raise PlanError(
                 f'the as-of join compares the time "{column}" of "{relation.name}", which has the columns '

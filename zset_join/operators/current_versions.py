@@ -6,14 +6,19 @@ processing time, or nothing where that one is a DELETE. Of several at one time t
 It stands before a join by processing time whose right side is versioned (semantics 12). A version of the future waits, and is
 said in the first epoch whose processing time has reached it, though no row comes.
 
+The epoch in which a version comes is not part of the answer: versions of one time that become due together take the order in
+which they arrived, and precede what arrives in the epoch in which they become due.
+
 Remembers per key the version that holds, a DELETE too, for good; of versions that may be taken back (changelog mode) all.
-Beside them every version of the future, with 32 bytes for its time.
+Beside them every version of the future with its arrival, 8 bytes, and 32 bytes for its time; in changelog mode its net rows
+once more, against which retractions are checked.
 
 Edge cases. A version older than the one that holds says nothing. In upsert mode weight -1 is a DELETE at its own time; in
 changelog mode it takes a version back. NULL in the time or in the key is bad input. A timestamp without zone and a date are
-UTC. Versions of the future of one time that are no different by sequence come in any order.
+UTC.
 
-Known limits. An integer is no moment that a clock could reach: the newest version holds, whatever its number. No hybrid state.
+Known limits. Only timestamps and dates are moments that a clock could reach: of any other type the newest version holds. No
+hybrid state.
 
 Source: semantics section 12.
 """
@@ -22,12 +27,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
 from zset_join.kernels.rows import changes as ch
 from zset_join.operators.deduplicate import Deduplicate
@@ -38,14 +43,16 @@ from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.usage import check_same_epoch
 from zset_join.state.time.bad_rows import NULL_KEY, NULL_TIME, GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
-from zset_join.state.time.event_time import EventTime, time_column
+from zset_join.state.time.event_time import EventTime, has_clock, time_column
 from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["GONE", "HELD", "CurrentVersions", "current_of"]
+__all__ = ["GONE", "HELD", "HELD_NET", "CurrentVersions", "current_of"]
 
-GONE, HELD = "__gone", "held"
+GONE, HELD, HELD_NET = "__gone", "held", "held_net"
+_ARRIVED, _CHANGE = "__arrived", "__change"
+_EPOCH_BITS = 32  # an arrival is the epoch, and in its lower bits the position within the delta
 
 
 @dataclass(slots=True)
@@ -55,6 +62,7 @@ class _Prepared:
     given: GivenRows
     fed: ZSet
     held: ExpiringEpoch | None
+    net: ExpiringEpoch | None
 
 
 def current_of(versions: Relation, key: Sequence[str], delete_column: str | None, hidden: Sequence[str] = ()) -> Relation:
@@ -124,21 +132,14 @@ class CurrentVersions:
             watermark_delay=0,
         )
         self._times = EventTime([versions], [time])
-        self._held = (
-            None
-            if pt.is_integer(self._times.kind)
-            else ExpiringRows(
-                kept,
-                TimeToLive(after=0, by_event_time=True),
-                key=(),
-                key_types=(),
-                null_safe=(),
-                name=HELD,
-                directory=directory,
-                hash_bits=hash_bits,
-                hash_seed=hash_seed,
-            )
-        )
+        self._held: ExpiringRows | None = None
+        self._net: ExpiringRows | None = None
+        more: dict[str, Any] = {"directory": directory, "hash_bits": hash_bits, "hash_seed": hash_seed}
+        if has_clock(self._times.kind):
+            numbers = [pa.field(_CHANGE, pa.int64()), pa.field(_ARRIVED, pa.int64())]
+            arrivals = replace(kept, schema=pa.schema([*self._schema, *numbers]), mode="append")
+            self._held = _rows_of_the_future(arrivals, HELD, more)
+            self._net = _rows_of_the_future(kept, HELD_NET, more) if versions.mode == "changelog" else None
         self._shown = Deduplicate(
             replace(kept, event_time=None, watermark_delay=None),
             keys=self.key,
@@ -154,7 +155,11 @@ class CurrentVersions:
 
     @property
     def _sides(self) -> list[SideState]:
-        return [] if self._held is None else self._held.sides
+        return [side for rows in self._future for side in rows.sides]
+
+    @property
+    def _future(self) -> list[ExpiringRows]:
+        return [rows for rows in (self._held, self._net) if rows is not None]
 
     @property
     def absorbed_epoch(self) -> int:
@@ -198,8 +203,9 @@ class CurrentVersions:
         prepared = self._prepare(tick, deltas)
         for side in self._sides:
             side.begin_absorb()
-        if self._held is not None and prepared.held is not None:
-            self._held.absorb(_by_clock(tick), prepared.held)
+        for rows, found in ((self._held, prepared.held), (self._net, prepared.net)):
+            if rows is not None and found is not None:
+                rows.absorb(_by_clock(tick), found)
         self._shown.absorb(tick, [prepared.fed])
         self._prepared = None
         self._end(tick.epoch)
@@ -215,7 +221,7 @@ class CurrentVersions:
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory of the state and of the working arrays."""
-        return self._shown.resident_bytes() + (0 if self._held is None else self._held.resident_bytes())
+        return self._shown.resident_bytes() + sum(rows.resident_bytes() for rows in self._future)
 
     def working_bytes(self) -> int:
         """Return the bytes of the working arrays alone."""
@@ -223,7 +229,7 @@ class CurrentVersions:
 
     def is_current(self) -> bool:
         """Say whether the mapped files are still those of the directory, whole."""
-        return self._shown.is_current() and (self._held is None or self._held.is_current())
+        return self._shown.is_current() and all(rows.is_current() for rows in self._future)
 
     def statistics(self) -> dict[str, int]:
         """Return counts: rows, keys, bytes, rejected rows, and versions of the future."""
@@ -231,27 +237,30 @@ class CurrentVersions:
         return {**self._shown.statistics(), **held}
 
     def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return the versions that hold, or are kept, as `rows`, those of the future as `held`."""
+        """Return the versions that hold, or are kept, as `rows`, changes of the future as `held`, their sum as `held_net`."""
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
         """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
-        return {**self._shown.snapshot_readers(), **({} if self._held is None else self._held.snapshot_readers())}
+        readers = dict(self._shown.snapshot_readers())
+        for rows in self._future:
+            readers |= rows.snapshot_readers()
+        return readers
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
-        self._shown.restore({name: table for name, table in tables.items() if name != HELD})
-        if self._held is not None:
-            self._held.restore(tables)
+        self._shown.restore({name: table for name, table in tables.items() if name not in (HELD, HELD_NET)})
+        for rows in self._future:
+            rows.restore(tables)
         self._end(self._shown.absorbed_epoch)
 
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = None
         self._shown.close()
-        if self._held is not None:
-            self._held.close()
+        for rows in self._future:
+            rows.close()
 
     # ---------------------------------------------------------------- resolving an epoch
 
@@ -286,24 +295,52 @@ class CurrentVersions:
         is_taken = status == ch.OK
         is_future = is_taken & (words > now) if now is not None else np.zeros(len(words), np.bool_)
         passing = np.flatnonzero(is_taken & ~is_future)
-        parts = [ZSet(take_rows(rows, passing), np.ascontiguousarray(weights[passing]))]
-        held = None
+        begun, held, net = ZSet.empty(self._schema), None, None
         if self._held is not None:
             waiting = np.flatnonzero(is_future)
-            future = ZSet(take_rows(rows, waiting), np.ascontiguousarray(weights[waiting]))
-            held = self._held.resolve(_by_clock(tick), future, None)
-            # What comes and is not stored is what was never there; what is taken out without having gone begins to hold.
-            begun = ZSet.concat([future, -held.stored], schema=self._schema).consolidated()
-            begins = np.flatnonzero(begun.weights > 0)
-            parts.append(ZSet(take_rows(begun.rows, begins), np.ascontiguousarray(begun.weights[begins])))
-            if len(begins) < len(begun):
-                _mark_absent(status, future, waiting, take_rows(begun.rows, np.flatnonzero(begun.weights < 0)))
-        fed = ZSet.concat(parts, schema=self._schema)
+            if self._net is not None:
+                future = ZSet(take_rows(rows, waiting), np.ascontiguousarray(weights[waiting]))
+                net = self._net.resolve(_by_clock(tick), future, None)
+                # What comes and is not stored was never there; what is taken out without having gone begins to hold.
+                absent = ZSet.concat([future, -net.stored], schema=self._schema).consolidated()
+                _mark_absent(status, future, waiting, take_rows(absent.rows, np.flatnonzero(absent.weights < 0)))
+                waiting = waiting[status[waiting] == ch.OK]
+            held = self._held.resolve(_by_clock(tick), self._arriving(rows, weights, waiting, tick), None)
+            begun = self._begun(held.stored)
+        fed = ZSet.concat([begun, ZSet(take_rows(rows, passing), np.ascontiguousarray(weights[passing]))], schema=self._schema)
         if versions.mode == "changelog" and len(fed):
-            absent = self._shown.rejections(tick, [fed]).column("row").to_numpy()
-            status[passing[absent[absent < len(passing)]]] = ch.ABSENT_ROW
-        self._prepared = _Prepared(tick, delta, GivenRows(versions, delta, self.key, status), fed, held)
+            absent_rows = self._shown.rejections(tick, [fed]).column("row").to_numpy() - len(begun)
+            status[passing[absent_rows[absent_rows >= 0]]] = ch.ABSENT_ROW
+        self._prepared = _Prepared(tick, delta, GivenRows(versions, delta, self.key, status), fed, held, net)
         return self._prepared
+
+    def _arriving(
+        self, rows: pa.RecordBatch, weights: npt.NDArray[np.int64], waiting: npt.NDArray[np.int64], tick: Tick
+    ) -> ZSet:
+        """Return changes of the future as rows that are only added, each with its weight and its arrival."""
+        assert self._held is not None  # noqa: S101  # its caller has checked
+        arrived = (tick.epoch << _EPOCH_BITS) + waiting
+        columns = [*take_rows(rows, waiting).columns, pa.array(weights[waiting]), pa.array(arrived, pa.int64())]
+        schema = self._held.relation.schema
+        return ZSet(pa.RecordBatch.from_arrays(columns, schema=schema), np.ones(len(waiting), np.int64))
+
+    def _begun(self, stored: ZSet) -> ZSet:
+        """Return the changes that leave the future, in order of arrival."""
+        leaving = np.flatnonzero(stored.weights < 0)
+        if not len(leaving):
+            return ZSet.empty(self._schema)
+        rows = take_rows(stored.rows, leaving)
+        order = np.argsort(rows.column(_ARRIVED).to_numpy(), kind="stable")
+        rows = take_rows(rows, order)
+        columns = [rows.column(name) for name in self._schema.names]
+        weights = np.ascontiguousarray(rows.column(_CHANGE).to_numpy())
+        return ZSet(pa.RecordBatch.from_arrays(columns, schema=self._schema), weights)
+
+
+def _rows_of_the_future(relation: Relation, name: str, more: Mapping[str, Any]) -> ExpiringRows:
+    """Return what keeps rows until the clock has reached their time."""
+    to_live = TimeToLive(after=0, by_event_time=True)
+    return ExpiringRows(relation, to_live, key=(), key_types=(), null_safe=(), name=name, **more)
 
 
 def _by_clock(tick: Tick) -> Tick:

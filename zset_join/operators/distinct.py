@@ -17,9 +17,10 @@ from dataclasses import replace
 
 from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.grouped_operator import GroupedOperator
-from zset_join.aggregates.grouped_output import check_grouping
 from zset_join.config import HotBudget
 from zset_join.relation import Relation
+from zset_join.shapes.grouping import check_grouping
+from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.state.rows.guarded import guarded
 
 __all__ = ["Distinct"]
@@ -72,7 +73,9 @@ class Distinct(GroupedOperator):
     ) -> None:
         limits, option = (max_hot_keys, max_hot_bytes), "default_hash_table"
         budget = HotBudget.of(default_hash_table, *limits, cold_directory, cold_store=cold_store, option=option)
-        keys = check_grouping(relation, relation.schema.names, (), on_bad_input, chunk_rows, hash_bits)
+        check_policy(on_bad_input)
+        check_sizes(chunk_rows, hash_bits)
+        keys = check_grouping(relation, relation.schema.names, ())
         super().__init__(
             Accumulation(relation, ()),
             keys,

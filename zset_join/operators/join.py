@@ -31,9 +31,8 @@ import pyarrow as pa
 
 from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit
 from zset_join.errors import StateError
-from zset_join.expressions import Expression, check
+from zset_join.expressions import Expression
 from zset_join.kernels.join import pairs as p
-from zset_join.key_types import common_key_type
 from zset_join.operators.join_steps import (
     ONE_SIDED,
     columns_compared,
@@ -42,11 +41,12 @@ from zset_join.operators.join_steps import (
     weight_overflow,
 )
 from zset_join.relation import Relation
+from zset_join.shapes.join import JOIN_TYPES, join_shape
+from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.state.cold.largest_key import largest_key
 from zset_join.state.join.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.state.join.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Step
 from zset_join.state.join.hybrid_state import HybridState
-from zset_join.state.join.join_shape import JOIN_TYPES, check_join, joined_schema, output_key, visible_columns
 from zset_join.state.join.joined_rows import JoinedRows
 from zset_join.state.join.oversized_rows import OversizedRows
 from zset_join.state.join.residual_pairs import JudgedEpoch, ResidualPairs
@@ -155,13 +155,11 @@ class HashJoin:
         cold_directory: str | None = None,
         cold_store: str | None = None,
     ) -> None:
-        null_safe = check_join(left, right, how, null_safe, using, on_bad_input, min(chunk_rows, part_changes), hash_bits)
-        key_types = [
-            common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b)
-            for a, b in zip(left.join_key, right.join_key, strict=True)
-        ]
-        if residual is not None:
-            check(residual, left.schema, right.schema)
+        check_policy(on_bad_input)
+        check_sizes(min(chunk_rows, part_changes), hash_bits)
+        shape = join_shape(
+            left, right, how, null_safe=null_safe, using=using, residual=residual, hidden=hidden, output_names=output_names
+        )
         self.inputs: tuple[Relation, ...] = (left, right)
         self.how = how
         self.on_bad_input = on_bad_input
@@ -175,14 +173,7 @@ class HashJoin:
         has_degrees = residual is not None or (limit.forgets and any(self._one_sided))
         self._pairs = how in ("inner", "left", "right", "full")
         compared = columns_compared(self.inputs, residual, hidden)
-        schema, sources = joined_schema(left, right, how, using=using, output_names=output_names)
-        schema, sources = visible_columns(schema, sources, hidden)
-        self.output = Relation(
-            name=f"{left.name}_{how}_{right.name}",
-            schema=schema,
-            primary_key=output_key(left, right, how, schema, sources),
-            mode="changelog",
-        )
+        self.output = shape.output
         self._chunk_rows = chunk_rows
         self._output = OutputArrays(_CHUNKS_AT_ONCE * chunk_rows)
         self._spare = OutputArrays(_CHUNKS_AT_ONCE * chunk_rows)
@@ -197,8 +188,8 @@ class HashJoin:
         self._sides = [
             SideState(
                 relation,
-                key_types=key_types,
-                null_safe=null_safe,
+                key_types=shape.key_types,
+                null_safe=shape.null_safe,
                 keeps_unmatchable=self._one_sided[side] == p.SHOWN_UNMATCHED,
                 has_degree=has_degrees and self._one_sided[side] != 0,
                 tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
@@ -221,7 +212,7 @@ class HashJoin:
         self._groups = ChangedGroups(self._sides, self._one_sided, part_changes=part_changes, residual=has_degrees)
         self._cold = [] if self._hybrid is None else [self._hybrid.cold_side(side) for side in (0, 1)]
         self._buffer = AppendBuffer(self._sides, limit, self._cold) if is_append_only else None
-        self._joined = JoinedRows(self._sides[0], self._sides[1], schema, sources)
+        self._joined = JoinedRows(self._sides[0], self._sides[1], self.output.schema, shape.sources)
         passes = residual_filter(residual, self._sides)
         self._streamed_rows = StreamedRows(self._groups, self._cold, self._one_sided, pairs=self._pairs, output=self._output)
         self._oversized_rows = OversizedRows(self._cold, self._one_sided, pairs=self._pairs, passes=passes)

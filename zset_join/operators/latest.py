@@ -15,15 +15,14 @@ Source: the upsert normalisation of Flink (ChangelogNormalize).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from zset_join.config import HotBudget
-from zset_join.errors import PlanError
 from zset_join.operators.upsert_table import UpsertTable
 from zset_join.relation import Relation
+from zset_join.shapes.latest import latest_rows
 from zset_join.state.rows.guarded import guarded
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -79,24 +78,8 @@ class Latest(UpsertTable):
         cold_directory: str | None = None,
         cold_store: str | None = None,
     ) -> None:
-        if relation.mode != "upsert" or set(hidden) & set(relation.primary_key):
-            raise PlanError(
-                f'relation "{relation.name}" is in {relation.mode} mode with keys={list(relation.primary_key)}; only upserts '
-                "whose key is shown can become a changelog.",
-                code="LATEST_NOT_NEEDED",
-                relation=relation.name,
-            )
-        shown = [field.name for field in relation.schema if field.name not in hidden]
-        time = relation.event_time if relation.event_time in shown else None
-        output = replace(
-            relation,
-            schema=pa.schema([relation.schema.field(name) for name in shown]),
-            join_key=(),
-            sequence_by=(),
-            mode="changelog",
-            event_time=time,
-            watermark_delay=None if time is None else relation.watermark_delay,
-        )
+        output = latest_rows(relation, hidden)
+        shown = output.schema.names
         super().__init__(
             relation,
             output,

@@ -30,13 +30,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError, ResourceError, StateError
-from zset_join.expressions import Expression, check
+from zset_join.errors import OptionError, ResourceError, StateError
+from zset_join.expressions import Expression
 from zset_join.operators.join_steps import columns_compared
 from zset_join.protocol import NOTHING_DUE, NextDue
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform, take_rows
-from zset_join.state.join.lookup_shape import FOUND, LookupShape, RetryPolicy
+from zset_join.shapes.lookup import FOUND, LookupShape, RetryPolicy, looked_up_relation
+from zset_join.shapes.operator_options import check_policy
+from zset_join.state.join.lookup_rows import fetched_rows
 from zset_join.state.join.match_memo import (
     ARRIVAL,
     ATTEMPTS,
@@ -157,20 +159,15 @@ class LookupJoin:
         hash_seed: int | None = None,
         directory: str | None = None,
     ) -> None:
-        _check_options(how, max_retries, delay_us, emit_padded_first, max_parked_rows, on_parked_limit, on_bad_input)
+        check_policy(on_bad_input)
+        _check_parking(max_retries, delay_us, max_parked_rows, on_parked_limit)
         shape = LookupShape.of(probe, table, how, constants=constants, using=using, output_names=output_names)
-        if residual is not None:
-            check(residual, probe.schema, table.schema)
+        self.output = looked_up_relation(shape, how, residual=residual, emits_padded_first=emit_padded_first)
         is_append_only = probe.mode == "append"
         self.shape = shape
         self.how = how
         self.on_bad_input = on_bad_input
         self.inputs: tuple[Relation, ...] = (probe, shape.fetched)
-        self.output = Relation(
-            name=f"{probe.name}_lookup_{table.name}",
-            schema=shape.output_schema,
-            mode="append" if is_append_only and not emit_padded_first else "changelog",
-        )
         self._residual = residual
         self._policy = RetryPolicy(max_retries, delay_us, emit_padded_first, max_parked_rows, on_parked_limit == "pad")
         self._chunk_rows, self._hash_bits = chunk_rows, hash_bits
@@ -250,7 +247,7 @@ class LookupJoin:
             max_parked_rows: how many rows may wait here, where the limit is shared among buckets; None: that of the join.
         """
         policy = self._policy if max_parked_rows is None else replace(self._policy, max_parked_rows=max_parked_rows)
-        return self.shape.fetched_rows(keys, rows, policy, hash_seed=self._hash_seed)
+        return fetched_rows(self.shape, keys, rows, policy, hash_seed=self._hash_seed)
 
     def final_for_limit(self, tick: Tick, deltas: Sequence[ZSet]) -> int:
         """Return how many misses of an epoch are final because `max_parked_rows` others wait; errors as of `answer`."""
@@ -530,26 +527,7 @@ class LookupJoin:
             raise describe_rejection(self.inputs[:1], [asked.changes.prepared], tick)
 
 
-def _check_options(
-    how: str,
-    max_retries: int,
-    delay_us: int,
-    emit_padded_first: bool,
-    max_parked_rows: int,
-    on_parked_limit: str,
-    on_bad_input: str,
-) -> None:
-    if how not in ("inner", "left"):
-        raise PlanError(
-            f"how={how!r}: a lookup join is INNER or LEFT; the rows of the outside table are not known, so they cannot be "
-            f"kept.",
-            code="LOOKUP_JOIN_TYPE",
-            how=how,
-        )
-    if on_bad_input not in ("error", "quarantine"):
-        raise OptionError(
-            f'on_bad_input={on_bad_input!r} is unknown; use "error" or "quarantine".', code="UNKNOWN_POLICY", value=on_bad_input
-        )
+def _check_parking(max_retries: int, delay_us: int, max_parked_rows: int, on_parked_limit: str) -> None:
     if on_parked_limit not in ("error", "pad"):
         raise OptionError(
             f'on_parked_limit={on_parked_limit!r} is unknown; use "error" or "pad".',
@@ -560,10 +538,4 @@ def _check_options(
         raise OptionError(
             f"max_retries={max_retries}, delay_us={delay_us} and max_parked_rows={max_parked_rows} must be 0 or more.",
             code="OPTION_RANGE",
-        )
-    if emit_padded_first and how != "left":
-        raise OptionError(
-            'emit_padded_first=True is for how="left": an inner join shows no row without its partner.',
-            code="OPTION_VALUE",
-            option="emit_padded_first",
         )

@@ -16,7 +16,6 @@ state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,19 +24,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.changelog.encoding import group_keys
-from zset_join.errors import BadInputError, PlanError
+from zset_join.errors import BadInputError
 from zset_join.operators.latest import Latest
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
+from zset_join.shapes.latest import without_control
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["MOST_COLUMNS", "TRUNCATE", "PartialUpserts"]
+__all__ = ["TRUNCATE", "PartialUpserts"]
 
 TRUNCATE = -1
-MOST_COLUMNS = 63
 _WEIGHT = "_zset_weight"
 _REASON = (
     "leaves out the value of column {columns}, and no row of this key is known to take it from; read a snapshot of the "
@@ -79,17 +78,10 @@ class PartialUpserts(Latest):
     """
 
     def __init__(self, relation: Relation, *, control: str, hidden: Sequence[str] = (), **options: Any) -> None:
-        fields = [field for field in relation.schema if field.name != control]
-        if control not in relation.schema.names or relation.schema.names[-1] != control or len(fields) > MOST_COLUMNS:
-            raise PlanError(
-                f'relation "{relation.name}": its last column must be "{control}", of at most {MOST_COLUMNS + 1}; it has '
-                f"{len(relation.schema.names)}, the last is {relation.schema.names[-1]}. Leave columns out at the source.",
-                code="CONTROL_COLUMN",
-                relation=relation.name,
-            )
+        whole = without_control(relation, control)
         self._control = control
         self._whole: tuple[ZSet, _Whole] | None = None
-        super().__init__(replace(relation, schema=pa.schema(fields)), hidden=hidden, **options)
+        super().__init__(whole, hidden=hidden, **options)
         self._rows = self.inputs[0]
         self.inputs = (relation,)
         names = self._side.relation.schema.names

@@ -27,16 +27,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError
-from zset_join.expressions import Expression, check
+from zset_join.expressions import Expression
 from zset_join.expressions import left as left_column
 from zset_join.expressions import right as right_column
 from zset_join.operators.join_steps import columns_compared
 from zset_join.operators.latest_joins import LatestJoins
 from zset_join.relation import Relation
 from zset_join.row_conversion import take_rows
+from zset_join.shapes.lookup import LookupShape, process_time_relation
+from zset_join.shapes.operator_options import check_policy
 from zset_join.state.join.latest_table import LatestTable
-from zset_join.state.join.lookup_shape import LookupShape
 from zset_join.state.join.match_memo import (
     EMITTED_KINDS,
     JOINED,
@@ -143,10 +143,9 @@ class ProcessTimeJoin:
         place: int = 0,
         table_of: ProcessTimeJoin | None = None,
     ) -> None:
-        _check_options(how, snapshot, on_bad_input)
+        check_policy(on_bad_input)
         shape = LookupShape.of(left, right, how, using=using, output_names=output_names, leaves_process=False)
-        if residual is not None:
-            check(residual, left.schema, right.schema)
+        self.output = process_time_relation(shape, snapshot, residual=residual)
         flags = [False] * len(right.join_key) if null_safe is None else list(null_safe)
         self._found_by = [at for at, name in enumerate(right.join_key) if find_by is None or name in find_by]
         safe = [flags[at] for at in self._found_by]
@@ -161,11 +160,6 @@ class ProcessTimeJoin:
         self.on_bad_input = on_bad_input
         self.shape = shape
         self.inputs: tuple[Relation, ...] = (left, right)
-        self.output = Relation(
-            name=f"{left.name}_as_of_now_{right.name}",
-            schema=shape.output_schema,
-            mode="append" if is_append_only else "changelog",
-        )
         self._residual = residual
         self._is_append_only = is_append_only
         self._chunk_rows, self._hash_bits, self._safe = chunk_rows, hash_bits, safe
@@ -425,23 +419,3 @@ class ProcessTimeJoin:
 
 def _all_of(conditions: Sequence[Expression]) -> Expression | None:
     return reduce(lambda one, other: one & other, conditions) if conditions else None
-
-
-def _check_options(how: str, snapshot: str, on_bad_input: str) -> None:
-    if how not in ("inner", "left"):
-        raise PlanError(
-            f"how={how!r}: a join by processing time is INNER or LEFT; right rows have no moment at which they could be shown.",
-            code="TEMPORAL_JOIN_TYPE",
-            how=how,
-        )
-    if snapshot not in ("current", "previous"):
-        raise OptionError(
-            f'snapshot={snapshot!r} is unknown; use "current" or "previous".',
-            code="OPTION_VALUE",
-            option="snapshot",
-            value=snapshot,
-        )
-    if on_bad_input not in ("error", "quarantine"):
-        raise OptionError(
-            f'on_bad_input={on_bad_input!r} is unknown; use "error" or "quarantine".', code="UNKNOWN_POLICY", value=on_bad_input
-        )

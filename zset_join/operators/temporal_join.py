@@ -42,7 +42,8 @@ from zset_join.key_types import common_key_type
 from zset_join.operators.timed_join import TimedJoin
 from zset_join.relation import Relation
 from zset_join.row_conversion import take_rows
-from zset_join.state.join.join_shape import check_join, joined_schema
+from zset_join.shapes.join import check_join, joined_schema
+from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.state.time.event_time import EventTime, time_column
 from zset_join.state.time.version_join_shape import Emit, Late, VersionJoinShape
 from zset_join.tick import Tick
@@ -134,7 +135,9 @@ class TemporalJoin(TimedJoin):
         eager_places: int = 0,
         table_of: TemporalJoin | None = None,
     ) -> None:
-        check_join(left, right, options.how, None, options.using, on_bad_input, chunk_rows, hash_bits)
+        check_policy(on_bad_input)
+        check_sizes(chunk_rows, hash_bits)
+        check_join(left, right, options.how, None, options.using)
         self.options = options
         shape = temporal_shape(left, right, options)
         super().__init__(

@@ -17,11 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.config import HotBudget
-from zset_join.errors import OptionError, StateError
+from zset_join.errors import StateError
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
 from zset_join.key_types import check_key_type
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
+from zset_join.shapes.operator_options import check_policy
 from zset_join.state.cold.hybrid_rows import HybridRows
 from zset_join.state.rows.answers import Answers
 from zset_join.state.rows.hash_seed import choose_seed
@@ -73,12 +74,7 @@ class UpsertTable:
         budget: HotBudget | None,
         cold_directory: str | None,
     ) -> None:
-        if on_bad_input not in ("error", "quarantine"):
-            raise OptionError(
-                f'on_bad_input={on_bad_input!r} is unknown; use "error" or "quarantine".',
-                code="UNKNOWN_POLICY",
-                value=on_bad_input,
-            )
+        check_policy(on_bad_input)
         for column in (*relation.join_key, *relation.primary_key):
             check_key_type(relation.schema.field(column).type, relation=relation.name, column=column)
         self.inputs: tuple[Relation, ...] = (relation,)

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.expressions.sql_text import type_name
 from zset_join.pipeline.batch_queries import BatchTable, BatchTimes, expression_sql, register_batch_query
+from zset_join.shapes.aggregate_calls import AggregateCall
 from zset_join.stages.aggregate import AggregateStage
 from zset_join.stages.latest import LatestStage
 from zset_join.stages.route import RouteStage

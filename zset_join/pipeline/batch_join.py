@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from zset_join.expressions.sql_text import type_name
 from zset_join.pipeline.batch_queries import BatchTable, BatchTimes, expression_sql, register_batch_query
+from zset_join.shapes.join import joined_schema
 from zset_join.stages.join import JoinStage
-from zset_join.state.join.join_shape import joined_schema
 
 __all__ = ["join_sql"]
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-import pyarrow.types as pt
-
 from zset_join.errors import PlanError
 from zset_join.expressions.sql_text import type_name
 from zset_join.pipeline.batch_queries import (
@@ -22,13 +20,15 @@ from zset_join.pipeline.batch_queries import (
     BatchTimes,
     column,
     expression_sql,
+    newest_first,
     register_batch_query,
 )
+from zset_join.shapes.join import joined_schema
+from zset_join.shapes.lookup import LookupShape
 from zset_join.stages.current_versions import CurrentVersionsStage
 from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
-from zset_join.state.join.join_shape import joined_schema
-from zset_join.state.join.lookup_shape import LookupShape
+from zset_join.state.time.event_time import has_clock
 
 __all__ = ["current_sql", "lookup_sql", "process_time_sql"]
 
@@ -63,7 +63,7 @@ def _at_moments(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable
     at_moment = f"FROM (SELECT DISTINCT e FROM {left.history}) m JOIN {right.history} h ON h.e {before} m.e"
     if stage.right.mode == "upsert":
         key = ", ".join(f"h.{right.column(name)}" for name in stage.right.primary_key)
-        order = ", ".join([*(f"h.{right.column(name)} DESC" for name in stage.right.sequence_by), "h.n DESC"])
+        order = ", ".join(newest_first(stage.right, "h."))
         numbered = (
             f"SELECT m.e AS moment, {columns}, h.w, row_number() OVER (PARTITION BY m.e, {key} ORDER BY {order}) AS place"
         )
@@ -109,15 +109,16 @@ def _held(stage: CurrentVersionsStage, versions: BatchTable, clock: str) -> str:
     """Return the versions that held at moments: `moment`, the last epoch `seen` and its processing time `t`."""
     columns = ", ".join(f"h.c{at}" for at in range(len(stage.source.schema)))
     time = f"h.{versions.column(str(stage.source.event_time))}"
-    is_number = pt.is_integer(stage.source.schema.field(str(stage.source.event_time)).type)
+    is_number = not has_clock(stage.source.schema.field(str(stage.source.event_time)).type)
     came = f"FROM ({clock}) m JOIN {versions.history} h ON h.e <= m.seen AND {time} IS NOT NULL"
     came += "" if is_number else f" AND (m.t IS NULL OR epoch_us({time}) <= m.t)"
     there = f"SELECT m.moment, {columns}, h.w, h.n {came}"
     if stage.source.mode == "changelog":
-        there = f"SELECT m.moment, {columns}, sum(h.w) AS w, max(h.n) AS n {came} GROUP BY ALL HAVING sum(h.w) > 0"
+        sums = "sum(h.w) AS w, max(h.n) FILTER (WHERE h.w > 0) AS n"
+        there = f"SELECT m.moment, {columns}, {sums} {came} GROUP BY ALL HAVING sum(h.w) > 0"
     key = ", ".join(versions.column(name) for name in stage.key)
-    order = [f"{versions.column(name)} DESC" for name in (str(stage.source.event_time), *stage.source.sequence_by)]
-    place = f"row_number() OVER (PARTITION BY moment, {key} ORDER BY {', '.join([*order, 'n DESC'])}) AS place"
+    order = [f"{versions.column(str(stage.source.event_time))} DESC", *newest_first(stage.source)]
+    place = f"row_number() OVER (PARTITION BY moment, {key} ORDER BY {', '.join(order)}) AS place"
     holds = "w > 0" if stage.delete_column is None else f"w > 0 AND NOT coalesce({versions.column(stage.delete_column)}, false)"
     return f"SELECT * FROM (SELECT *, {place} FROM ({there})) WHERE place = 1 AND {holds}"
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.changelog.formats import IMAGE
 from zset_join.errors import PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.sql_text import to_sql
@@ -31,13 +32,16 @@ from zset_join.stages.current_versions import CurrentVersionsStage
 __all__ = [
     "BATCH_QUERY",
     "EPOCH_TIMES",
+    "TIED_QUERY",
     "BatchTable",
     "BatchTimes",
     "batch_sql",
     "column",
     "expression_sql",
     "history_name",
+    "newest_first",
     "register_batch_query",
+    "tied_sql",
 ]
 
 
@@ -82,13 +86,21 @@ BATCH_QUERY: dict[str, BatchQuery] = {}
 """By kind of stage: given the stage, its inputs and the times, a SELECT of its output columns as c0, c1, ..."""
 
 
+TiedQuery = Callable[[Any, Sequence[BatchTable], BatchTimes], str | None]
+
+TIED_QUERY: dict[str, TiedQuery] = {}
+"""By kind of stage: a SELECT of the rows among which arrival alone decides, where the inputs do not show it; None: no row."""
+
+
 EPOCH_TIMES = "epoch_times"
 """The table of the processing time `t` of every epoch `e`."""
 
 
-def register_batch_query(kind: str, query: BatchQuery) -> None:
-    """Say what a kind of stage is as a batch query."""
+def register_batch_query(kind: str, query: BatchQuery, *, tied: TiedQuery | None = None) -> None:
+    """Register what a kind of stage is as a batch query, and which rows a tie leaves open."""
     BATCH_QUERY[kind] = query
+    if tied is not None:
+        TIED_QUERY[kind] = tied
 
 
 def column(schema: pa.Schema, name: str) -> str:
@@ -99,6 +111,22 @@ def column(schema: pa.Schema, name: str) -> str:
 def history_name(number: int) -> str:
     """Return the table that holds every change of a source, by the number of the source in the plan."""
     return f"source_{number}"
+
+
+def newest_first(relation: Relation, table: str = "", goes: str | None = None) -> list[str]:
+    """Return the terms that order the changes of one key, the newest first.
+
+    Of one commit of a change feed (the relation has `IMAGE`), the rows that come are newer than those that go. That is read
+    from their weights, not from the column by which the engine orders them.
+
+    Args:
+        relation: in upsert mode.
+        table: the prefix of its columns, such as `h.`.
+        goes: what is true for a row that goes; default: its weight is negative.
+    """
+    order = [f"{table}{column(relation.schema, name)} DESC" for name in relation.sequence_by if name != IMAGE]
+    gone = f"{table}w < 0" if goes is None else goes
+    return [*order, *([f"({gone})"] if IMAGE in relation.sequence_by else []), f"{table}n DESC"]
 
 
 def expression_sql(expression: Expression, schemas: Mapping[str, pa.Schema], tables: Mapping[str, str] | None = None) -> str:
@@ -127,7 +155,35 @@ def batch_sql(plan: QueryPlan, times: Sequence[BatchTimes]) -> str:
     Raises:
         PlanError: a kind of stage, or a step, that DuckDB cannot be asked.
     """
-    writer = _Writer(plan)
+    writer, _ = _written(plan, times)
+    last = writer.input("answer", plan.outputs, plan.output)
+    return f"WITH {', '.join(writer.parts)}\nSELECT * FROM {last.name}"
+
+
+def tied_sql(plan: QueryPlan, times: Sequence[BatchTimes]) -> str | None:
+    """Return the rows of the view that a tie by arrival leaves open, each once; None where none can be.
+
+    Only the stages that feed the view itself are looked at: what a tie below another stage leads to is not followed.
+
+    Raises:
+        PlanError: as `batch_sql`.
+    """
+    writer, inputs = _written(plan, times)
+    queries = []
+    for feed in plan.outputs:
+        if not isinstance(feed.origin, int):
+            continue
+        stage = plan.nodes[feed.origin].stage
+        tied = TIED_QUERY.get(stage.kind)
+        query = None if tied is None else tied(stage, inputs[feed.origin], times[feed.origin])
+        if query is not None:
+            queries.append(_stepped(feed, plan.relation_of(feed.origin), f"SELECT * FROM ({query})", is_history=False))
+    return f"WITH {', '.join(writer.parts)}\n" + "\nUNION\n".join(queries) if queries else None
+
+
+def _written(plan: QueryPlan, times: Sequence[BatchTimes]) -> tuple[_Writer, list[list[BatchTable]]]:
+    """Return the parts of the query up to its stages, and the inputs of every stage."""
+    writer, tables = _Writer(plan), []
     for number, source in enumerate(plan.sources):
         writer.add(f"now_{number}", _current(source, history_name(number)))
     for node in plan.nodes:
@@ -146,8 +202,8 @@ def batch_sql(plan: QueryPlan, times: Sequence[BatchTimes]) -> str:
         if isinstance(node.stage, CurrentVersionsStage):
             writer.versions[node.number] = node.stage, inputs[0]
         writer.add(f"stage_{node.number}", query(node.stage, inputs, times[node.number]))
-    last = writer.input("answer", plan.outputs, plan.output)
-    return f"WITH {', '.join(writer.parts)}\nSELECT * FROM {last.name}"
+        tables.append(inputs)
+    return writer, tables
 
 
 class _Writer:
@@ -182,10 +238,14 @@ class _Writer:
         else:
             number = self._numbers[feed.origin]
             query = f"SELECT * FROM {history_name(number) if is_history else f'now_{number}'}"
-        for step in feed.steps:
-            query = _step_sql(step, relation, query, is_history=is_history)
-            relation = step.output(relation)
-        return query
+        return _stepped(feed, relation, query, is_history=is_history)
+
+
+def _stepped(feed: Feed, relation: Relation, query: str, *, is_history: bool) -> str:
+    for step in feed.steps:
+        query = _step_sql(step, relation, query, is_history=is_history)
+        relation = step.output(relation)
+    return query
 
 
 def _step_sql(step: RowStep, relation: Relation, query: str, *, is_history: bool) -> str:
@@ -219,8 +279,7 @@ def _current(source: PlanSource, history: str) -> str:
     columns = ", ".join(f"c{at}" for at in range(len(relation.schema)))
     if relation.mode == "upsert":
         key = ", ".join(column(relation.schema, name) for name in relation.primary_key)
-        order = [f"{column(relation.schema, name)} DESC" for name in relation.sequence_by]
-        newest = f"row_number() OVER (PARTITION BY {key} ORDER BY {', '.join([*order, 'n DESC'])}) AS place"
+        newest = f"row_number() OVER (PARTITION BY {key} ORDER BY {', '.join(newest_first(relation))}) AS place"
         return f"SELECT {columns} FROM (SELECT *, {newest} FROM {history}) WHERE place = 1 AND w > 0"
     return (
         f"SELECT {columns} FROM (SELECT {columns}, sum(w) AS copies FROM {history} GROUP BY ALL HAVING sum(w) > 0), "

@@ -6,11 +6,14 @@ Memory: at most twice the rows of the view, and those of the newest deltas.
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
+from zset_join.errors import BadInputError
+from zset_join.shown_values import shown_key
 from zset_join.zset import ZSet
 
-__all__ = ["Contents"]
+__all__ = ["Contents", "repeated"]
 
 _LEAST_ROWS = 4096
 
@@ -58,3 +61,25 @@ def _of_schema(part: ZSet, schema: pa.Schema) -> ZSet:
     if part.schema.equals(schema):
         return part
     return ZSet(pa.RecordBatch.from_arrays(part.rows.columns, schema=schema), part.weights)
+
+
+def repeated(rows: ZSet, schema: pa.Schema) -> pa.Table:
+    """Return the contents of a view as a table: a row stands there as often as its weight.
+
+    Raises:
+        BadInputError: `ABSENT_ROW`, a row has a negative weight.
+    """
+    if len(rows) and rows.weights.min() < 0:
+        first = int(np.flatnonzero(rows.weights < 0)[0])
+        row, weight = shown_key(rows.rows.columns, first), int(rows.weights[first])
+        raise BadInputError(
+            f"the view holds the row {row} {weight} times: a source that goes through no stage has retracted what was not "
+            "there. Correct the source.",
+            code="ABSENT_ROW",
+            row=row,
+            weight=weight,
+        )
+    if (rows.weights == 1).all():
+        return pa.Table.from_batches([rows.rows], schema)
+    positions = np.repeat(np.arange(len(rows)), rows.weights)
+    return pa.Table.from_batches([rows.rows.take(pa.array(positions))], schema)

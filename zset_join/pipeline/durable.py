@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,7 +44,7 @@ from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOpera
 from zset_join.stages.effect import CHANGEABLE, Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
-from zset_join.storage.full_disk import reporting_full_disk
+from zset_join.storage.full_disk import EpochOutcome, nothing_committed, reporting_full_disk
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
 
@@ -53,10 +53,17 @@ __all__ = ["DurableEpoch", "PipelineDirectory"]
 _VIEW = "view/0"
 _VIEW_FOLDER = "view-0"
 _WEIGHT = "__weight"
+_CURES: Mapping[EpochOutcome, str] = {
+    "open": "give the pipeline the rows of this epoch once more",
+    "committed": "open the pipeline again: it goes on behind this epoch, and its outputs get what they do not have",
+    "unknown": "open the pipeline again: its attribute epoch is the number of the next epoch",
+}
 
 
 class PipelineDirectory:
     """Hold the directory of a pipeline; one process at a time.
+
+    Opening changes no file of a directory that holds a query; `begin` does, once nothing refuses the start any more.
 
     Args:
         directory: where it is; made where it is missing.
@@ -89,6 +96,7 @@ class PipelineDirectory:
         self.statistics: dict[str, dict[str, int]] = {}
         self._snapshot_after_bytes = snapshot_after_bytes
         self.effects = Effects()
+        self._entered: list[BucketState] = []
         self._is_timed = [_waits_for_times(node, options) for node in plan.nodes]
         location = self.location = _location(directory)
         self._dead_letters = Path(location) / "dead-letters"
@@ -109,11 +117,21 @@ class PipelineDirectory:
                     local_state_dir=str(Path(location) / "local"),
                     snapshot_after_bytes=snapshot_after_bytes,
                     owner=self._owner,
+                    begins=False,
                 )
                 self._load()
         except BaseException:
             self._owner.release()
             raise
+
+    def begin(self) -> None:
+        """Write down what the directory is for: the end of a start that nothing has refused."""
+        with self._owner.reporting_lost_ownership(), self._reporting_full_disk():
+            self.checkpoint.begin()
+
+    def outcome(self, epoch: int) -> EpochOutcome:
+        """Return whether an epoch is committed, from the disk."""
+        return self.checkpoint.outcome(epoch)
 
     @property
     def query_id(self) -> str:
@@ -128,7 +146,9 @@ class PipelineDirectory:
     @contextmanager
     def epoch(self, tick: Tick) -> Iterator[DurableEpoch]:
         """Open an epoch: inside, its stages can be asked in the state before it."""
-        with self._owner.reporting_lost_ownership(), self._reporting_full_disk(), ExitStack() as opened:
+        self._release_interrupted()
+        reporting = self._reporting_full_disk(lambda: self.outcome(tick.epoch))
+        with self._owner.reporting_lost_ownership(), reporting, ExitStack() as opened:
             yield DurableEpoch(
                 plan=self._plan,
                 checkpoint=self.checkpoint,
@@ -137,7 +157,9 @@ class PipelineDirectory:
                 effects=self.effects,
                 opened=opened,
                 tick=tick,
+                entered=self._entered,
             )
+        self._entered.clear()
 
     def commit(
         self,
@@ -184,9 +206,8 @@ class PipelineDirectory:
         self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
         return committed
 
-    def _reporting_full_disk(self) -> AbstractContextManager[None]:
-        cure = "give the pipeline the rows of this epoch once more"
-        return reporting_full_disk(f"the directory {self.location} lies", cure, location=self.location)
+    def _reporting_full_disk(self, outcome: Callable[[], EpochOutcome] = nothing_committed) -> AbstractContextManager[None]:
+        return reporting_full_disk(f"the directory {self.location} lies", _CURES, outcome, location=self.location)
 
     def put_aside(self, epoch: int, letters: pa.Table) -> None:
         """Write down the rows of an epoch that broke the contract of their source."""
@@ -203,9 +224,18 @@ class PipelineDirectory:
         return ZSet.concat(chunks, schema=schema)
 
     def close(self) -> None:
-        """Let go, so that the directory can be opened again."""
-        self.effects.close()
-        self._owner.release()
+        """Release everything, so that the directory can be opened again."""
+        try:
+            self._release_interrupted()
+            self.effects.close()
+        finally:
+            self._owner.release()
+
+    def _release_interrupted(self) -> None:
+        """Release the states of an epoch that was interrupted before its own end could."""
+        while self._entered:
+            self._entered[-1].release()
+            self._entered.pop()
 
     def _load(self) -> None:
         record = self.checkpoint.last
@@ -288,6 +318,7 @@ class DurableEpoch:
         tick: the epoch.
         is_timed: per stage, whether its operator waits for times.
         effects: what asks the outside.
+        entered: gets every state that is opened, before it is.
     """
 
     plan: QueryPlan
@@ -297,6 +328,7 @@ class DurableEpoch:
     effects: Effects
     opened: ExitStack
     tick: Tick
+    entered: list[BucketState]
     states: dict[int, BucketState] = field(default_factory=dict)
     logs: dict[int, LogEntry] = field(default_factory=dict)
 
@@ -316,6 +348,7 @@ class DurableEpoch:
             state = BucketState(
                 self.checkpoint.stage(node.name, tick), 0, lambda directory: node.stage.build(self.options, directory)
             )
+            self.entered.append(state)
             self.states[node.number] = self.opened.enter_context(state)
         return operators_of(node, state.operator)[number]
 
@@ -380,7 +413,7 @@ def _claim(location: str) -> tuple[Ownership, str]:
     try:
         folder = checkpoint_folder(location)
         query_id = stored_query_id(location) or claimed_query_id(folder) or str(uuid.uuid4())
-        return Ownership.claim(folder, query_id), query_id
+        return Ownership.claim(folder, query_id, on_trial=True), query_id
     except OSError as error:
         raise OptionError(
             f"the directory {location} cannot be used: {error}. Give one where this process may write.",

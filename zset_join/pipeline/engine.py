@@ -19,7 +19,7 @@ from zset_join.pipeline.feeding import Feeding
 from zset_join.pipeline.stage_states import StageStates
 from zset_join.pipeline.watermarks import KnownTimes, Watermarks
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.protocol import corrections_of
+from zset_join.protocol import TimedOperator, corrections_of
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -36,7 +36,7 @@ class AnsweredEpoch:
         delta: the change of the view.
         times: what is known of event time after it.
         asked: the stages that were asked: tick and deltas by number.
-        rejected: what they refused, where rows are put aside.
+        rejected: the rows that they put aside.
         corrections: earlier answers that temporal and as-of joins took back, by stage.
     """
 
@@ -55,7 +55,7 @@ class Engine:
     Args:
         plan: the plan.
         watermarks: of the plan.
-        quarantines: bad rows are put aside, so they are to be told.
+        quarantines: bad rows are put aside, so they are listed. Late rows always are.
 
     Raises:
         PlanError: a step that only Spark can do.
@@ -75,6 +75,7 @@ class Engine:
             self._inputs.append(feedings)
         self._output = Feeding(plan, plan.outputs, plan.output.schema)
         self._is_tidy = len(plan.outputs) == 1 and not plan.outputs[0].steps and isinstance(plan.outputs[0].origin, int)
+        self._is_distinct = self._is_tidy and _answers_distinct_rows(plan, plan.outputs[0].origin)
         self._shown = [node.stage.output.schema for node in plan.nodes]
         self._begins_alone = [node.stage.begins_alone for node in plan.nodes]
         self._empty = ZSet.empty(plan.output.schema)
@@ -117,12 +118,12 @@ class Engine:
             corrected = corrections_of(operator)
             if corrected is not None:
                 corrections[self.plan.nodes[number].name] = corrected
-            if self._quarantines:
+            if self._quarantines or isinstance(operator, TimedOperator):  # what is late is set aside under either policy
                 table = operator.rejections(tick, fed)
                 if table.num_rows:
                     rejected.append(RejectedRows(table, tuple(one.name for one in operator.inputs), tuple(fed)))
         delta = self._output.collect(known)
-        if not self._is_tidy and len(delta):
+        if len(delta) and (not self._is_tidy or not (self._is_distinct or delta.consolidated() is delta)):
             delta = next(delta.tidy_chunks(len(delta)), self._empty)
         return AnsweredEpoch(epoch, processing_time_us, delta, times, asked, rejected, corrections)
 
@@ -146,3 +147,20 @@ class Engine:
             return whole
         columns = [whole.rows.column(name) for name in shown.names]
         return ZSet(pa.RecordBatch.from_arrays(columns, schema=shown), whole.weights)
+
+
+_TIMED = ("as_of_join", "temporal_join")
+
+
+def _answers_distinct_rows(plan: QueryPlan, origin: str | int) -> bool:
+    """Return whether no row can be twice in an answer of a stage: its key identifies it, and equal input rows are one.
+
+    Rows of an append-only input are kept one by one, and so are those of a join by time.
+    """
+    if not isinstance(origin, int):
+        return False
+    stage = plan.nodes[origin].stage
+    if stage.kind in ("aggregate", "current_versions", "latest"):
+        return bool(stage.output_key.columns)
+    keeps_each = stage.kind in _TIMED or any(one.relation.mode == "append" for one in stage.inputs)
+    return bool(stage.output.primary_key) and not keeps_each

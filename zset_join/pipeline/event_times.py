@@ -11,6 +11,7 @@ import pyarrow.types as pt
 
 from zset_join.errors import OptionError
 from zset_join.relation import Relation
+from zset_join.state.time.event_time import is_measured
 
 __all__ = ["duration", "jump_of", "with_watermark"]
 
@@ -73,7 +74,9 @@ def duration(given: Any, kind: pa.DataType, name: str) -> int:
     Raises:
         OptionError: it is neither.
     """
-    if pt.is_integer(kind):
+    if not (is_measured(kind) or pt.is_time(kind)):
+        expected = f"none, as a time of type {kind} has neither distances nor a watermark"
+    elif pt.is_integer(kind):
         if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
             return given
         expected = f"a whole number, as its event time is {kind}"

@@ -5,8 +5,8 @@
     orders.groupBy("city").agg(F.count().alias("orders"), F.max("total").alias("largest"))
 
 An argument is a column name, or an expression over one row. Names, result types and the treatment of NULL are Spark's; what
-differs is in `zset_join.aggregates.calls`: float sums are exact until they are rounded once, lists and sets come in ascending
-order, and `first` and `last` take the column that says what comes first.
+differs is in `zset_join.shapes.aggregate_calls`: float sums are exact until they are rounded once, lists and sets come in
+ascending order, and `first` and `last` take the column that says what comes first.
 """
 
 from __future__ import annotations

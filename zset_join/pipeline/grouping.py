@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, left
 from zset_join.expressions.rows import check_condition, named, plain_column
 from zset_join.pipeline.rows import Rows
+from zset_join.pipeline.unknown_methods import missing_on_grouped
 from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply
+from zset_join.shapes.aggregate_calls import AggregateCall
 
 __all__ = ["Aggregated", "GroupedView"]
 
@@ -31,7 +32,7 @@ class Aggregated:
     """An aggregate as it was written; made by `zset_join.pipeline.functions`.
 
     Args:
-        function: a name of `zset_join.aggregates.calls.FUNCTIONS`.
+        function: a name of `zset_join.shapes.aggregate_calls.FUNCTIONS`.
         columns: its arguments.
         name: of the result; None: as Spark names it.
         condition: only rows that fulfil it count.
@@ -78,6 +79,11 @@ class GroupedView(Generic[_R]):
 
     rows: _R
     keys: Mapping[str, Expression] = field(default_factory=dict)
+
+    if not TYPE_CHECKING:  # a type checker is to find unknown names
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_on_grouped(name)
 
     @classmethod
     def of(cls, rows: _R, columns: Sequence[Any], computed: Mapping[str, Expression]) -> GroupedView[_R]:

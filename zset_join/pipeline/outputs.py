@@ -1,7 +1,9 @@
 """Where the deltas of a pipeline go beside its caller: sinks, and functions.
 
-The law: a sink gets every epoch exactly once, in order. With a directory an epoch that was committed and not written is written
-when the pipeline is opened again, or with the next step; a sink knows its own last epoch. In memory only, a sink must be new.
+The law: a sink gets every epoch exactly once, in order, without the rows that it can never hold: these are refused before the
+epoch counts, or become dead letters (see `zset_join.sinks.unfit_values`). With a directory an epoch that was committed and not
+written is written when the pipeline is opened again, or with the next step; a sink knows its own last epoch. In memory only, a
+sink must be new.
 
 With a directory an epoch comes with its place in the chain of epochs (see `epoch_chain`), so that a sink refuses those of a
 directory that was restored from a copy of another time.
@@ -14,10 +16,14 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from zset_join.epoch_chain import ChainLink, accepts_argument
 from zset_join.errors import OptionError, SinkError
+from zset_join.pipeline.dead_letters import RejectedRows
 from zset_join.relation import Relation
 from zset_join.sinks.sink import ChainedSink, Sink, SinkProgress, write_epoch
+from zset_join.sinks.unfit_values import UnfitRows, check_fits, fitting, reasons_by_row, unfit_rows
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
@@ -80,6 +86,10 @@ class FunctionSink:
         self._last = epoch
         return SinkProgress(epoch, len(delta), int((delta.weights < 0).sum()), time.perf_counter() - started)
 
+    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
+        """Return the rows with a value that JSON texts cannot say; a function without a form takes all."""
+        return () if self._writer is None else self._writer.unfit(rows)
+
     def close(self) -> None:
         """Let go of what makes texts."""
         writer, self._writer = self._writer, None
@@ -92,10 +102,12 @@ class PipelineOutputs:
 
     Args:
         sinks: the outputs.
+        quarantines: rows that an output can never hold are put aside and left out of it; else they are refused.
     """
 
-    def __init__(self, sinks: Sequence[Sink]) -> None:
+    def __init__(self, sinks: Sequence[Sink], *, quarantines: bool = False) -> None:
         self._sinks = tuple(sinks)
+        self._quarantines = quarantines
         self._opened: list[Sink] = []
         self._pending: list[tuple[int, ZSet, ChainLink | None]] = []
 
@@ -120,6 +132,39 @@ class PipelineOutputs:
                     last_epoch=sink.last_epoch(),
                 )
 
+    def check(self, epoch: int, delta: ZSet) -> list[RejectedRows]:
+        """Decide, before an epoch counts, what becomes of rows that an output can never hold.
+
+        Args:
+            epoch: the epoch.
+            delta: its answer.
+
+        Returns:
+            The rows to put aside, by output; with `settle` they are left out of it.
+
+        Raises:
+            SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused.
+        """
+        rejected = []
+        for sink in self._opened:
+            unfit = unfit_rows(sink, delta.rows)
+            if not self._quarantines:
+                check_fits(sink, delta, unfit, epoch=epoch)
+            elif unfit:
+                rejected.append(_put_aside(sink, delta, unfit))
+        return rejected
+
+    def add(self, epoch: int, delta: ZSet, link: ChainLink | None = None) -> None:
+        """Take an epoch that counts; `settle` writes it.
+
+        Args:
+            epoch: the epoch.
+            delta: its answer.
+            link: its place in the chain of epochs; None in memory.
+        """
+        if self._opened:
+            self._pending.append((epoch, delta, link))
+
     def write(self, epoch: int, delta: ZSet, link: ChainLink | None = None) -> None:
         """Give an epoch to every sink that does not have it, after those that a sink failed at before.
 
@@ -131,28 +176,37 @@ class PipelineOutputs:
         Raises:
             SinkError: a sink holds epochs of another chain.
         """
-        if not self._opened:
-            return
-        self._pending.append((epoch, delta, link))
+        self.add(epoch, delta, link)
         self.settle()
 
     def settle(self) -> None:
         """Give sinks the epoch that one of them failed at: before the next one counts, for a directory keeps one that waits.
 
         Raises:
-            SinkError: a sink holds epochs of another chain.
+            SinkError: a sink holds epochs of another chain, or can never hold a row of an epoch that counts already.
         """
         while self._pending:
             number, waiting, place = self._pending[0]
             for sink in self._opened:
                 if _is_missing(sink, number, place):
-                    write_epoch(sink, number, [waiting] if len(waiting) else [], place)
+                    taken = fitting(sink, waiting, drops=self._quarantines, epoch=number)
+                    write_epoch(sink, number, [taken] if len(taken) else [], place)
             del self._pending[0]
 
     def close(self) -> None:
         """Close what was opened."""
         while self._opened:
             self._opened.pop().close()
+
+
+def _put_aside(sink: Sink, delta: ZSet, unfit: Sequence[UnfitRows]) -> RejectedRows:
+    """Return the rows that an output can never hold, one line per row: its first reason counts."""
+    name = repr(sink)
+    lines = [
+        {"input": name, "row": row, "weight": int(delta.weights[row]), "code": "SINK_VALUE", "reason": reason}
+        for row, reason in reasons_by_row(delta.rows, unfit).items()
+    ]
+    return RejectedRows(pa.Table.from_pylist(lines), (name,), (delta,))
 
 
 def _is_missing(sink: Sink, epoch: int, link: ChainLink | None) -> bool:

@@ -6,7 +6,8 @@
     pipeline.step({"orders": [{"id": 1, "customer": "Ada", "total": 30}]})
 
 The law: after every epoch the sum of the deltas equals the batch query over the sum of the inputs. A step that raises has
-changed nothing: correct the input and take the step again.
+changed nothing where the attribute `epoch` is as before: correct the input and take the step again. An interrupt while an
+epoch is folded in or committed, such as Ctrl-C, leaves a pipeline that refuses every further step.
 
 With a directory the pipeline lasts: it goes on where it was, whenever it is opened again, see `zset_join.pipeline.durable`.
 
@@ -18,28 +19,20 @@ Known limits: one thread; a pipeline is not to be used by two threads at a time.
 from __future__ import annotations
 
 import datetime
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from zset_join.checkpoint.row_history import RowHistory
-from zset_join.dead_letters import (
-    REPLAYED_POSITION,
-    mark_places,
-    places_of,
-    read_letters,
-    records_of,
-    waiting_records,
-)
 from zset_join.epoch_chain import ChainLink
-from zset_join.errors import BadInputError, OptionError, PlanError, StateError
+from zset_join.errors import OptionError, PlanError, StateError
 from zset_join.kernels.machine.first_use import compile_on_first_use
+from zset_join.pipeline.append_only import check_appends
 from zset_join.pipeline.batch_queries import BatchTimes
-from zset_join.pipeline.contents import Contents
+from zset_join.pipeline.contents import Contents, repeated
 from zset_join.pipeline.dead_letters import PartlyRead, RejectedRows, Undecodable, dead_letters
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
@@ -47,16 +40,20 @@ from zset_join.pipeline.explaining import explain_row
 from zset_join.pipeline.far_times import FarTimes
 from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.outputs import PipelineOutputs
+from zset_join.pipeline.prepared import PreparedEpoch
+from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.pipeline.progress import epoch_counts
+from zset_join.pipeline.reading import Reading
+from zset_join.pipeline.replaying import replay_letters
 from zset_join.pipeline.saved import SavedState, load_state, save_state
-from zset_join.pipeline.stage_states import MemoryStates, StageStates
+from zset_join.pipeline.stage_states import MemoryStates
+from zset_join.pipeline.unfinished import closed, out_of_memory, unfinished
 from zset_join.pipeline.verification import Verification, verify
 from zset_join.pipeline.view import View
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.protocol import NextDue, earliest
 from zset_join.row_conversion import conform
-from zset_join.shown_values import shown_key
 from zset_join.sinks.sink import Sink
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
@@ -83,8 +80,8 @@ class Pipeline:
         plan: the plan of the query.
         epoch: number of the next epoch.
         progress: counts of the last epoch, for people.
-        dead_letters: rows of the last epoch that broke the contract of their source and were put aside, see
-            `zset_join.pipeline.dead_letters`.
+        dead_letters: rows of the last epoch that were put aside: those that came too late and, in quarantine, bad input;
+            see `zset_join.pipeline.dead_letters`.
         positions: how far sources had been read after the last epoch, as `step` was told.
 
     Raises:
@@ -133,7 +130,7 @@ class Pipeline:
         self._history = InputHistory() if keep_inputs else None
         self._processing_time_us: int | None = None
         self._last: ZSet | None = None
-        self._is_broken = False
+        self._unfinished: int | None = None
         self._is_closed = False
         self._memory: MemoryStates | None = None
         self._directory: PipelineDirectory | None = None
@@ -149,7 +146,7 @@ class Pipeline:
                 self._history,
                 snapshot_after_bytes=snapshot_after_bytes,
             )
-        self._outputs = PipelineOutputs(outputs)
+        self._outputs = PipelineOutputs(outputs, quarantines=self._options.on_bad_input == "quarantine")
         try:
             self._go_on()
         except BaseException:
@@ -160,6 +157,11 @@ class Pipeline:
     def schema(self) -> pa.Schema:
         """Return the columns of the view."""
         return self.plan.output.schema
+
+    @property
+    def readings(self) -> Mapping[str, Reading]:
+        """Return how the rows of each source are read."""
+        return self._readings
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -190,30 +192,66 @@ class Pipeline:
         Raises:
             PlanError: an unknown source, or columns that do not fit.
             BadInputError: rows that break the contract of their source.
-            StateError: an epoch that is neither the last nor the next one.
+            SinkError: `SINK_VALUE`: an output can never hold a row of the answer; nothing is applied.
+            StateError: an epoch that is neither the last nor the next one; memory that runs out; a directory that cannot be
+                written; or the pipeline was closed or interrupted before, see `zset_join.pipeline.unfinished`.
             Exception: of an output. Where the attribute `epoch` has gone on, the rows were taken, and the next step gives the
                 epoch to the output before it takes any.
         """
+        with self._reporting_memory():
+            return self._step(rows or {}, processing_time, epoch, positions or {})
+
+    @contextmanager
+    def _reporting_memory(self) -> Iterator[None]:
+        """Turn memory that runs out into an error that names the epoch and whether it counts."""
+        wanted = self.epoch
+        try:
+            yield
+        except MemoryError as error:
+            raise out_of_memory(wanted, error, self._refusal(), is_taken=self.epoch > wanted) from error
+
+    def _step(
+        self,
+        rows: Mapping[str, Any],
+        processing_time: datetime.datetime | int | None,
+        epoch: int | None,
+        positions: Mapping[str, Any],
+    ) -> ZSet:
         self._check_usable()
         self._outputs.settle()
         if epoch is not None and epoch != self.epoch:
             return self._replay(epoch)
-        deltas, unread, far = self._deltas(rows or {})
-        time_us = self._time(processing_time)
-        reached = {**self.positions, **(positions or {})}
-        if self._memory is not None:
-            answered = self._answered(self._memory, deltas, far, time_us)
-            self._is_broken = True
-            self._memory.absorb(answered.asked)
-            self._is_broken = False
-            self.dead_letters = dead_letters(answered.epoch, answered.rejected, unread)
-            self.progress = epoch_counts(deltas, answered, unread, self._lookups())
-        else:
-            answered = self._durable_epoch(deltas, unread, far, time_us, reached)
-        self.positions = reached
-        self._take(answered, deltas)
-        self._outputs.write(answered.epoch, answered.delta, self._link())
-        return answered.delta
+        with self._prepared(rows, processing_time) as prepared:
+            return self._commit(prepared, positions)
+
+    def prepare(
+        self, rows: Mapping[str, Any] | None = None, *, processing_time: datetime.datetime | int | None = None
+    ) -> PreparedEpoch:
+        """Answer the next epoch and change nothing; `commit` takes it, closing it drops it.
+
+        Args:
+            rows: as for `step`.
+            processing_time: as for `step`.
+
+        Raises:
+            ZsetJoinError: as `step`.
+        """
+        with self._reporting_memory():
+            self._check_usable()
+            self._outputs.settle()
+            return self._prepared(rows or {}, processing_time)
+
+    def commit(self, prepared: PreparedEpoch, *, positions: Mapping[str, Any] | None = None) -> ZSet:
+        """Take an epoch that `prepare` answered, and return the change of the view.
+
+        Raises:
+            StateError: another epoch was taken since.
+            Exception: of an output, as `step`.
+        """
+        self._check_usable()
+        prepared.check_is_next(self.epoch)
+        with self._reporting_memory(), prepared:
+            return self._commit(prepared, positions or {})
 
     def view(self) -> pa.Table:
         """Return the contents of the view: a row stands there as often as its weight says.
@@ -222,21 +260,7 @@ class Pipeline:
             OptionError: the pipeline was told not to keep them.
             BadInputError: a source that goes through no stage has retracted what was not there.
         """
-        rows = self.contents()
-        if len(rows) and rows.weights.min() < 0:
-            first = int(np.flatnonzero(rows.weights < 0)[0])
-            row, weight = shown_key(rows.rows.columns, first), int(rows.weights[first])
-            raise BadInputError(
-                f"the view holds the row {row} {weight} times: a source that goes through no stage has retracted what was not "
-                "there. Correct the source.",
-                code="ABSENT_ROW",
-                row=row,
-                weight=weight,
-            )
-        if (rows.weights == 1).all():
-            return pa.Table.from_batches([rows.rows], self.schema)
-        positions = np.repeat(np.arange(len(rows)), rows.weights)
-        return pa.Table.from_batches([rows.rows.take(pa.array(positions))], self.schema)
+        return repeated(self.contents(), self.schema)
 
     def contents(self) -> ZSet:
         """Return the contents of the view, each distinct row with its weight.
@@ -276,18 +300,7 @@ class Pipeline:
                 "has those of the last epoch; step() takes them again.",
                 code="PIPELINE_DIRECTORY",
             )
-        place = self._directory.location
-        letters = waiting_records(read_letters(place, stream=stream, code=code))
-        before = self.positions.get(REPLAYED_POSITION, [])
-        if before:
-            mark_places(place, before)
-        if not letters.num_rows:
-            return 0
-        rows = {name: records_of(letters, name) for name in dict.fromkeys(letters["stream"].to_pylist())}
-        marks = places_of(letters)
-        self.step(rows, positions={REPLAYED_POSITION: marks})
-        mark_places(place, marks)
-        return int(letters.num_rows)
+        return replay_letters(self._directory.location, self.positions, self.step, stream=stream, code=code)
 
     def verify(self, *, most_differences: int = 20) -> Verification:
         """Compare the view with DuckDB's batch query over everything that came; needs `keep_inputs` and `keep_view`.
@@ -418,7 +431,6 @@ class Pipeline:
         if self._is_closed:
             return
         self._is_closed = True
-        self._is_broken = True
         try:
             self._outputs.close()
         finally:
@@ -437,48 +449,68 @@ class Pipeline:
         """Take up where the directory ends, and give the outputs what they may have missed."""
         directory = self._directory
         self._outputs.open(self.plan.output, None if directory is None else directory.query_id)
-        record = None if directory is None else directory.last
-        if directory is None or record is None:
+        if directory is None:
             return
-        self.epoch = record.epoch + 1
-        self.progress = record.progress
-        self.positions = record.positions
-        self._processing_time_us = record.processing_time_us
-        self._last = directory.answer(record)
-        self._outputs.write(record.epoch, self._last, record.link)
+        record = directory.last
+        if record is not None:
+            self.epoch = record.epoch + 1
+            self.progress = record.progress
+            self.positions = record.positions
+            self._processing_time_us = record.processing_time_us
+            self._last = directory.answer(record)
+            self._outputs.write(record.epoch, self._last, record.link)
+        directory.begin()
 
     def _link(self) -> ChainLink | None:
         """Return the place of the last epoch in the chain of epochs; None in memory."""
         record = None if self._directory is None else self._directory.last
         return None if record is None else record.link
 
-    def _answered(
-        self, states: StageStates, deltas: Mapping[str, ZSet], far: Sequence[RejectedRows], time_us: int
-    ) -> AnsweredEpoch:
+    def _prepared(self, rows: Mapping[str, Any], processing_time: datetime.datetime | int | None) -> PreparedEpoch:
         """Return the next epoch, answered; what sources refused stands before what stages do."""
-        answered = self._engine.answer(states, self.epoch, deltas, time_us)
-        answered.rejected[:0] = far
-        return answered
+        deltas, unread, far = self._deltas(rows)
+        time_us = processing_time_us(processing_time, self._processing_time_us)
+        with ExitStack() as stack:
+            place = self._directory
+            opened = None if place is None else stack.enter_context(place.epoch(Tick(self.epoch, time_us)))
+            states = self._memory if opened is None else opened
+            assert states is not None  # noqa: S101 - state is in memory or in a directory
+            answered = self._engine.answer(states, self.epoch, deltas, time_us)
+            answered.rejected[:0] = far
+            answered.rejected += self._outputs.check(self.epoch, answered.delta)
+            return PreparedEpoch(answered, deltas, unread, opened, stack.pop_all())
 
-    def _durable_epoch(
-        self,
-        deltas: Mapping[str, ZSet],
-        unread: Sequence[Undecodable],
-        far: Sequence[RejectedRows],
-        time_us: int,
-        reached: Mapping[str, Any],
-    ) -> AnsweredEpoch:
-        directory = self._directory
-        if directory is None:
-            raise AssertionError("a pipeline without state")
-        with directory.epoch(Tick(self.epoch, time_us)) as opened:
-            answered = self._answered(opened, deltas, far, time_us)
-            letters = dead_letters(answered.epoch, answered.rejected, unread)
-            directory.put_aside(answered.epoch, letters)
-            counts = epoch_counts(deltas, answered, unread, self._lookups())
-            self.progress = directory.commit(opened, answered, deltas, counts, reached).progress
-            self.dead_letters = letters
-        return answered
+    def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any]) -> ZSet:
+        answered, deltas = prepared.answered, prepared.deltas
+        reached = {**self.positions, **positions}
+        letters = dead_letters(answered.epoch, answered.rejected, prepared.unread)
+        if self._memory is not None:
+            counts = epoch_counts(deltas, answered, prepared.unread, self._lookups())
+            self._unfinished = self.epoch  # until all of the epoch is taken
+            self._memory.absorb(answered.asked)
+            self.dead_letters, self.progress = letters, counts
+        else:
+            self._commit_durably(prepared, letters, reached)
+        prepared.close()
+        self.positions = reached
+        self._take(answered, deltas)
+        self._outputs.add(answered.epoch, answered.delta, self._link())
+        self._unfinished = None
+        self._outputs.settle()
+        return answered.delta
+
+    def _commit_durably(self, prepared: PreparedEpoch, letters: pa.Table, reached: Mapping[str, Any]) -> None:
+        answered, directory = prepared.answered, self._directory
+        assert directory is not None and prepared.opened is not None  # noqa: S101, PT018 - as `_prepared` made it
+        directory.put_aside(answered.epoch, letters)
+        counts = epoch_counts(prepared.deltas, answered, prepared.unread, self._lookups())
+        self._unfinished = self.epoch  # until all of the epoch is taken, or it is seen that it does not count
+        try:
+            record = directory.commit(prepared.opened, answered, prepared.deltas, counts, reached)
+        except BaseException:
+            self._unfinished = None if directory.outcome(answered.epoch) == "open" else answered.epoch
+            raise
+        self.progress, self.dead_letters = record.progress, letters
 
     def _take(self, answered: AnsweredEpoch, deltas: Mapping[str, ZSet]) -> None:
         """Go on from an epoch that counts."""
@@ -526,12 +558,17 @@ class Pipeline:
         return {} if owner is None else owner.effects.counts()
 
     def _check_usable(self) -> None:
-        if self._is_broken:
-            raise StateError(
-                "this pipeline was closed, or an epoch failed while it was folded in. Build it anew, or reopen it from its "
-                "directory.",
-                code="PIPELINE_BROKEN",
-            )
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal
+
+    def _refusal(self) -> StateError | None:
+        """Return why the pipeline can no longer be used; None where it can."""
+        if self._is_closed:
+            return closed()
+        if self._unfinished is None:
+            return None
+        return unfinished(self._unfinished, None if self._directory is None else self._directory.outcome(self._unfinished))
 
     def _deltas(self, rows: Mapping[str, Any]) -> tuple[dict[str, ZSet], list[Undecodable], list[RejectedRows]]:
         """Return the changes that rows mean, and where bad input is put aside what cannot be read, and times too far ahead."""
@@ -550,10 +587,10 @@ class Pipeline:
                 unread += apart
             if is_strict:
                 delta = reading.delta(given)
+                check_appends(name, self._relations[name], delta, epoch=self.epoch)
             else:
                 delta, bad = reading.taken(given)
                 unread += [] if bad is None else [bad]
-            self._check_appends(name, delta)
             if delta.schema != self._relations[name].schema:
                 delta = ZSet(conform(delta.rows, self._relations[name]), delta.weights)
             deltas[name], refused = self._far_times.part(name, delta, self._watermarks.known)
@@ -561,27 +598,3 @@ class Pipeline:
                 self._far_times.refuse(refused, self.epoch)
             far += [] if refused is None else [refused]
         return deltas, unread, far
-
-    def _check_appends(self, name: str, delta: ZSet) -> None:
-        """Refuse retractions from a source whose rows are only added, also where it goes through no stage."""
-        if self._relations[name].mode != "append" or self._options.on_bad_input != "error" or not (delta.weights < 0).any():
-            return
-        row = int(np.flatnonzero(delta.weights < 0)[0])
-        raise BadInputError(
-            f'source "{name}", epoch {self.epoch}: row {row} retracts, and rows of an append-only source are only added; '
-            "nothing of the epoch was applied. Describe the source with changes(...).",
-            code="RETRACTION_IN_APPEND",
-            relation=name,
-            epoch=self.epoch,
-        )
-
-    def _time(self, given: datetime.datetime | int | None) -> int:
-        if isinstance(given, datetime.datetime):
-            if given.tzinfo is None:
-                raise OptionError(
-                    f"processing_time={given!r} has no time zone; give one, such as datetime.UTC.", code="PROCESSING_TIME"
-                )
-            wanted = int(given.timestamp() * 1_000_000)
-        else:
-            wanted = time.time_ns() // 1000 if given is None else given
-        return wanted if self._processing_time_us is None else max(wanted, self._processing_time_us)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zset_join.changelog import ChangelogFormat, Decoded, decode
+from zset_join.changelog.formats import IMAGE
 from zset_join.errors import BadInputError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import columns_read, rows_where
 from zset_join.pipeline.dead_letters import Undecodable
+from zset_join.pipeline.given_rows import GivenRows, given_rows
 from zset_join.plan.query_plan import PlanSource
+from zset_join.row_conversion import take_rows
 from zset_join.shown_values import shown_value
 from zset_join.zset import ZSet, single_batch
 
@@ -31,7 +35,8 @@ class Reading:
         given: the columns that are fed, in order.
         changelog_format: how a row says what it does.
         deletes: condition over the given columns under which a row deletes its key; None for never.
-        is_of_versions: every change is a version: of records, values that were not sent and truncates cannot be read.
+        is_of_versions: every change is a version: of records, values that were not sent and truncates cannot be read; old
+            images of a change feed are left out, for they have the time of the version they replace.
     """
 
     source: PlanSource
@@ -42,7 +47,7 @@ class Reading:
 
     def of_versions(self) -> Reading:
         """Return how rows become changes each of which is a version."""
-        return self
+        return replace(self, is_of_versions=True)
 
     def taken(self, rows: Any) -> tuple[ZSet, Undecodable | None]:
         """Return the changes that rows mean, and what cannot be read of them, instead of refusing all.
@@ -51,31 +56,33 @@ class Reading:
             PlanError: as `delta`.
         """
         if isinstance(rows, ZSet):
-            return rows, None
-        batch = self._batch(rows)
+            return self._with_images(rows), None
+        given = self._given(rows)
+        batch = given.batch
         decoded = decode(batch, self.source.relation, self.changelog_format)
-        unread = None
+        unread = None if given.unfit is None else Undecodable(self.source.name, given.unfit)
         if decoded.rejected.num_rows:
-            bad = batch.take(decoded.rejected.column("row"))
+            bad = take_rows(batch, decoded.rejected.column("row").to_numpy())
             shown = ({name: shown_value(bad.column(name), at) for name in bad.schema.names} for at in range(bad.num_rows))
             texts = [json.dumps(row, default=str, ensure_ascii=False) for row in shown]
             rejected = pa.table({"row": texts, "code": decoded.rejected["code"], "reason": decoded.rejected["reason"]})
-            unread = Undecodable(self.source.name, rejected)
+            parts = [rejected] if given.unfit is None else [given.unfit, rejected]
+            unread = Undecodable(self.source.name, pa.concat_tables(parts))
         return self._with_deletes(decoded, batch), unread
 
     def delta(self, rows: Any) -> ZSet:
         """Return the changes that rows mean.
 
         Args:
-            rows: a ZSet, an Arrow table or batch, a dict of columns, or a list of dicts.
+            rows: a ZSet, an Arrow table or batch, a frame of pandas or polars, a dict of columns, or a list of dicts.
 
         Raises:
             PlanError: columns are missing or of other types.
-            BadInputError: a row that does not say what it does.
+            BadInputError: a row that does not say what it does, or a value that its column does not hold.
         """
         if isinstance(rows, ZSet):
-            return rows
-        batch = self._batch(rows)
+            return self._with_images(rows)
+        batch = self._given(rows).whole()
         decoded = decode(batch, self.source.relation, self.changelog_format)
         if decoded.rejected.num_rows:
             first = decoded.rejected.slice(0, 1).to_pylist()[0]
@@ -94,35 +101,34 @@ class Reading:
             columns = {name: batch.column(name) for name in columns_read(self.deletes)}
             deleted = rows_where(self.deletes, columns, batch.num_rows)[decoded.positions]
             delta = ZSet(delta.rows, np.where(deleted, np.int64(-1), delta.weights))
+        if self.is_of_versions and IMAGE in delta.rows.schema.names:
+            kept = np.flatnonzero(np.asarray(pc.not_equal(delta.rows.column(IMAGE), 0)))
+            delta = ZSet(delta.rows.take(pa.array(kept)), delta.weights[kept])
         return delta
 
-    def _batch(self, rows: Any) -> pa.RecordBatch:
-        if isinstance(rows, pa.RecordBatch):
-            return rows
-        if isinstance(rows, pa.Table):
-            return single_batch(rows)
-        try:
-            if isinstance(rows, Mapping):
-                return single_batch(pa.table(dict(rows), schema=self.given))
-            lines = list(rows)
-            unknown = sorted({name for line in lines for name in line} - set(self.given.names))
-            if unknown:
-                raise PlanError(
-                    f'source "{self.source.name}" is fed rows with {unknown}, which are not among its columns '
-                    f"{self.given.names}.",
-                    code="UNKNOWN_COLUMN",
-                    relation=self.source.name,
-                    missing=unknown,
-                )
-            return pa.RecordBatch.from_pylist(lines, schema=self.given)
-        except (pa.ArrowException, TypeError, KeyError, AttributeError) as error:
-            raise PlanError(
-                f'source "{self.source.name}" is fed {type(rows).__name__} that does not fit its columns '
-                f"{_described(self.given)}: {error}. Feed a list of dicts, a dict of columns, an Arrow table or a ZSet.",
-                code="DELTA_TYPES",
-                relation=self.source.name,
-            ) from error
+    def _with_images(self, delta: ZSet) -> ZSet:
+        """Return a delta of the table with the column that orders the rows of a commit, where the source has one."""
+        schema = self.source.relation.schema
+        if IMAGE not in schema.names or IMAGE in delta.rows.schema.names:
+            return delta
+        images = pa.array(np.where(delta.weights < 0, 1, 2).astype(np.int8))
+        return ZSet(delta.rows.append_column(schema.field(IMAGE), images), delta.weights)
 
+    def _given(self, rows: Any) -> GivenRows:
+        if isinstance(rows, pa.RecordBatch | pa.Table):
+            self._check_names(rows.schema.names)
+            if rows.schema.equals(self.given):
+                return GivenRows(rows if isinstance(rows, pa.RecordBatch) else single_batch(rows))
+        return given_rows(rows, self.given, self.source.name, self.source.relation.schema.names)
 
-def _described(schema: pa.Schema) -> list[str]:
-    return [f"{field.name}: {field.type}" for field in schema]
+    def _check_names(self, names: Sequence[str]) -> None:
+        """Refuse a table with two columns of one name."""
+        if len(set(names)) == len(names):
+            return
+        doubled = sorted({name for name in names if names.count(name) > 1})
+        raise PlanError(
+            f'source "{self.source.name}" is fed a table with more than one column named {doubled}; rename or drop one.',
+            code="DUPLICATE_COLUMN",
+            relation=self.source.name,
+            names=doubled,
+        )

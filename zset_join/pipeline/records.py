@@ -9,6 +9,7 @@ to the dead letters of a pipeline that quarantines.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,10 +20,12 @@ import pyarrow.compute as pc
 
 from zset_join.changelog import AppendFormat
 from zset_join.changelog.formats import METADATA, RecordOptions, record_format
+from zset_join.conversions import python_values
 from zset_join.errors import BadInputError, OptionError, PlanError
 from zset_join.operators.partial_upserts import TRUNCATE
 from zset_join.pipeline.dead_letters import Undecodable
 from zset_join.pipeline.event_times import jump_of, with_watermark
+from zset_join.pipeline.given_rows import table_of
 from zset_join.pipeline.reading import Reading
 from zset_join.pipeline.view import View
 from zset_join.plan.query_plan import PlanSource
@@ -38,6 +41,7 @@ CONTROL, SEQUENCE = "__control", "__sequence_0"
 _GIVEN = pa.schema(
     {"key": pa.string(), "value": pa.string(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 )
+_NOT_READ = ("timestamp", "timestampType", "headers")
 DEAD_LETTER_SCHEMA = pa.schema([*_GIVEN, pa.field("code", pa.string())])
 
 
@@ -79,7 +83,7 @@ class RecordReading(Reading):
 
         Args:
             rows: a table, batch, dict or list of dicts with `value`, and `key`, `topic`, `partition`, `offset` where they are
-                known; or a `Baseline`, or a ZSet of the table itself.
+                known; or records alone, as texts or parsed; or a `Baseline`, or a ZSet of the table itself.
 
         Raises:
             PlanError: no column `value`.
@@ -189,9 +193,11 @@ class RecordReading(Reading):
     def _records(self, rows: Any) -> pa.Table:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
+        if isinstance(rows, Mapping) and not self._is_event(rows) and any(map(_is_column, rows.values())):
+            rows = pa.table(dict(rows))
         if not isinstance(rows, pa.Table):
-            lines = rows if isinstance(rows, Mapping) else pa.RecordBatch.from_pylist(list(rows), schema=_GIVEN)
-            rows = pa.table(dict(lines)) if isinstance(lines, Mapping) else pa.Table.from_batches([lines])
+            columns = table_of(rows)
+            rows = self._of_objects(rows) if columns is None else columns
         if "value" not in rows.column_names:
             raise PlanError(
                 f'source "{self.source.name}" is fed columns {rows.column_names}; a record has `value`, and may have `key`, '
@@ -203,6 +209,65 @@ class RecordReading(Reading):
             if field.name not in rows.column_names:
                 rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
         return rows
+
+    def _of_objects(self, rows: Any) -> pa.Table:
+        """Return texts, parsed records, or dicts of a record and its place as records.
+
+        Raises:
+            PlanError: something else.
+        """
+        given = [rows] if isinstance(rows, str | bytes | Mapping) else list(rows)
+        lines = [self._as_record(one) for one in given]
+        columns = {}
+        for field in _GIVEN:
+            # As bytes: a record that is no UTF-8 is bad input of its own.
+            kind = pa.binary() if field.name in {"key", "value"} else field.type
+            values = [one.get(field.name) for one in lines]
+            converted = python_values(values, kind)
+            if converted.unfit is not None:
+                row = int(np.flatnonzero(converted.unfit)[0])
+                raise PlanError(
+                    f'source "{self.source.name}": record {row} has {values[row]!r:.100} as `{field.name}`, no {kind}. '
+                    "Feed texts, parsed records, or dicts of `value`, and `key`, `topic`, `partition`, `offset` where known.",
+                    code="DELTA_TYPES",
+                    relation=self.source.name,
+                )
+            columns[field.name] = converted.values
+        return pa.table(columns)
+
+    def _is_event(self, given: Mapping[str, Any]) -> bool:
+        """Return whether a dict is a parsed record of the format, not one with its key and its place in Kafka."""
+        record = self.reader.format
+        if record.enveloped and {"schema", "payload"} <= given.keys():
+            return True
+        if record.operation:
+            return record.operation[0] in given
+        return not {"key", "value"} & given.keys() and not any(map(_is_column, given.values()))
+
+    def _as_record(self, given: Any) -> Mapping[str, Any]:
+        """Return a record as a dict of `_GIVEN`.
+
+        Raises:
+            PlanError: something else, of which nothing could be read.
+        """
+        if isinstance(given, str | bytes):
+            return {"value": _text(given)}
+        if isinstance(given, Mapping):
+            if self._is_event(given):
+                return {"value": json.dumps(given)}
+            unknown = sorted(given.keys() - {*_GIVEN.names, *_NOT_READ})
+            if not unknown and {"key", "value"} & given.keys():
+                texts = {name: _text(given.get(name)) for name in ("key", "value")}
+                return {**{name: given.get(name) for name in _GIVEN.names}, **texts}
+            what = f"a dict of {sorted(given)}"
+        else:
+            what = f"a {type(given).__name__}"
+        raise PlanError(
+            f'source "{self.source.name}" is fed {what}, which is no record of {self.reader.format.name}: a text, a '
+            "parsed record, or a dict of `value` and, where they are known, `key`, `topic`, `partition` and `offset`.",
+            code="UNKNOWN_COLUMN",
+            relation=self.source.name,
+        )
 
     def _unread(self, table: pa.Table, origins: np.ndarray, rejects: pa.Array) -> pa.Table:
         """Return the records that cannot be read, one line for each, with `code` and their number among the records."""
@@ -235,11 +300,25 @@ class RecordReading(Reading):
             )
 
 
+def _is_column(value: Any) -> bool:
+    return isinstance(value, list | tuple | np.ndarray | pa.Array | pa.ChunkedArray)
+
+
+def _text(given: Any) -> Any:
+    """Return what a record or its key is, as text or bytes; a parsed one is written again."""
+    return json.dumps(given) if isinstance(given, Mapping) else given
+
+
 def _reason(code: str) -> str:
     what, _, column = code.partition(" ")
     named = f' "{column}"' if column else ""
     return {
-        "UNDECODABLE_RECORD": "the record is no JSON of this format, or brings no row",
+        "UNDECODABLE_RECORD": "the record is no JSON of this format, or brings no row that is an object of columns",
+        "UNKNOWN_ENCODING": f"column{named} has a value that may mean several, and neither a schema in the record nor an "
+        "option says which: give RecordOptions(time_unit=..., decimals=..., binary=...)",
+        "FOREIGN_TABLE": "the record is of another table, or does not say of which; name the tables that are read with "
+        "RecordOptions(table=..., database=...), and others are left out",
+        "OLD_ROW_MISSING": "an update of a table without keys has no old row; set REPLICA IDENTITY FULL, or name the keys",
         "UNDECODABLE_VALUE": f"the value of column{named} cannot be read as its type",
         "UNDECODABLE_OP": "the operation is none that the format knows",
         "TRUNCATED": "the table was truncated, which ends no version",
@@ -293,7 +372,7 @@ def records(
     read = given
     if is_ordered and "position" not in given.metadata:
         read = replace(given, metadata={**given.metadata, "position": SEQUENCE})
-    reader = JsonRecordReader(format, table, key, read)
+    reader = JsonRecordReader(format, table, key, read, source=name)
     metadata_fields = [pa.field(column, METADATA[what]) for what, column in given.metadata.items()]
     nullable = [field.with_nullable(True) for field in [*table, *metadata_fields]]
     own = [*([SEQUENCE] if is_ordered else []), *([CONTROL] if key else [])]

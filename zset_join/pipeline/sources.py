@@ -5,6 +5,7 @@
 | `keys` (with `apply_as_deletes`) | upsert | the new row of its key; a delete where the condition is true |
 | `weight_column` | changelog | that many copies more, or less when negative |
 | `row_kind_column` | changelog, or upsert with `keys` | +I -U +U -D, INSERT UPDATE_BEFORE ..., or insert update_preimage ... |
+| `row_kind_column="_change_type"` with `keys` | upsert | of one commit, a row that comes wins over one that goes |
 | none of them | changelog | a row that is added |
 
 What is fed is a list of dicts, a dict of columns, an Arrow table, or a `ZSet`, whose weights say by themselves what a row does.
@@ -19,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.changelog import AppendFormat, ChangelogFormat, RowKindFormat, WeightFormat
+from zset_join.changelog.formats import CHANGE_FEED_COLUMN, IMAGE, feed_sequence
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import check_condition
@@ -86,7 +88,8 @@ def changes(
         name: what messages and `Pipeline.step` call it.
         schema: an Arrow schema, or column names and types, of what is fed.
         keys: columns that identify a row of the table.
-        sequence_by: columns that order the changes of one key; the larger wins.
+        sequence_by: columns that order the changes of one key; the larger wins. A change feed with keys needs it, for the rows
+            of a commit come in no order; default there: `_commit_version`, where there is one.
         apply_as_deletes: condition under which a row deletes its key.
         column_list: the columns of the table; default all but those that say what a row does.
         except_column_list: columns to leave out instead.
@@ -128,7 +131,12 @@ def changes(
             missing=left_out,
         )
     _check_known(name, given, sequence, "sequence_by")
-    kept = pa.schema([given.field(column) for column in dict.fromkeys((*shown, *sequence))])
+    if row_kind_column == CHANGE_FEED_COLUMN and key:
+        sequence = sequence or feed_sequence(name, given.names)
+        fields = [given.field(column) for column in dict.fromkeys((*shown, *sequence))]
+        kept, sequence = pa.schema([*fields, pa.field(IMAGE, pa.int8())]), (*sequence, IMAGE)
+    else:
+        kept = pa.schema([given.field(column) for column in dict.fromkeys((*shown, *sequence))])
     form: ChangelogFormat = AppendFormat()
     if weight_column is not None:
         form = WeightFormat(column=weight_column)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -21,6 +21,7 @@ from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import indexes, joining, looking_up, timed
 from zset_join.pipeline.grouping import Aggregated, GroupedView
 from zset_join.pipeline.rows import Rows
+from zset_join.pipeline.unknown_methods import missing_on_view
 from zset_join.plan.versioning import Versioning
 
 __all__ = ["View"]
@@ -29,6 +30,11 @@ __all__ = ["View"]
 @dataclass(frozen=True, kw_only=True, eq=False)
 class View(Rows):
     """Rows that change; made by `changes` and `appends`, and by the methods here."""
+
+    if not TYPE_CHECKING:  # a type checker is to find unknown names
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_on_view(name)
 
     def groupBy(self, *columns: Any, **computed: Expression) -> GroupedView[View]:  # noqa: N802 - the name PySpark users type
         """Group the rows, by columns or by what is computed from them; `agg` says what to compute for each group.

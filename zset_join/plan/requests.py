@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named, plain_column
 from zset_join.plan.tree import InputRows
 from zset_join.relation import Relation
+from zset_join.shapes.aggregate_calls import AggregateCall
 from zset_join.stages.aggregate import AggregateStage
 from zset_join.stages.join import JoinStage
 from zset_join.stages.latest import LatestStage

@@ -32,6 +32,7 @@ from zset_join.sinks.delta_files import DataFile, read_data_file
 from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
 from zset_join.sinks.delta_parts import EPOCH_COLUMN, delta_line_schema, write_delta_lines
 from zset_join.sinks.sink import SinkProgress, check_output
+from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.zset import ZSet
 
 __all__ = ["DeltaChangelogSink"]
@@ -104,6 +105,10 @@ class DeltaChangelogSink:
         """
         self._opened()
         return self.log.has(epoch, link)
+
+    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
+        """Return the rows with a value that a Delta table cannot hold: text that is no UTF-8, timestamps beyond 64 bits."""
+        return unfit_values(rows, within_microseconds)
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Append the answer of one epoch.

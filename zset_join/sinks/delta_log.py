@@ -37,17 +37,20 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction
 
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
+from zset_join.extras import needed_for
 from zset_join.sinks.delta_files import DataFile
 from zset_join.sinks.sink import is_same_epoch
 from zset_join.storage.folder import Folder, is_local, local_path, open_folder
 from zset_join.storage.local import sync_directory
 from zset_join.storage.operations import perform
+
+with needed_for("a Delta output"):
+    from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+    from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+    from deltalake.transaction import AddAction, RemoveAction
 
 __all__ = ["ChangedTableError", "DeltaLog"]
 

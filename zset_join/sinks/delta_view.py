@@ -37,6 +37,7 @@ from zset_join.sinks.delta_files import DataFile, delta_schema, read_data_file, 
 from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
 from zset_join.sinks.stored_rows import RetractedRows, StoredRowsChange
+from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.zset import ZSet
 
 __all__ = ["DeltaViewSink"]
@@ -134,6 +135,10 @@ class DeltaViewSink:
         """
         self._opened()
         return self.log.has(epoch, link)
+
+    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
+        """Return the rows with a value that a Delta table cannot hold: text that is no UTF-8, timestamps beyond 64 bits."""
+        return unfit_values(rows, within_microseconds)
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Add the answer of one epoch to the view, in one commit.

@@ -22,9 +22,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import duckdb
-
 from zset_join.errors import OptionError, SinkError
+from zset_join.extras import needed_for
+
+with needed_for("a DuckDB output"):
+    import duckdb
 
 __all__ = ["HOLD_SECONDS", "PATIENCE_SECONDS", "DuckDBFile"]
 

@@ -38,12 +38,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, SinkError, WeightOverflowError
+from zset_join.extras import needed_for
 from zset_join.relation import Relation
 from zset_join.shown_values import shown_key
 from zset_join.sinks.duckdb_file import HOLD_SECONDS, PATIENCE_SECONDS, DuckDBFile
@@ -60,7 +61,11 @@ from zset_join.sinks.duckdb_sql import (
     ViewStatements,
 )
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
+from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.zset import ZSet
+
+with needed_for("a DuckDB output"):
+    import duckdb
 
 __all__ = ["DuckDBViewSink"]
 
@@ -188,6 +193,10 @@ class DuckDBViewSink:
                 is_same_epoch(self._described, last, digests.get, epoch, link)
                 return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)  # another connection was first
         return SinkProgress(epoch, rows, retractions, perf_counter() - started)
+
+    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
+        """Return the rows with a value that no view can hold: text that is no UTF-8, instants beyond 64 bits."""
+        return unfit_values(rows, lambda kind: within_microseconds(kind) if pt.is_timestamp(kind) and kind.tz else None)
 
     def read(self) -> pa.Table:
         """Return the rows of the view, repeated by weight, in the schema of the output and in no particular order."""

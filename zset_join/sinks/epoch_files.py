@@ -10,7 +10,8 @@ there is no moment at which the rows are there and their digest is not. A direct
 Limits: one file system that renames in one step. Files with rows stay until somebody moves them away: those of the newest
 hundred epochs must stay. Empty ones beyond the newest hundred are removed here.
 
-Cost: the bytes of an epoch, and a look at the names in the directory.
+Memory: the digests of the newest epochs. Cost of an epoch: its bytes, and a constant number of operations of the file system,
+however many epochs there are: the names are listed again only when another program has added or removed one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from typing import Any
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
 from zset_join.sinks.sink import DIGESTS_KEPT, is_same_epoch
-from zset_join.storage.local import list_directory, make_directories, read_bytes, remove_file, write_atomic
+from zset_join.storage.local import (
+    file_size,
+    list_directory,
+    make_directories,
+    modified_at,
+    read_bytes,
+    remove_file,
+    write_atomic,
+)
 
 __all__ = ["EpochFiles"]
 
@@ -55,6 +64,10 @@ class EpochFiles:
         self._described = described
         self._header = header
         self._name = f"{prefix}{{epoch:0{width}d}}{{digest}}{suffix}"
+        self._known: dict[int, str | None] = {}  # the newest epochs that are there, with their digests
+        self._oldest = 0  # epochs from here on are all in it
+        self._empty: dict[int, str] = {}  # names of the files of epochs without rows
+        self._listed_at: float | None = None
         self._pattern = re.compile(rf"(_?){re.escape(prefix)}(\d{{{width}}})(?:-([0-9a-zA-Z]*))?{re.escape(suffix)}")
 
     def attach(self, header: Mapping[str, Any]) -> None:
@@ -87,7 +100,7 @@ class EpochFiles:
 
     def last_epoch(self) -> int | None:
         """Return the last epoch that is there; None before the first."""
-        return max(self._epochs(), default=None)
+        return max(self._epochs(self._oldest), default=None)
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
         """Say whether an epoch is there already.
@@ -95,7 +108,7 @@ class EpochFiles:
         Raises:
             SinkError: an epoch before it is missing, or the directory has epochs of another chain.
         """
-        epochs = self._epochs()
+        epochs = self._epochs(epoch - 1)
         return is_same_epoch(self._described, max(epochs, default=None), lambda one: epochs.get(one) or None, epoch, link)
 
     def put(self, epoch: int, link: ChainLink | None, data: bytes | None) -> bool:
@@ -114,9 +127,15 @@ class EpochFiles:
         name = self._name.format(epoch=epoch, digest="" if link is None else f"-{link.digest}")
         path = self.directory / (name if data is not None else f"_{name}")
         try:
+            if file_size(path) is not None:
+                self._listed_at = None  # by another driver, so shortly ago that the time of the directory is the same
+                return False
             write_atomic(path, data or b"")
+            self._known[epoch] = None if link is None else link.digest
             if data is None:
-                self._forget_empty(epoch - DIGESTS_KEPT)
+                self._empty[epoch] = path.name
+            self._forget(epoch - DIGESTS_KEPT)
+            self._listed_at = modified_at(self.directory)
         except OSError as error:
             raise SinkError(
                 f"{self._described} could not be written: {error}. The epoch is there whole or not at all; mend the place and "
@@ -126,16 +145,23 @@ class EpochFiles:
             ) from error
         return True
 
-    def _epochs(self) -> dict[int, str | None]:
-        """Return the epochs that are there, with their digests."""
-        matches = (self._pattern.fullmatch(name) for name in list_directory(self.directory))
-        return {int(match[2]): match[3] for match in matches if match is not None}
+    def _epochs(self, oldest: int) -> dict[int, str | None]:
+        """Return the epochs that are there, with their digests: all of those from `oldest` on, and the last one."""
+        changed_at = modified_at(self.directory)
+        if self._listed_at is None or changed_at != self._listed_at or oldest < self._oldest:
+            matches = [match for match in map(self._pattern.fullmatch, list_directory(self.directory)) if match is not None]
+            self._known = {int(match[2]): match[3] for match in matches}
+            self._empty = {int(match[2]): match[0] for match in matches if match[1]}
+            self._oldest, self._listed_at = 0, changed_at
+        return self._known
 
-    def _forget_empty(self, last: int) -> None:
-        for name in list_directory(self.directory):
-            match = self._pattern.fullmatch(name)
-            if match is not None and match[1] and int(match[2]) < last:
-                remove_file(self.directory / name)
+    def _forget(self, last: int) -> None:
+        """Forget epochs before one, and remove the files of those without rows."""
+        for epoch in [one for one in self._empty if one < last] if len(self._empty) > DIGESTS_KEPT else ():
+            remove_file(self.directory / self._empty.pop(epoch))
+        if len(self._known) > 2 * DIGESTS_KEPT:
+            self._known = {epoch: digest for epoch, digest in self._known.items() if epoch >= last}
+            self._oldest = last
 
     def _refuse_strangers(self) -> None:
         strangers = [name for name in list_directory(self.directory) if not name.startswith(f".{self._header}.")]

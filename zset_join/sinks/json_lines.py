@@ -20,6 +20,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import get_args
 
+import pyarrow as pa
+
 from zset_join.changelog import encoded_schema
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, SinkError
@@ -27,6 +29,7 @@ from zset_join.relation import Relation
 from zset_join.sinks.epoch_files import EpochFiles
 from zset_join.sinks.record_texts import RECORD_FORMS, RecordForm, RecordWriter
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
+from zset_join.sinks.unfit_values import UnfitRows
 from zset_join.zset import ZSet
 
 __all__ = ["JsonLinesSink"]
@@ -97,6 +100,10 @@ class JsonLinesSink:
             SinkError: an epoch before it is missing, or the directory has epochs of another chain.
         """
         return self._files.has(epoch, link)
+
+    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
+        """Return the rows with a value that JSON texts cannot say."""
+        return () if self._writer is None else self._writer.unfit(rows)
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Add the answer of one epoch.

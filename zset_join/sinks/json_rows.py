@@ -13,15 +13,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import duckdb
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zset_join.extras import needed_for
 from zset_join.sinks.duckdb_sql import quote
+from zset_join.sinks.unfit_values import within_microseconds
 
-__all__ = ["JsonWriter"]
+with needed_for("writing rows as JSON"):
+    import duckdb
+
+__all__ = ["JsonWriter", "representable"]
 
 _ROWS = "rows_to_write"
+_FIRST_DAY, _INFINITE_DAY = -719_162, 2**31 - 1  # 0001-01-01, and the date that DuckDB calls infinity
+_INFINITE_TIME = 2**63 - 1
+_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+
+
+def representable(kind: pa.DataType) -> tuple[int, int] | None:
+    """Return the first and the last date, time or timestamp of a type that has a text in ISO 8601; None for other types.
+
+    >>> representable(pa.time32("s")), representable(pa.timestamp("ms"))
+    ((0, 86400), (-9223372036854775, 9223372036854775))
+    """
+    if pt.is_date32(kind):
+        return _FIRST_DAY, _INFINITE_DAY - 1
+    if pt.is_time(kind):
+        return 0, _PER_DAY[kind.unit]
+    if pt.is_timestamp(kind):
+        return within_microseconds(kind) or (1 - _INFINITE_TIME, _INFINITE_TIME - 1)
+    return None
 
 
 class JsonWriter:

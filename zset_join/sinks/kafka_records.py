@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from zset_join.extras import needed_for
+
+with needed_for("sending records to Kafka"):
+    from confluent_kafka import KafkaException, Producer
 
 __all__ = ["ORIGIN_HEADER", "send_records"]
 

@@ -14,8 +14,10 @@ Without a key column the record key is the whole row. See `zset_join.sinks.recor
 
 Memory: the answer of one epoch, and its texts. Cost: one JSON text per record and one call of Kafka's client.
 
-Limits: a transaction lasts at most `transaction_timeout_seconds`. Kafka keeps changes as long as the topic is set to; a topic
-in `upsert` form should be compacted. The topic is not made here; the topic of the epochs is.
+Limits: a record is at most `message.max.bytes` of `config` long (1,000,000); a row whose record is larger never fits (see
+`unfit`), so give the topic a `max.message.bytes` that is no smaller. A transaction lasts at most `transaction_timeout_seconds`.
+Kafka keeps changes as long as the topic is set to; a topic in `upsert` form should be compacted. The topic is not made here;
+the topic of the epochs is.
 """
 
 from __future__ import annotations
@@ -25,23 +27,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic, perf_counter
 from typing import Any, get_args
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+import pyarrow as pa
 
 from zset_join.changelog import encoded_schema
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, SinkError
+from zset_join.extras import needed_for
 from zset_join.relation import Relation
 from zset_join.sinks.record_texts import RECORD_FORMS, RecordForm, RecordWriter
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
+from zset_join.sinks.unfit_values import UnfitRows
 from zset_join.zset import ZSet
+
+with needed_for("a Kafka output"):
+    from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
 
 __all__ = ["KafkaForm", "KafkaTopicSink"]
 
 KafkaForm = RecordForm
 _EPOCHS_SUFFIX = ".zset_join.epochs"
 _ATTEMPTS = 5
+_CLIENT_MESSAGE_BYTES = 1_000_000
+"""What librdkafka takes as `message.max.bytes` where nothing is said."""
 
 
 class KafkaTopicSink:
@@ -83,6 +92,7 @@ class KafkaTopicSink:
         self.form = form
         self.key = None if key is None else tuple(key)
         self._config = {"log_level": 0, **config}
+        self._most_bytes = int(config.get("message.max.bytes", _CLIENT_MESSAGE_BYTES))
         self._timeout_seconds = transaction_timeout_seconds
         self._retry_seconds = retry_seconds
         self._last_epoch: int | None = None
@@ -121,6 +131,9 @@ class KafkaTopicSink:
         except KafkaException as error:
             self.close()
             raise self._failed("opened", error) from error
+        except TimeoutError as error:
+            self.close()
+            raise self._failed("opened", KafkaException(KafkaError(KafkaError._TIMED_OUT))) from error
         except SinkError:
             self.close()
             raise
@@ -139,6 +152,11 @@ class KafkaTopicSink:
         """
         self._connected()
         return is_same_epoch(self._described, self._last_epoch, self._digests.get, epoch, link)
+
+    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
+        """Return the rows with a value that JSON texts cannot say, and those whose record is too large for Kafka's client."""
+        writer = self._writer
+        return () if writer is None else [*writer.unfit(rows), *writer.oversized(rows, self._most_bytes)]
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Add the answer of one epoch, in one transaction.
@@ -333,7 +351,8 @@ class KafkaTopicSink:
     def _failed(self, what: str, error: KafkaException) -> SinkError:
         reason = error.args[0]
         return SinkError(
-            f"{self._described} could not be {what}: {reason.str()} ({reason.name()}). Nothing of the epoch is committed "
+            f"{self._described} at {self._config['bootstrap.servers']} could not be {what}: {reason.str()} "
+            f"({reason.name()}). Nothing of the epoch is committed "
             "there; check "
             "that the broker runs, the rights of the user, and that no other driver runs this query.",
             code="SINK_IO",

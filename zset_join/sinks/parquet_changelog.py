@@ -38,6 +38,7 @@ from zset_join.relation import Relation
 from zset_join.sinks.changelog_directory import ChangelogDirectory, Header, Manifest, PartFile, first_checksum
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.sink import SinkProgress, check_output, holds_duration, is_same_epoch
+from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.storage.folder import FolderFile
 from zset_join.zset import ZSet
 
@@ -123,6 +124,10 @@ class ParquetChangelogSink:
         """
         with self._files.failures():
             return _is_there(self._files, self._header(), epoch, link)
+
+    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
+        """Return the rows with a value that the files cannot hold: text that is no UTF-8, timestamps beyond 64 bits."""
+        return unfit_values(rows, within_microseconds)
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Write the answer of one epoch as one file.

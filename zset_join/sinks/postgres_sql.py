@@ -21,17 +21,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.types as pt
-from psycopg import sql
 
+from zset_join.extras import needed_for
 from zset_join.zset import ZSet
 
-__all__ = ["EPOCHS", "RESERVED", "PostgresStatements", "csv_of", "null_patterns", "postgres_type"]
+with needed_for("a PostgreSQL output", "psycopg"):
+    from psycopg import sql
+
+__all__ = ["EPOCHS", "RESERVED", "PostgresStatements", "csv_of", "null_patterns", "postgres_type", "representable"]
 
 RESERVED = ("_zset_weight", "_zset_hash", "_zset_nulls")
 EPOCHS = sql.Identifier("_zset_join_epochs")
 _NET = sql.Identifier("_zset_join_net")
 _WEIGHT, _HASH, _NULLS = map(sql.Identifier, RESERVED)
 _HEX = np.frombuffer(b"".join(f"{byte:02x}".encode() for byte in range(256)), "<u2")
+
+_FIRST_DAY, _LAST_DAY, _SECONDS_PER_DAY = -719_162, 11_248_737, 86_400  # 0001-01-01 and 32767-12-31
 
 _TYPES = {
     pa.bool_(): "boolean",
@@ -66,6 +71,20 @@ def postgres_type(data_type: pa.DataType) -> str | None:
     if pt.is_timestamp(data_type) and data_type.unit != "ns":
         return "timestamptz" if data_type.tz is not None else "timestamp"
     return None
+
+
+def representable(kind: pa.DataType) -> tuple[int, int] | None:
+    """Return the first and the last date or timestamp of a type that the CSV of Arrow and PostgreSQL both write as it is.
+
+    >>> representable(pa.date32())
+    (-719162, 11248737)
+    """
+    if pt.is_date32(kind):
+        return _FIRST_DAY, _LAST_DAY
+    if not pt.is_timestamp(kind):
+        return None
+    per_day = _SECONDS_PER_DAY * {"s": 1, "ms": 1_000, "us": 1_000_000}[kind.unit]
+    return _FIRST_DAY * per_day, (_LAST_DAY + 1) * per_day - 1
 
 
 class PostgresStatements:

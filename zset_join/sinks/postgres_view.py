@@ -12,9 +12,10 @@ key.
 Memory: the answer of one epoch, and its CSV. Cost per epoch: follows the delta; COPY into a temporary table, then an UPDATE, a
 DELETE and an INSERT by an index.
 
-Limits: PostgreSQL 15 or newer. Columns of lists, structs, maps, durations and of nanoseconds are refused: cast them. Text
-with the character NUL is refused by PostgreSQL. Passwords belong into the environment (`PGPASSWORD`), a password file or a
-service, all of which libpq reads; `conninfo` never appears in a message.
+Limits: PostgreSQL 15 or newer. Columns of lists, structs, maps, durations and of nanoseconds are refused: cast them. Values
+that a view can never hold (see `unfit`): text with the character U+0000, dates and timestamps outside the years 1 to 32767,
+keys of more than 2,600 bytes, which no index takes, and rows of more than 400 MB. Passwords belong into the environment
+(`PGPASSWORD`), a password file or a service, all of which libpq reads; `conninfo` never appears in a message.
 """
 
 from __future__ import annotations
@@ -26,16 +27,29 @@ from time import perf_counter
 from typing import Any, TypeAlias
 
 import numpy as np
-import psycopg
 import pyarrow as pa
-from psycopg import sql
 
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, SinkError, ZsetJoinError
+from zset_join.extras import needed_for
+from zset_join.lookup.secret import Secret, without_secrets
 from zset_join.relation import Relation
-from zset_join.sinks.postgres_sql import EPOCHS, RESERVED, PostgresStatements, csv_of, null_patterns, postgres_type
+from zset_join.sinks.postgres_sql import (
+    EPOCHS,
+    RESERVED,
+    PostgresStatements,
+    csv_of,
+    null_patterns,
+    postgres_type,
+    representable,
+)
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
+from zset_join.sinks.unfit_values import UnfitRows, long_values, text_with_nul, unfit_values
 from zset_join.zset import ZSet
+
+with needed_for("a PostgreSQL output", "psycopg"):
+    import psycopg
+    from psycopg import sql
 
 __all__ = ["PostgresViewSink"]
 
@@ -49,6 +63,8 @@ _FIND = sql.SQL("SELECT query_id, epoch, layout, chain FROM {} WHERE view = %s")
 _INSERT = sql.SQL("INSERT INTO {} VALUES (%s, %s, NULL, 0, 0, %s, NULL)").format(EPOCHS)
 _UPDATE = sql.SQL("UPDATE {} SET epoch = %s, rows = %s, retractions = %s, chain = %s WHERE view = %s").format(EPOCHS)
 _SEND_BYTES = 1 << 20
+_MOST_KEY_BYTES = 2_600
+_MOST_ROW_BYTES = 400_000_000
 
 _Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
@@ -162,6 +178,17 @@ class PostgresViewSink:
         except psycopg.Error as error:
             raise self._failed(f"written in epoch {epoch}", error) from error
         return SinkProgress(epoch, rows, retractions, perf_counter() - started)
+
+    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
+        """Return the rows with a value that the view can never hold; see the module."""
+        found = [*unfit_values(rows, representable), *text_with_nul(rows)]
+        if self._key:
+            reason = f"makes a key of more than {_MOST_KEY_BYTES} bytes, which no index takes"
+            found += long_values(rows, self._key, _MOST_KEY_BYTES, reason)
+        return [
+            *found,
+            *long_values(rows, rows.schema.names, _MOST_ROW_BYTES, f"makes a row of more than {_MOST_ROW_BYTES} bytes"),
+        ]
 
     def read(self) -> pa.Table:
         """Return the rows of the view, in the schema of the output and in no particular order: for checks."""
@@ -363,7 +390,7 @@ class PostgresViewSink:
             )
 
     def _failed(self, what: str, error: psycopg.Error) -> SinkError:
-        message = error.diag.message_primary or type(error).__name__
+        message = error.diag.message_primary or _reason(error, self._conninfo)
         return SinkError(
             f"{self._described} could not be {what}: {message}. The view is as it was before the epoch; check that the "
             "server runs, "
@@ -372,3 +399,13 @@ class PostgresViewSink:
             table=self.table,
             state=error.sqlstate,
         )
+
+
+def _reason(error: psycopg.Error, conninfo: str) -> str:
+    """Return what the client says, in one line and without the password."""
+    said = " ".join(str(error).split())
+    try:
+        password = psycopg.conninfo.conninfo_to_dict(conninfo).get("password")
+    except psycopg.ProgrammingError:  # what libpq cannot read, its message may quote
+        return f"{type(error).__name__}: the connection string cannot be read"
+    return without_secrets(said, Secret.given(str(password))) if password else said or type(error).__name__

@@ -22,8 +22,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from zset_join.changelog import (
     AppendFormat,
@@ -35,7 +37,8 @@ from zset_join.changelog import (
     encode,
     encoded_schema,
 )
-from zset_join.sinks.json_rows import JsonWriter
+from zset_join.sinks.json_rows import JsonWriter, representable
+from zset_join.sinks.unfit_values import UnfitRows, sized_rows, unfit_values
 from zset_join.zset import ZSet
 
 __all__ = ["RECORD_FORMS", "RECORD_SCHEMA", "RecordForm", "RecordWriter"]
@@ -52,6 +55,8 @@ RECORD_FORMS: Mapping[str, ChangelogFormat] = {
 }
 RECORD_SCHEMA = pa.schema({"key": pa.string(), "value": pa.string()})
 
+_MOST_GROWTH = 18  # a byte of text is at most six of JSON, and a record has the row at most three times
+_BESIDE = 512  # names, numbers and marks, per column
 _BARE_ROWS = ("append", "upsert", "debezium")
 
 
@@ -111,6 +116,38 @@ class RecordWriter:
         """Return records as `RECORD_SCHEMA`; see `records`."""
         records = self.records(answer, epoch=epoch)
         return pa.table([[one[0] for one in records], [one[1] for one in records]], schema=RECORD_SCHEMA)
+
+    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
+        """Return the rows with a value that JSON texts cannot say, see `json_rows.representable`."""
+        return unfit_values(rows, representable)
+
+    def oversized(self, rows: pa.RecordBatch, most_bytes: int) -> Sequence[UnfitRows]:
+        """Return the rows whose record, key and value, may be longer than a bound, under their first column.
+
+        Cost: nothing where the batch as a whole is too small for such a row; else the texts of the rows that may be too long.
+        """
+        if rows.nbytes * _MOST_GROWTH + _BESIDE * len(rows.schema) < most_bytes:
+            return ()
+        flat = [name for name in rows.schema.names if not pt.is_nested(rows.schema.field(name).type)]
+        if len(flat) == len(rows.schema):
+            candidates = sized_rows(rows, flat) * _MOST_GROWTH + _BESIDE * len(rows.schema) >= most_bytes
+        else:
+            candidates = np.ones(rows.num_rows, np.bool_)
+        for unsayable in self.unfit(rows):
+            candidates &= ~unsayable.rows
+        places = np.flatnonzero(candidates)
+        if not len(places):
+            return ()
+        writer = JsonWriter(rows.schema)
+        try:
+            lengths = np.array([len(text.encode()) for text in writer.texts(rows.take(pa.array(places)))], np.int64)
+        finally:
+            writer.close()
+        flags = np.zeros(rows.num_rows, np.bool_)
+        copies = 3 if self.form == "debezium" else 2  # the row as key, as value before and after
+        flags[places[lengths * copies + _BESIDE > most_bytes]] = True
+        reason = f"makes a record of more than {most_bytes} bytes"
+        return [UnfitRows(rows.schema.names[0], reason, flags)] if flags.any() else ()
 
     def close(self) -> None:
         """Let go of the database that makes the texts."""

@@ -2,7 +2,8 @@
 
     rows, unread = read_csv_rows(text, schema, CsvForm())
 
-The law: every record of the text is a row or is told as unread, in its order, never both. A record may have line ends
+The law: every record of the text is a row or is listed as unread, in its order, never both. Fields are texts, which convert as
+`zset_join.conversions` says. A record may have line ends
 within quotes; a quote that nothing closes counts as a letter, so the lines behind it are read.
 
 Edge cases: nothing between two delimiters is NULL, and `""` is an empty text. Columns go by name; those the header lacks are
@@ -19,14 +20,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pc
+import pyarrow.types as pt
 
+from zset_join.conversions import convert_values
 from zset_join.sources.unread import UnreadText
 
-__all__ = ["CsvForm", "convert_options", "csv_names", "parse_options", "read_csv_rows"]
+__all__ = ["CsvForm", "csv_names", "read_csv_file", "read_csv_rows"]
 
+Bools = npt.NDArray[np.bool_]
 _Record = tuple[int, bytes]
 
 
@@ -45,26 +52,60 @@ class CsvForm:
     null: str = ""
 
 
-def parse_options(form: CsvForm) -> pc.ParseOptions:
+def _parse_options(form: CsvForm) -> pc.ParseOptions:
     """Return how pyarrow parts CSV into fields."""
     return pc.ParseOptions(delimiter=form.delimiter, quote_char=form.quote, newlines_in_values=True)
 
 
-def convert_options(form: CsvForm, schema: pa.Schema, columns: Sequence[str] = ()) -> pc.ConvertOptions:
-    """Return how pyarrow turns fields into values.
+def _convert_options(form: CsvForm, schema: pa.Schema, columns: Sequence[str] = ()) -> pc.ConvertOptions:
+    """Return how pyarrow turns fields into texts.
 
     Args:
         form: how the text is written.
-        schema: the types of columns, by name.
+        schema: the types of columns, by name; all are read as text but for bytes.
         columns: those that are wanted; all where none is named.
     """
     return pc.ConvertOptions(
-        column_types=schema,
+        column_types=_texts_of(schema),
         include_columns=list(columns),
         null_values=sorted({"", form.null}),
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
+
+
+def _texts_of(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field if pt.is_binary(field.type) else field.with_type(pa.string()) for field in schema])
+
+
+def read_csv_file(file: str | Path, schema: pa.Schema, form: CsvForm) -> pa.Table | None:
+    """Return the rows of a file, its other columns as they are; None where a line is no row.
+
+    Args:
+        file: its path; what its name says is compressed is.
+        schema: the types of columns, by name.
+        form: how it is written.
+    """
+    try:
+        texts = pc.read_csv(file, parse_options=_parse_options(form), convert_options=_convert_options(form, schema))
+    except pa.ArrowInvalid:
+        return None
+    columns, bad = _values(texts, schema)
+    return None if bad else pa.table(columns)
+
+
+def _values(texts: pa.Table, schema: pa.Schema) -> tuple[dict[str, pa.Array], dict[str, Bools]]:
+    """Return columns in their types, and of those that have them the rows whose text does not convert."""
+    columns, bad = {}, {}
+    for name in texts.column_names:
+        if name not in schema.names:
+            columns[name] = texts.column(name)
+            continue
+        converted = convert_values(texts.column(name), schema.field(name).type)
+        columns[name] = converted.values
+        if converted.unfit is not None:
+            bad[name] = converted.unfit
+    return columns, bad
 
 
 def csv_names(text: bytes, form: CsvForm) -> list[str]:
@@ -102,7 +143,8 @@ def read_csv_rows(
     lines = list(records)
     names = list(_read([header], pa.schema([]), form).column_names)
     known = pa.schema([schema.field(name) for name in names if name in schema.names])
-    tables = [known.empty_table()]
+    tables = [_texts_of(known).empty_table()]
+    numbers: list[int] = []
     unread: list[UnreadText] = []
     parts = [(0, len(lines))]
     while parts and not (unread and is_first_enough):
@@ -110,12 +152,21 @@ def read_csv_rows(
         rows = _rows_of(header, lines[begin:end], known, form)
         if rows is not None:
             tables.append(rows)
+            numbers += range(begin, end)
         elif end - begin == 1:
-            unread.append(_told(header, lines[begin], known, form, len(names)))
+            unread.append(_no_row(header, lines[begin], known, form, len(names)))
         else:
             middle = (begin + end) // 2
             parts += [(middle, end), (begin, middle)]
-    return pa.concat_tables(tables), unread
+    columns, bad = _values(pa.concat_tables(tables), known)
+    is_good = np.ones(len(numbers), np.bool_)
+    for name, unfit in bad.items():
+        for row in np.flatnonzero(unfit & is_good).tolist():
+            number, line = lines[numbers[row]]
+            unread.append(UnreadText(number, line, str(known.field(name).type), name))
+        is_good &= ~unfit
+    unread.sort(key=lambda one: one.number)
+    return pa.table(columns, schema=known).filter(pa.array(is_good)), unread[:1] if is_first_enough else unread
 
 
 def _records(text: bytes, form: CsvForm) -> Iterator[_Record]:
@@ -134,7 +185,7 @@ def _records(text: bytes, form: CsvForm) -> Iterator[_Record]:
 def _read(records: Sequence[_Record], schema: pa.Schema, form: CsvForm) -> pa.Table:
     """Return the columns of a schema, or all where it has none; the first record is the header."""
     text = pa.BufferReader(b"\n".join(text for _, text in records) + b"\n")
-    return pc.read_csv(text, parse_options=parse_options(form), convert_options=convert_options(form, schema, schema.names))
+    return pc.read_csv(text, parse_options=_parse_options(form), convert_options=_convert_options(form, schema, schema.names))
 
 
 def _rows_of(header: _Record, lines: Sequence[_Record], schema: pa.Schema, form: CsvForm) -> pa.Table | None:
@@ -146,10 +197,10 @@ def _rows_of(header: _Record, lines: Sequence[_Record], schema: pa.Schema, form:
     return rows if rows.num_rows == len(lines) else None
 
 
-def _told(header: _Record, line: _Record, schema: pa.Schema, form: CsvForm, width: int) -> UnreadText:
+def _no_row(header: _Record, line: _Record, schema: pa.Schema, form: CsvForm, width: int) -> UnreadText:
     number, text = line
-    texts = pa.schema([field.with_type(pa.binary()) for field in schema])
-    if _rows_of(header, [line], texts, form) is None:
+    as_bytes = pa.schema([field.with_type(pa.binary()) for field in schema])
+    if _rows_of(header, [line], as_bytes, form) is None:
         return UnreadText(number, text, f"line of {width} fields, as the header has them")
     bad = next(field for field in schema if _rows_of(header, [line], pa.schema([field]), form) is None)
     return UnreadText(number, text, str(bad.type), bad.name)

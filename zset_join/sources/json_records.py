@@ -3,7 +3,8 @@
 The law: lines out + records that mean no change = records in, but for Canal's, of which one may have several rows; a record
 that cannot be read is a line that says why. The lines stand in the order of the records.
 
-Cost: one pass in DuckDB, which parses every record and its key once; base64 decimals are put together by NumPy.
+Cost: one pass in DuckDB, which parses every record once, its key where the record itself does not say it, and a record in an
+envelope of schema and payload twice more.
 
 Limits: JSON numbers go through double precision, so a decimal that is written as a number (Maxwell's, and Debezium's with
 `decimal.handling.mode=double`) keeps 15 digits; one with more is a bad value. As text or base64 all 38 are kept.
@@ -14,34 +15,37 @@ Limits: JSON numbers go through double precision, so a decimal that is written a
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.changelog.formats import RecordFormat, RecordOptions, record_format
+from zset_join.changelog.formats import METADATA, RecordFormat, RecordOptions, record_format
+from zset_join.changelog.formats.record_spellings import EXACT, Dialect, Fields, is_exact
 from zset_join.changelog.formats.record_sql import (
     CHANGE,
-    FIRST_DAY,
-    LAST_DAY,
     PER_SECOND,
     REJECT,
     UNAVAILABLE_BITS,
-    Dialect,
     RecordStatements,
-    first_and_last,
 )
+from zset_join.conversions import read_texts
 from zset_join.errors import PlanError
+from zset_join.extras import needed_for
+from zset_join.sources.json_texts import read_json_texts
+
+with needed_for("reading records of JSON"):
+    import duckdb
 
 __all__ = ["JsonRecordReader", "ReadRecords"]
 
 _RECORDS = "records_to_read"
 _ROW = "__row_number"
-_DIGITS = 15
+_AS_ARROW: Any = {"type": "arrow", "null_handling": "special"}
 _NOT_UTF8 = "bytes that are no UTF-8"
 
 
@@ -72,6 +76,7 @@ class JsonRecordReader:
         schema: the columns of the table.
         keys: its key columns; none for a table without a key, whose old rows then come with every change.
         options: what the format leaves open.
+        source: what the source is called, and its table where no option says; None: records of any table are read.
 
     Raises:
         OptionError: there is no such format.
@@ -85,7 +90,13 @@ class JsonRecordReader:
     """
 
     def __init__(
-        self, format_name: str, schema: pa.Schema, keys: Sequence[str] = (), options: RecordOptions | None = None
+        self,
+        format_name: str,
+        schema: pa.Schema,
+        keys: Sequence[str] = (),
+        options: RecordOptions | None = None,
+        *,
+        source: str | None = None,
     ) -> None:
         self.format: RecordFormat = record_format(format_name)
         self.schema = schema
@@ -109,22 +120,22 @@ class JsonRecordReader:
                     code="UNSUPPORTED_TYPE",
                     column=field.name,
                 )
-        decimals = self.options.decimals or self.format.decimals
-        self._as_bytes = [f.name for f in schema if pt.is_decimal(f.type) and decimals == "base64"]
-        exact = [field.name for field in schema if pt.is_decimal(field.type)]
         statements = RecordStatements(
             record=self.format,
             schema=schema,
             keys=self.keys,
             options=self.options,
-            dialect=_DuckDBDialect(schema.names, [] if decimals == "base64" else exact),
+            dialect=_DuckDBDialect(counts_days=self.format.counts_times),
+            source=source,
         )
         self._query = statements.query(_RECORDS, [_ROW])
+        self._plain_query = replace(statements, opens=False).query(_RECORDS, [_ROW])
         self._connection = duckdb.connect(":memory:", config={"threads": 1})
         self._connection.execute("SET TimeZone = 'UTC'")
         self._connection.execute("SET preserve_insertion_order = true")
         self._connection.execute("SET enable_external_access = false")
         self._connection.execute("SET lock_configuration = true")
+        _add_functions(self._connection, [*schema.types, *METADATA.values()])
 
     def read(self, records: pa.Table | pa.RecordBatch) -> ReadRecords:
         """Read records.
@@ -138,20 +149,14 @@ class JsonRecordReader:
         table = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
         self._connection.register(_RECORDS, table)
         try:
-            lines = self._connection.sql(self._query).to_arrow_table().combine_chunks()
+            lines = self._connection.sql(self._query_of(table)).to_arrow_table().combine_chunks()
         finally:
             self._connection.unregister(_RECORDS)
         numbers = np.asarray(lines.column(_ROW))
         rejects = lines.column(REJECT)
         if undecodable.any():
             rejects = pc.if_else(pa.array(undecodable[numbers]), pa.scalar("UNDECODABLE_RECORD"), rejects)
-        columns = []
-        for field in self.schema:
-            column = lines.column(field.name)
-            if field.name in self._as_bytes:
-                column, bad = _decimals(column.combine_chunks(), field.type)
-                rejects = pc.if_else(bad, pc.coalesce(rejects, pa.scalar(f"UNDECODABLE_VALUE {field.name}")), rejects)
-            columns.append(column.cast(field.type))
+        columns = [lines.column(field.name).cast(field.type) for field in self.schema]
         names = [*self.schema.names, *self.options.metadata.values()]
         columns += [lines.column(name) for name in self.options.metadata.values()]
         rows = pa.table(columns, names=names).combine_chunks().to_batches()
@@ -165,9 +170,18 @@ class JsonRecordReader:
             records=numbers,
         )
 
+    def _query_of(self, table: pa.Table) -> str:
+        """Return the shorter query where no record is in an envelope: DuckDB takes its time to bind the other one."""
+        if not self.format.enveloped:
+            return self._plain_query
+        may_be_envelope = any(pc.any(pc.match_substring(table.column(name), "payload")).as_py() for name in ("key", "value"))
+        return self._query if may_be_envelope else self._plain_query
+
     def _as_text(self, table: pa.Table) -> tuple[pa.Table, np.ndarray]:
         """Return key and value as text, and which records are no UTF-8."""
         bad = np.zeros(table.num_rows, bool)
+        if "topic" not in table.column_names:
+            table = table.append_column("topic", pa.nulls(table.num_rows, pa.string()))
         for name in ("key", "value"):
             column = table.column(name) if name in table.column_names else pa.nulls(table.num_rows, pa.string())
             column = _whole(column)
@@ -231,101 +245,148 @@ class _DuckDBDialect(Dialect):
     """DuckDB's words.
 
     Args:
-        columns: of the table, in order.
-        exact: those whose texts keep their quotes, so that a number is told from a text of digits.
+        counts_days: whether the format has numbers of days as dates.
     """
 
-    def __init__(self, columns: Sequence[str], exact: Collection[str]) -> None:
-        self._columns = list(columns)
-        self._exact = frozenset(exact)
+    def __init__(self, *, counts_days: bool) -> None:
+        self._counts_days = counts_days
 
     def quoted(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
 
-    def parsed(self, text: str, fields: Mapping[str, object]) -> str:
-        spec = self.literal(json.dumps(self._structure(fields)))
+    def parsed(self, text: str, fields: Fields) -> str:
+        spec = self.literal(json.dumps(_structure(fields)))
         return f"CASE WHEN json_valid({text}) AND json_type({text}) = 'OBJECT' THEN json_transform({text}, {spec}) END"
 
-    def parsed_list(self, text: str, fields: Mapping[str, object]) -> str:
-        spec = self.literal(json.dumps([self._structure(fields)]))
-        listed = f"CASE WHEN json_valid({text}) AND json_type({text}) = 'ARRAY' THEN json_transform({text}, {spec}) END"
-        return f"unnest(coalesce(CASE WHEN len({listed}) > 0 THEN {listed} END, [NULL]))"  # no row is a line too, as in Spark
+    def parsed_lists(self, lists: Sequence[tuple[str, str, Fields]]) -> str:
+        parsed = [self._list(text, fields) for _, text, fields in lists]
+        # No row is a line too, as in Spark.
+        first = f"coalesce(CASE WHEN len({parsed[0]}) > 0 THEN {parsed[0]} END, [NULL])"
+        at = "range(len(" + first + "))"
+        parts = ", ".join(f"{name}: {one}[i + 1]" for (name, _, _), one in zip(lists, [first, *parsed[1:]], strict=True))
+        return f"unnest(list_transform({at}, lambda i: {{{parts}}}))"
 
     def is_bad(self, struct: str) -> str:
         return f"{struct} IS NULL"
 
-    def as_text(self, value: str, column: str) -> str:
-        return f"nullif(CAST({value} AS VARCHAR), 'null')" if column in self._exact else value
+    def is_no_object(self, text: str, path: Sequence[str], row: str, names: Sequence[str]) -> str:
+        place = self.literal("$." + ".".join(json.dumps(name) for name in path))
+        nothing = " AND ".join(f"{row}.{self.quoted(name)} IS NULL" for name in names)  # is cheap, and rarely true
+        return f"({row} IS NOT NULL AND {nothing} AND coalesce(json_type({text}, {place}) NOT IN ('OBJECT', 'NULL'), false))"
 
-    def exploded(self, *values: str) -> str:
-        return f"unnest([{', '.join(values)}])"
+    def exact_text(self, value: str) -> str:
+        return f"nullif(CAST({value} AS VARCHAR), 'null')"
 
-    def member(self, text: str, name: str) -> str:
-        member = f"CAST(json_extract({text}, {self.literal(f'$.{name}')}) AS VARCHAR)"
-        return f"coalesce(CASE WHEN json_valid({text}) THEN {member} END, {text})"  # without it the record is bad, not empty
+    def exploded(self, values: str) -> str:
+        return f"unnest({values})"
 
-    def converted(self, text: str, data_type: pa.DataType, options: RecordOptions, decimals: str) -> str:
-        wanted = duckdb_type(data_type)
-        whole = f"TRY_CAST({text} AS BIGINT)"
-        if wanted == "VARCHAR":
-            return text
-        if wanted == "BLOB" or (pt.is_decimal(data_type) and decimals == "base64"):
-            return f"TRY(from_base64({text}))"
-        if pt.is_decimal(data_type):
-            digits = f"length(regexp_replace(regexp_replace({text}, '[eE].*$', ''), '[^0-9]', '', 'g'))"
-            quoted = f"CASE WHEN {text} LIKE '\"%' THEN TRY_CAST(trim({text}, '\"') AS {wanted})"
-            return f"{quoted} WHEN {digits} <= {_DIGITS} THEN TRY_CAST({text} AS {wanted}) END"
-        if pt.is_date(data_type):
-            counted = (
-                f"CASE WHEN {whole} BETWEEN {FIRST_DAY} AND {LAST_DAY} THEN DATE '1970-01-01' + CAST({whole} AS INTEGER) END"
+    def listed(self, *values: str) -> str:
+        return f"[{', '.join(values)}]"
+
+    def is_envelope(self, text: str) -> str:
+        is_object = f"contains({text}, 'payload') AND json_valid({text}) AND json_type({text}) = 'OBJECT'"
+        both = f"json_exists({text}, '$.payload') AND json_exists({text}, '$.schema')"
+        return f"coalesce(CASE WHEN {is_object} THEN {both} END, false)"
+
+    def payload(self, text: str) -> str:
+        return f"nullif(CAST(json_extract({text}, '$.payload') AS VARCHAR), 'null')"
+
+    def spellings(self, text: str, side: str | None) -> str:
+        column = {"field": "VARCHAR", "type": "VARCHAR", "name": "VARCHAR", "parameters": {"scale": "VARCHAR"}}
+        inside: object = column if side is None else {"field": "VARCHAR", "fields": [column]}
+        spec = self.literal(json.dumps({"fields": [inside]}))
+        fields = f"json_transform(json_extract({text}, '$.schema'), {spec}).fields"
+        return fields if side is None else f"list_filter({fields}, lambda f: f.field = {self.literal(side)})[1].fields"
+
+    def spelling(self, spellings: str, column: str) -> str:
+        found = f"list_filter({spellings}, lambda f: f.field = {self.literal(column)})[1]"
+        scale = f"coalesce(':' || {found}.parameters.scale, '')"
+        return f"CASE WHEN {spellings} IS NOT NULL THEN coalesce({found}.name || {scale}, {found}.type) END"
+
+    def matches(self, text: str, pattern: str) -> str:
+        return f"regexp_matches({text}, {self.literal(pattern)})"
+
+    def replaced(self, text: str, pattern: str, by: str) -> str:
+        return f"regexp_replace({text}, {self.literal(pattern)}, {self.literal(by)}, 'g')"
+
+    def unscaled(self, text: str) -> str:
+        data = f"TRY(from_base64({text}))"
+        digits = f"hex({data})"
+        fill = f"CASE WHEN {digits} >= '8' THEN 'F' ELSE '0' END"
+        wide = f"CASE WHEN octet_length({data}) BETWEEN 1 AND 16 THEN lpad({digits}, 32, {fill}) END"
+        return f"CAST(CAST(unhex({wide}) AS BIT) AS HUGEINT)"
+
+    def placed(self, unscaled: str, scale: str) -> str:
+        number = f"ltrim(CAST({unscaled} AS VARCHAR), '-')"
+        shown = f"lpad({number}, CAST(greatest(length({number}), {scale} + 1) AS INTEGER), '0')"
+        shown = f"CASE WHEN {unscaled} < 0 THEN '-' ELSE '' END || {shown}"
+        whole = f"{shown} || CASE WHEN {unscaled} = 0 THEN '' ELSE repeat('0', -{scale}) END"
+        point = f"regexp_replace({shown}, '(.{{' || {scale} || '}})$', '.\\1')"
+        return f"CASE WHEN {scale} BETWEEN 1 AND 76 THEN {point} WHEN {scale} BETWEEN -38 AND 0 THEN {whole} END"
+
+    def bytes_of(self, text: str, encoding: str) -> str:
+        if encoding == "hex":
+            return f"TRY(unhex({text}))"
+        if encoding == "latin1":
+            codes = f"list_transform(string_split({text}, ''), lambda c: format('{{:02x}}', unicode(c)))"
+            return (
+                f"CASE WHEN {text} = '' THEN ''::BLOB WHEN {self._is_latin1(text)} THEN unhex(array_to_string({codes}, '')) END"
             )
-            return f"CASE WHEN {whole} IS NOT NULL THEN {counted} ELSE TRY_CAST({text} AS DATE) END"
-        if pt.is_timestamp(data_type):
-            unit = options.time_unit
-            first, last = first_and_last(unit)
-            micros = f"{whole} // 1000" if unit == "ns" else f"{whole} * {1_000_000 // PER_SECOND[unit]}"
-            zone = "" if data_type.tz is None else " AT TIME ZONE 'UTC'"
-            instant = f"CASE WHEN {whole} BETWEEN {first} AND {last} THEN TRY(make_timestamp({micros})){zone} END"
-            return f"CASE WHEN {whole} IS NOT NULL THEN {instant} ELSE TRY_CAST({text} AS {wanted}) END"
-        if pt.is_list(data_type):
-            return f"TRY_CAST(CASE WHEN json_valid({text}) THEN CAST({text} AS JSON) END AS {wanted})"
-        return f"TRY_CAST({text} AS {wanted})"
+        if encoding == "base64-url":
+            plain = f"translate({text}, '-_', '+/')"
+            text = f"rpad({plain}, CAST(ceil(length({plain}) / 4.0) * 4 AS INTEGER), '=')"
+        missing = f"CASE WHEN {text} LIKE '%=' THEN 0 ELSE -length({text}) % 4 END"  # of the padding, which may be left out
+        return f"TRY(from_base64({text} || repeat('=', CAST(({missing} + 4) % 4 AS INTEGER))))"
 
-    def _structure(self, fields: Mapping[str, object]) -> dict[str, object]:
-        exact = self._exact if list(fields) == self._columns else frozenset()
-        return {
-            name: self._structure(inner) if isinstance(inner, Mapping) else "JSON" if name in exact else "VARCHAR"
-            for name, inner in fields.items()
-        }
+    def _is_latin1(self, text: str) -> str:
+        return f"regexp_full_match({text}, {self.literal('(?s)[' + chr(92) + 'x{00}-' + chr(92) + 'x{FF}]*')})"
+
+    def _list(self, text: str, fields: Fields) -> str:
+        spec = self.literal(json.dumps([_structure(fields)]))
+        return f"CASE WHEN json_valid({text}) AND json_type({text}) = 'ARRAY' THEN json_transform({text}, {spec}) END"
+
+    def converted(self, text: str, data_type: pa.DataType, options: RecordOptions) -> str:
+        if pt.is_string(data_type) or pt.is_large_string(data_type):
+            return text
+        days = self._counts_days and pt.is_date(data_type)
+        unit = options.time_unit if isinstance(options.time_unit, str) else None
+        return f"{_function_of(data_type, unit, counts_days=days)}({text})"
 
 
-def _decimals(column: pa.Array, data_type: pa.DataType) -> tuple[pa.Array, pa.Array]:
-    """Return unscaled big-endian bytes as decimals, and which of them are none."""
-    plain = column.cast(pa.large_binary())
-    lengths = np.asarray(pc.fill_null(pc.binary_length(plain), 0), np.int64)
-    bad = (lengths > 16) | ((lengths == 0) & np.asarray(pc.is_valid(plain)))
-    offsets = np.frombuffer(plain.buffers()[1] or b"", np.int64)[plain.offset : plain.offset + len(plain) + 1]
-    data = np.frombuffer(plain.buffers()[2] or b"", np.uint8)
-    wide = np.zeros((len(plain), 16), np.uint8)
-    for place in range(16):  # the last byte first, as decimals are kept
-        has = (lengths > place) & ~bad
-        wide[has, place] = data[offsets[1:][has] - 1 - place]
-    negative = np.zeros(len(plain), bool)
-    some = (lengths > 0) & ~bad
-    negative[some] = data[offsets[:-1][some]] >= 128
-    for place in range(1, 16):
-        wide[negative & (lengths <= place), place] = 255
-    valid = np.asarray(pc.is_valid(plain)) & ~bad
-    bitmap = pa.array(valid).buffers()[1]
-    widest = pa.decimal128(38, data_type.scale)
-    decimals = pa.Array.from_buffers(widest, len(plain), [bitmap, pa.py_buffer(wide.tobytes())])
-    fitting = pa.array(np.ones(len(plain), bool))
-    if data_type != widest:
-        limit = pa.scalar(10**data_type.precision - 1, pa.decimal128(38, 0))
-        unscaled = pa.Array.from_buffers(pa.decimal128(38, 0), len(plain), decimals.buffers())
-        fitting = pc.fill_null(pc.less_equal(pc.abs(unscaled), limit), True)
-        decimals = pc.if_else(fitting, decimals, pa.scalar(None, widest)).cast(data_type)
-    return decimals, pc.or_(pa.array(bad), pc.invert(fitting))
+def _function_of(data_type: pa.DataType, unit: str | None, *, counts_days: bool) -> str:
+    """Return the name of the function of SQL that reads JSON values as values of a type."""
+    kind = "".join(letter if letter.isalnum() else "_" for letter in str(data_type))
+    if pt.is_timestamp(data_type):
+        return f"json_{kind}_of_{unit or 'text'}"
+    return f"json_{kind}_of_days" if counts_days else f"json_{kind}"
+
+
+def _add_functions(connection: duckdb.DuckDBPyConnection, types: Sequence[pa.DataType]) -> None:
+    """Give DuckDB the functions that read JSON values, each once."""
+    for kind in dict.fromkeys(types):
+        for unit in (None, *PER_SECOND) if pt.is_timestamp(kind) else (None,):
+            for counts_days in (False, True) if pt.is_date(kind) else (False,):
+                name, read = _function_of(kind, unit, counts_days=counts_days), _reader(kind, unit, counts_days=counts_days)
+                returned: Any = duckdb_type(kind)
+                connection.create_function(name, read, ["VARCHAR"], returned, **_AS_ARROW)
+
+
+def _reader(kind: pa.DataType, unit: Any, *, counts_days: bool) -> Callable[[Any], Any]:
+    def read(texts: Any) -> Any:
+        array = _whole(texts)
+        if not (is_exact(kind) or pt.is_nested(kind)):
+            return read_texts(array, kind).values
+        return read_json_texts(array, kind, unit=unit, counts_days=counts_days).values
+
+    return read
+
+
+def _structure(fields: Fields) -> dict[str, object]:
+    """Return fields in the words of `json_transform`."""
+    return {
+        name: _structure(inner) if isinstance(inner, Mapping) else "JSON" if inner == EXACT else "VARCHAR"
+        for name, inner in fields.items()
+    }
 
 
 def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:

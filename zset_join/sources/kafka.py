@@ -26,10 +26,13 @@ from time import monotonic
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from zset_join.errors import OptionError, StateError
+from zset_join.extras import needed_for
+
+with needed_for("a Kafka source"):
+    from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+    from confluent_kafka.admin import AdminClient
 
 __all__ = ["RECORD_SCHEMA", "KafkaSource"]
 
@@ -44,6 +47,7 @@ RECORD_SCHEMA = pa.schema(
     }
 )
 _AT_ONCE = 10_000
+_LATER_SECONDS = 5.0  # the client's own timeout comes first and has the reason
 _LOOKS_WITHIN_SECONDS = 5.0
 _log = logging.getLogger("zset_join.sources")
 
@@ -174,7 +178,9 @@ class KafkaSource:
         admin = AdminClient(self._config)
         descriptions = admin.describe_topics(TopicCollection([self.topic]), request_timeout=self._retry_seconds)
         try:
-            topic = descriptions[self.topic].result(self._retry_seconds)
+            topic = descriptions[self.topic].result(self._retry_seconds + _LATER_SECONDS)
+        except TimeoutError as error:
+            raise self._failed(KafkaException(KafkaError(KafkaError._TIMED_OUT))) from error
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise StateError(
@@ -231,7 +237,8 @@ class KafkaSource:
     def _failed(self, error: KafkaException) -> StateError:
         reason = error.args[0]
         return StateError(
-            f'Kafka topic "{self.topic}" cannot be read: {reason.str()} ({reason.name()}). Check that the broker runs, and the '
+            f'Kafka topic "{self.topic}" at {self._config["bootstrap.servers"]} cannot be read: {reason.str()} '
+            f"({reason.name()}). Check that the broker runs, and the "
             "rights of the user; the pipeline goes on where it stands.",
             code="SOURCE_IO",
             topic=self.topic,

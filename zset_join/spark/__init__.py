@@ -17,6 +17,7 @@ Rooms, from the bottom up: `rows` (DataFrames to rows), `worker` (the task of a 
 
 from __future__ import annotations
 
+import zset_join.spark.installed  # noqa: F401 - first of all: it reports a missing package
 from zset_join.spark.api.query import JoinQuery
 from zset_join.spark.api.streams import appends, changes
 from zset_join.spark.api.views import ChangeStream, JoinedStream, UnionedStream, View

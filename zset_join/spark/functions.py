@@ -5,7 +5,7 @@
     flights.groupBy("carrier").agg(ZF.count().alias("flights"), ZF.max("arr_delay").alias("latest"))
 
 An argument is a column name, or any Column of Spark's that is computed from one row. Names, result types and the treatment
-of NULL are Spark's; what differs is in `zset_join.aggregates.calls`: float sums are exact until they are rounded once,
+of NULL are Spark's; what differs is in `zset_join.shapes.aggregate_calls`: float sums are exact until they are rounded once,
 lists and sets come in ascending order, and `first` and `last` take the column that says what comes first.
 """
 

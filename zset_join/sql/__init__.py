@@ -12,6 +12,7 @@ reaches another engine.
 
 from __future__ import annotations
 
+import zset_join.sql.installed  # noqa: F401 - first of all: it reports a missing package
 from zset_join.sql.connecting import connect
 from zset_join.sql.results import Message, Query, Running
 from zset_join.sql.session import Session, SqlWarning

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zset_join.errors import OptionError
+from zset_join.extras import needed_for
 from zset_join.sql.dialects import dialect_named
 from zset_join.sql.places import near
 from zset_join.sql.session import Session
@@ -50,15 +51,8 @@ def connect(
         raise OptionError(f"engine={engine!r}; there is local and spark.{near(engine, ('local', 'spark'))}", code="ENGINE")
     dialect_named(dialect)
     if engine == "spark":
-        try:
+        with needed_for("engine='spark'"):
             from zset_join.sql.on_spark import SessionOnSpark
-        except ModuleNotFoundError as error:
-            raise OptionError(
-                f"engine='spark' needs the package {error.name}, which is not installed: pip install "
-                "'./path/to/the/clone[spark]'.",
-                code="MISSING_PACKAGE",
-                package=str(error.name),
-            ) from error
         return SessionOnSpark(spark, dialect=dialect, clock=clock, directory=directory)
     if spark is not None:
         raise OptionError("spark=... belongs to engine='spark'.", code="ENGINE")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Any, get_args
 
 from zset_join.changelog.formats import RECORD_FORMATS
 from zset_join.errors import SqlError
@@ -19,7 +19,17 @@ from zset_join.sinks.record_texts import RecordForm
 from zset_join.sql.lookup_options import lookup_of, lookup_without_effect
 from zset_join.sql.places import Place, near
 
-__all__ = ["CONNECTORS", "FORMATS", "Connector", "check_options", "form_of", "holds_records", "metadata_of", "sink_options"]
+__all__ = [
+    "CONNECTORS",
+    "FORMATS",
+    "Connector",
+    "check_options",
+    "encodings_of",
+    "form_of",
+    "holds_records",
+    "metadata_of",
+    "sink_options",
+]
 
 FORMATS = ("avro", "canal-json", "csv", "debezium-avro-confluent", "debezium-json", "json", "maxwell-json", "orc", "parquet",
            "raw", "upsert-json")  # fmt: skip
@@ -32,6 +42,16 @@ _FORMAT_OPTIONS = (
     "json.ignore-parse-errors",
     "json.timestamp-format.standard",
 )
+_ENCODINGS = {
+    "binary": "binary",
+    "database.include": "database",
+    "decimals": "decimals",
+    "table.include": "table",
+    "time-unit": "time_unit",
+    "unavailable-value-placeholder": "unavailable",
+}
+"""Options of a format of records, as `maxwell-json.table.include`, and what `RecordOptions` calls them."""
+_NAMES = re.compile(r"[\w$-]+(\|[\w$-]+)*")
 _OF_RECORDS = re.compile(r"(key\.|value\.)?(json|debezium-json|canal-json|maxwell-json)\.[\w.-]+")
 
 
@@ -133,6 +153,36 @@ def holds_records(options: Mapping[str, str]) -> bool:
     return options.get("connector") in {"kafka", "upsert-kafka", "filesystem"} and form_of(options) in RECORD_FORMATS
 
 
+def encodings_of(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a statement says of how the records of changes are written, and of which tables are read.
+
+    >>> encodings_of({"connector": "kafka", "format": "canal-json", "canal-json.table.include": "orders|items"})
+    {'table': ('orders', 'items')}
+
+    Raises:
+        SqlError: a pattern that is no list of names.
+    """
+    if not holds_records(options):
+        return {}
+    form = options.get("format", options.get("value.format", "json"))
+    found: dict[str, Any] = {}
+    for option, argument in _ENCODINGS.items():
+        name = next((one for one in (f"{form}.{option}", f"value.{form}.{option}") if one in options), None)
+        if name is None:
+            continue
+        value: Any = options[name]
+        if option.endswith(".include"):
+            if _NAMES.fullmatch(value) is None:
+                raise SqlError(
+                    f"'{name}' = '{value}' is no name, and no names with | between them.", code="OPTION_VALUE", option=name
+                )
+            value = tuple(value.split("|"))
+        elif ":" in value and option == "time-unit":
+            value = {column.strip(): unit.strip() for column, _, unit in (one.partition(":") for one in value.split(","))}
+        found[argument] = value
+    return found
+
+
 def metadata_of(options: Mapping[str, str]) -> dict[str, str]:
     """Return what a connector says beside the columns of a row: what METADATA FROM calls it, and what it is called inside.
 
@@ -165,6 +215,12 @@ def sink_options(options: Mapping[str, str]) -> dict[str, str]:
     if options.get("force_append_only", "").lower() == "false":
         named.pop("force_append_only")
     return named
+
+
+def _is_encoding(options: Mapping[str, str], option: str) -> bool:
+    """Return whether an option says how the records of changes are written."""
+    form = options.get("format", options.get("value.format", "json"))
+    return holds_records(options) and option.removeprefix("value.").removeprefix(f"{form}.") in _ENCODINGS
 
 
 def _is_of_format(connector: Connector, option: str) -> bool:
@@ -246,6 +302,8 @@ def check_options(options: Mapping[str, str], *, at: Place | None, columns: Coll
     for option in options:
         if option in connector.options or option.startswith(connector.prefixes):
             _check_value(option, options[option], columns, at)
+            continue
+        if _is_encoding(options, option):
             continue
         if option == "value.fields-include" and options[option].upper() == "EXCEPT_KEY" and form_of(options) == "json":
             raise SqlError(

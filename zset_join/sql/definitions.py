@@ -9,7 +9,7 @@ What its rows mean:
 
 | declared | mode |
 |---|---|
-| `MUTABLE STREAM`, `mode='versioned_kv'`, a primary key without a connector, `upsert-kafka` | upsert |
+| `MUTABLE STREAM`, `mode='versioned_kv'`, a primary key without a connector or with `filesystem`, `upsert-kafka` | upsert |
 | `mode='changelog_kv'` | upsert, and `_tp_delta = -1` deletes |
 | `debezium-json`, `canal-json`, `maxwell-json`, `debezium-avro-confluent` | upsert by primary key, changelog without |
 | `APPEND ONLY`, `STREAM`, `SOURCE`, any other format | append; a primary key is then trusted to be unique |
@@ -643,6 +643,7 @@ def _mode(
         return "upsert", None
     if form in _CHANGELOG_FORMATS:
         return ("upsert" if declared.primary_key else "changelog"), None
-    if is_append_only or wanted == "append" or word in {"STREAM", "SOURCE"} or form is not None:
+    is_of_files = connector == "filesystem" and bool(declared.primary_key)
+    if is_append_only or wanted == "append" or word in {"STREAM", "SOURCE"} or (form is not None and not is_of_files):
         return "append", None
     return ("upsert" if declared.primary_key else "append"), None

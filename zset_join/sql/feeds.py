@@ -30,7 +30,7 @@ from zset_join.changelog.formats import RecordOptions
 from zset_join.errors import BadInputError, SqlError
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.sql.catalog import Table
-from zset_join.sql.connectors import form_of, holds_records, metadata_of
+from zset_join.sql.connectors import encodings_of, form_of, holds_records, metadata_of
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.files import list_files, part_file, read_file, read_records
 from zset_join.sql.places import SqlWarning
@@ -374,16 +374,17 @@ class GeneratedFeed:
 def record_options(table: Table) -> RecordOptions:
     """Return how records of changes are read: which columns hold what they say beside their row."""
     known = metadata_of(table.options)
-    return RecordOptions(metadata={known[one.metadata]: one.name for one in table.columns if one.metadata is not None})
+    metadata = {known[one.metadata]: one.name for one in table.columns if one.metadata is not None}
+    return RecordOptions(metadata=metadata, **encodings_of(table.options))
 
 
 def texts_of(records: pa.Table) -> pa.Table:
     """Return records as the decoder of a query takes them."""
     return pa.table(
         {
-            "key": records.column("key").cast(pa.string()),
-            "value": records.column("value").cast(pa.string()),
-            **{name: records.column(name) for name in ("topic", "partition", "offset")},
+            # As bytes: a record that is no UTF-8 is bad input of its own.
+            name: records.column(name)
+            for name in ("key", "value", "topic", "partition", "offset")
         }
     )
 

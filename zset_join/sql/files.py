@@ -20,7 +20,6 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pcsv
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
@@ -36,7 +35,7 @@ __all__ = ["csv_options", "list_files", "part_file", "path_of", "read_file", "re
 _FORMATS = ("csv", "json", "parquet", *RECORD_FORMATS)
 _SAYS_SOMETHING = r"[^\t\n\v\f\r ]"
 _RECORD = pa.schema(
-    {"key": pa.string(), "value": pa.string(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
+    {"key": pa.binary(), "value": pa.binary(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 )
 
 
@@ -137,20 +136,21 @@ def read_records(file: Path) -> pa.Table:
     """
     with pa.input_stream(str(file), compression="detect") as stream:
         text = stream.read()
-    lines = pa.array(text.decode("utf-8", errors="replace").split("\n"), pa.string())
+    lines = pa.array(text.split(b"\n"), pa.binary())
     places = np.flatnonzero(pc.match_substring_regex(lines, _SAYS_SOMETHING))
     if not places.size:
         return _RECORD.empty_table()
     try:
-        options = pj.ParseOptions(explicit_schema=_RECORD, unexpected_field_behavior="ignore")
+        as_texts = pa.schema([one.with_type(pa.string()) if pa.types.is_binary(one.type) else one for one in _RECORD])
+        options = pj.ParseOptions(explicit_schema=as_texts, unexpected_field_behavior="ignore")
         records = pj.read_json(pa.BufferReader(text), parse_options=options).select(_RECORD.names)
         if records.num_rows == places.size and not records["topic"].null_count:
-            return records
+            return records.cast(_RECORD)
     except pa.ArrowException:
         pass  # each line is a record itself
     return pa.table(
         {
-            "key": pa.nulls(places.size, pa.string()),
+            "key": pa.nulls(places.size, pa.binary()),
             "value": lines.take(pa.array(places)),
             "topic": pa.repeat(file.name, places.size),
             "partition": np.zeros(places.size, np.int64),
@@ -161,21 +161,21 @@ def read_records(file: Path) -> pa.Table:
 
 
 def _csv(table: Table, file: Path, given: pa.Schema, *, is_first_enough: bool) -> tuple[pa.Table, list[UnreadText]]:
-    from zset_join.sources.csv_rows import CsvForm, convert_options, csv_names, parse_options, read_csv_rows
+    from zset_join.sources.csv_rows import CsvForm, csv_names, read_csv_file, read_csv_rows
 
     if not file.stat().st_size:
         return given.empty_table(), []
     options = csv_options(table)
     form = CsvForm(delimiter=options["sep"], quote=options["quote"], null=options["nullValue"])
-    try:
-        return pcsv.read_csv(file, parse_options=parse_options(form), convert_options=convert_options(form, given)), []
-    except pa.ArrowInvalid:  # some line is no row
-        with pa.input_stream(str(file), compression="detect") as stream:
-            text = stream.read()
-        names = csv_names(text, form)
-        if names and not set(names) & set(given.names):
-            return pa.table({name: pa.nulls(0) for name in names}), []  # which is refused
-        return read_csv_rows(text, given, form, is_first_enough=is_first_enough)
+    rows = read_csv_file(file, given, form)
+    if rows is not None:
+        return rows, []
+    with pa.input_stream(str(file), compression="detect") as stream:  # some line is no row
+        text = stream.read()
+    names = csv_names(text, form)
+    if names and not set(names) & set(given.names):
+        return pa.table({name: pa.nulls(0) for name in names}), []  # which is refused
+    return read_csv_rows(text, given, form, is_first_enough=is_first_enough)
 
 
 def csv_options(table: Table) -> dict[str, str]:
@@ -199,13 +199,13 @@ def _character(table: Table, option: str, default: str) -> str:
 
 
 def _json(table: Table, file: Path, given: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:
-    from zset_join.sources.json_rows import part_json_rows
+    from zset_join.sources.json_rows import part_json_rows, read_json_objects
 
     with pa.input_stream(str(file), compression="detect") as stream:
         text = stream.read()
     if not text or text.isspace():
         return given.empty_table(), []
-    rows, unread = _objects(text, given), []
+    rows, unread = read_json_objects(text, given), []
     if rows is None:
         lines = [(number, line) for number, line in enumerate(text.split(b"\n"), 1) if line.strip()]
         rows, bad = part_json_rows([line for _, line in lines], given)
@@ -216,17 +216,6 @@ def _json(table: Table, file: Path, given: pa.Schema) -> tuple[pa.Table, list[Un
         if names and isinstance(names, dict) and not set(names) & set(given.names):
             raise _other_columns(table, file, list(names), "")
     return rows, unread
-
-
-def _objects(text: bytes, given: pa.Schema) -> pa.Table | None:
-    """Return the rows of JSON objects that need not stand in a line each; None where a value is not written as its type is."""
-    if any(pa.types.is_binary(field.type) or pa.types.is_date(field.type) for field in given):
-        return None
-    options = pj.ParseOptions(explicit_schema=given, unexpected_field_behavior="ignore")
-    try:
-        return pj.read_json(pa.BufferReader(text), parse_options=options).select(given.names)
-    except pa.ArrowException:
-        return None
 
 
 def _is_json(line: bytes) -> bool:

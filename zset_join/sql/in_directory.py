@@ -3,13 +3,15 @@
     with session.once("statement-1"):
         execute(session, statement)
 
-    shop/tables/orders/statement-1.parquet      rows of a table, a file of the name of their statement
+    shop/session.lock                           held as long as the session is open
+    shop/session.json                           how the directory is laid out
+    shop/tables/orders/000000000001-statement-1.parquet      rows of a table, a file of the name of their statement
     shop/once/statement-1                       under which id a statement wrote outside
     shop/queries/into_revenue/                  a query: its checkpoint and its state
 
 The law: what a statement of some name inserts is there once, however often the statement is run, and wherever a run was killed:
 rows of a table are a file of that name, and a sink outside is written under an id that lies in the directory before the first
-row does, so the sink itself says whether it has them.
+row does, so the sink itself says whether it has them. One session holds a directory at a time; a second one is refused.
 
 Known limit: what writes without knowing what it has written (`print`, `blackhole`) writes again.
 """
@@ -25,15 +27,63 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.errors import StateError
 from zset_join.sinks.sink import Sink
 from zset_join.sql.catalog import Table
+from zset_join.sql.file_names import file_name
 from zset_join.sql.results import Running
 from zset_join.sql.sink_tables import SinkWriter
-from zset_join.sql.stored_tables import StoredTables, StoredTableSink, file_name
+from zset_join.sql.stored_tables import StoredTables, StoredTableSink
 from zset_join.sql.writing import TableWriter
+from zset_join.storage import local
+from zset_join.storage.local import FileLock
+from zset_join.storage.sealed import seal, unseal
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["InDirectory"]
+__all__ = ["InDirectory", "claim_directory"]
+
+_FORMAT = 1
+_LAYOUT = "session.json"
+_LOCK = "session.lock"
+
+
+def claim_directory(directory: Path) -> FileLock:
+    """Take a directory for a session, and make it where it is missing.
+
+    Raises:
+        StateError: another session has it, in this process or another; or it is laid out otherwise.
+    """
+    local.make_directories(directory)
+    lock = local.lock_file(directory / _LOCK)
+    if lock is None:
+        raise StateError(
+            f"{directory} is in use by another session, in this process or another one: two would not see each other's "
+            "INSERTs. Close that session first.",
+            code="DIRECTORY_IN_USE",
+            directory=str(directory),
+        )
+    try:
+        _check_layout(directory)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def _check_layout(directory: Path) -> None:
+    data = local.read_bytes(directory / _LAYOUT)
+    if data is None and not local.list_directory(directory / "tables"):
+        local.write_atomic(directory / _LAYOUT, seal({}, version=_FORMAT, name=_LAYOUT))
+        return
+    try:
+        unseal(data or b"", version=_FORMAT, name=_LAYOUT)
+    except ValueError as error:
+        raise StateError(
+            f"{directory} has tables, and {_LAYOUT} is missing or cannot be used ({error}): the directory was written by "
+            "another version, or copied in part. Bring it back as a whole, or begin with a new one.",
+            code="DAMAGED_FILE",
+            file=str(directory / _LAYOUT),
+        ) from error
 
 
 class InDirectory(ABC):

@@ -22,22 +22,23 @@ Records of changes are decoded inside each query: no column of theirs holds the 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import SqlError
+from zset_join.errors import SqlError, ZsetJoinError
 from zset_join.pipeline import Pipeline
 from zset_join.sql.catalog import Table
-from zset_join.sql.in_directory import InDirectory
+from zset_join.sql.in_directory import InDirectory, claim_directory
+from zset_join.sql.lasting_queries import LastingRunning, advance_together, groups_of
 from zset_join.sql.results import Query, Running, sorted_rows
 from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
+from zset_join.sql.shared_epochs import SharedEpoch, in_order
 from zset_join.sql.stored_tables import StoredTables
-from zset_join.sql.table_sources import DecodingCatalog, TableSource, decoded_rows, source_of
+from zset_join.sql.table_sources import DecodingCatalog, decoded_rows, source_of
 from zset_join.sql.writing import table_written
 from zset_join.zset import ZSet
 
@@ -52,8 +53,11 @@ class LastingSession(InDirectory, Session):
     Args:
         dialect: whose SQL statements are written in.
         clock: returns the processing time in microseconds since 1970.
-        directory: where rows that are inserted, state and positions are kept; of one process at a time.
+        directory: where rows that are inserted, state and positions are kept; of one session at a time.
         keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
+
+    Raises:
+        StateError: another session has the directory, or it is laid out otherwise.
     """
 
     def __init__(
@@ -62,8 +66,15 @@ class LastingSession(InDirectory, Session):
         super().__init__(dialect=dialect, keep_tables=False, clock=clock, keep_inputs=keep_inputs)
         self.catalog = DecodingCatalog(dialect, decoded_rows)
         self._directory = Path(directory).absolute()
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._directory_lock = claim_directory(self._directory)
         self._tables = StoredTables(self._directory / "tables")
+
+    def close(self) -> None:
+        """End all queries; another session may take the directory."""
+        try:
+            super().close()
+        finally:
+            self._directory_lock.release()
 
     def insert(self, name: str, rows: Any) -> int:
         """Add rows to a table, as one epoch of every query that reads it.
@@ -92,24 +103,31 @@ class LastingSession(InDirectory, Session):
             idle_timeout_seconds=idle_timeout(query.settings),
             keep_inputs=self._keep_inputs,
         )
-        running = _LastingRunning(name, query, pipeline, None if sink is not None else output, table_written(output))
+        running = LastingRunning(name, query, pipeline, None if sink is not None else output, table_written(output))
         try:
             for table in self._read_by(query):
-                source = source_of(table, self._tables, self._all_columns, query.settings)
+                where = self._place(name) / "read"
+                source = source_of(table, self._tables, self._all_columns, query.settings, where, query=name)
                 source.open(pipeline.positions.get(table.name))
                 running.sources[table.name] = source
+            self._claim(running)
         except BaseException:
             running.close()
             raise
         self.running.append(running)
-        self.settle()
+        try:
+            self.settle()
+        except BaseException:
+            self.stop(running)
+            raise
         return running
 
     def stop(self, running: Running) -> None:
         """End a query that runs; its state stays."""
         if running in self.running:
             self.running.remove(running)
-            assert isinstance(running, _LastingRunning)  # noqa: S101 - this session starts no other
+            assert isinstance(running, LastingRunning)  # noqa: S101 - this session starts no other
+            self._unclaim(running)
             running.close()
 
     def read(self, *, wait_seconds: float = _WAIT_SECONDS) -> int:
@@ -118,36 +136,73 @@ class LastingSession(InDirectory, Session):
         Args:
             wait_seconds: how long a source that says nothing is waited for.
         """
-        epochs = 0
-        moved = True
-        while moved:
-            moved = False
-            for running in list(self.running):
-                assert isinstance(running, _LastingRunning)  # noqa: S101 - this session starts no other
-                moved = running.advance(self._clock(), wait_seconds=wait_seconds) or moved
-            epochs += moved
-        return epochs
+        groups = [(one, None) for one in groups_of(self._lasting())]
+        return self._drain(groups, wait_seconds=wait_seconds)
 
     def settle(self) -> None:
-        """Let queries take what was inserted."""
+        """Let queries take what was inserted.
+
+        Raises:
+            ZsetJoinError: what stopped one of them; all others have taken it.
+        """
+        stored = {name for name, table in self.catalog.tables.items() if _is_stored(table)}
+        self._drain([([one], stored) for one in self._lasting()], wait_seconds=0.0)
+
+    def advance(self) -> None:
+        """Let an epoch without rows pass in every query, so that what is due is done."""
+        super().advance()
+        self.settle()
+
+    def advance_due(self) -> bool:
+        """Let an epoch pass in the queries that are due by now; return whether there were any."""
+        moved = super().advance_due()
+        if moved:
+            self.settle()
+        return moved
+
+    def _step(self, running: Running, rows: Mapping[str, Any], now: int) -> None:
+        """Take an epoch of one query; those that read what it writes take it from the table."""
+        assert isinstance(running, LastingRunning)  # noqa: S101 - this session starts no other
+        running.take(rows, {}, now, claims=self.claims)
+
+    def _lasting(self) -> list[LastingRunning]:
+        """Return the queries in the order in which they write and read."""
+        return [one for one in in_order(self.running) if isinstance(one, LastingRunning)]
+
+    def _drain(self, groups: Sequence[tuple[Sequence[LastingRunning], set[str] | None]], *, wait_seconds: float) -> int:
+        """Let groups of queries take what their tables have until none has anything; return the number of rounds.
+
+        Raises:
+            ZsetJoinError: what stopped the first group that was stopped; the others go on.
+        """
+        rounds, left, failed = 0, list(groups), list[ZsetJoinError]()
         moved = True
         while moved:
             moved = False
-            for running in list(self.running):
-                assert isinstance(running, _LastingRunning)  # noqa: S101 - this session starts no other
-                own = {name for name in running.sources if _is_stored(self.catalog.tables[name])}
-                moved = running.advance(self._clock(), wait_seconds=0.0, only=own) or moved
+            for group in list(left):
+                try:
+                    moved = (
+                        advance_together(group[0], self._clock(), self.claims, wait_seconds=wait_seconds, only=group[1])
+                        or moved
+                    )
+                except ZsetJoinError as error:
+                    failed.append(error)
+                    left.remove(group)
+            rounds += moved
+        if failed:
+            raise failed[0]
+        return rounds
 
     def snapshot(self, query: Query) -> pa.Table:
         """Return what a query holds over everything that its tables have; they are read from the beginning."""
         with Pipeline(query.bound.view, options=stage_options(query.settings)) as pipeline:
-            running = _LastingRunning("snapshot", query, pipeline)
+            running = LastingRunning("snapshot", query, pipeline)
             try:
                 for table in self._read_by(query):
                     running.sources[table.name] = source_of(table, self._tables, self._all_columns, query.settings)
                     running.sources[table.name].open(None)
                 taken = 0
-                while running.advance(self._clock(), wait_seconds=_WAIT_SECONDS):
+                while advance_together([running], self._clock(), {}, wait_seconds=_WAIT_SECONDS):
                     taken += 1
                 if not taken:
                     pipeline.step({}, processing_time=self._clock())
@@ -160,13 +215,29 @@ class LastingSession(InDirectory, Session):
         """Let go of a dropped table or view: its rows, and the queries of it with their state."""
         gone = [running.name for running in self.running if name in running.reads or running.name == name]
         super().forget(name)
-        self._tables.forget(name)
         for one in {*gone, name}:
             shutil.rmtree(self._place(one), ignore_errors=True)
+        self._tables.forget(name)  # last: a query would miss rows of a table that begins anew
 
-    def _feed(self, table: Table, rows: Any, now: int) -> None:  # noqa: ARG002 - epochs that take them have times of their own
-        self._add(table, rows, self.statement)
+    def _feed(self, table: Table, rows: Any, now: int) -> None:
+        """Answer rows in all queries that they reach, write them down, and only then let the queries commit."""
+        once = self.statement
         self.settle()
+        if once is not None and self._tables.digest_of(table, once) is not None:
+            return
+        with SharedEpoch(self, now) as epoch:
+            epoch.answer({table.name: rows})
+            accepted = epoch.accepted[table.name]
+            self._tables.make(table)
+            self._tables.write(table, accepted.rows, once=once, aside=accepted.aside)
+            for running, fed, prepared in epoch.prepared:
+                assert isinstance(running, LastingRunning)  # noqa: S101 - this session starts no other
+                running.prepared = fed, prepared
+            try:
+                self.settle()
+            finally:
+                for running in self._lasting():
+                    running.prepared = None
 
     def _add(self, table: Table, rows: pa.Table | ZSet, once: str | None, digest: str = "") -> None:
         self._tables.make(table)
@@ -183,54 +254,3 @@ class LastingSession(InDirectory, Session):
 def _is_stored(table: Table) -> bool:
     """Say whether a table has no connector that gives or takes its rows."""
     return table.options.get("connector") in {None, "memory"}
-
-
-@dataclass(eq=False)
-class _LastingRunning(Running):
-    """A query that reads for itself.
-
-    Args:
-        sources: by the names of its tables.
-    """
-
-    sources: dict[str, TableSource] = field(default_factory=dict)
-
-    def advance(self, now_us: int, *, wait_seconds: float, only: set[str] | None = None) -> bool:
-        """Take an epoch of what has come; say whether there was something.
-
-        Raises:
-            ZsetJoinError: what stopped it; what was read and not taken is read again by the next call.
-        """
-        try:
-            return self._advance(now_us, wait_seconds=wait_seconds, only=only)
-        except BaseException:
-            for name, source in self.sources.items():
-                source.open(self.pipeline.positions.get(name))
-            raise
-
-    def _advance(self, now_us: int, *, wait_seconds: float, only: set[str] | None) -> bool:
-        rows: dict[str, Any] = {}
-        positions: dict[str, Any] = {}
-        for name, source in self.sources.items():
-            if only is not None and name not in only:
-                continue
-            # The first one may wait; whoever has nothing by then is asked once.
-            taken, position = source.poll(wait_seconds=0.02 if rows else wait_seconds)
-            if taken is not None:
-                rows[name], positions[name] = taken, position
-        if rows:
-            self.take(rows, positions, now_us)
-        return bool(rows)
-
-    def take(self, rows: Mapping[str, Any], positions: Mapping[str, Any], now_us: int) -> None:
-        """Take an epoch, and the positions behind it."""
-        delta = self.pipeline.step(rows, processing_time=now_us, positions=positions)
-        self.deltas.append(delta)
-        if self.output is not None:
-            self.output(delta)
-
-    def close(self) -> None:
-        """Let go of its sources and its state."""
-        for source in self.sources.values():
-            source.close()
-        self.pipeline.close()

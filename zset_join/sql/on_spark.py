@@ -52,15 +52,17 @@ from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.connectors import holds_records
 from zset_join.sql.dialects import Statement
 from zset_join.sql.feeds import kafka_config, record_form, record_options, start_of
+from zset_join.sql.file_names import file_name
 from zset_join.sql.files import csv_options
-from zset_join.sql.in_directory import InDirectory
+from zset_join.sql.in_directory import InDirectory, claim_directory
 from zset_join.sql.places import Place
 from zset_join.sql.results import Query, Running, sorted_rows
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
+from zset_join.sql.shared_epochs import accepted_rows, warn_of
 from zset_join.sql.spark_pipeline import RunningOnSpark, SparkPipeline
-from zset_join.sql.stored_tables import StoredTables, file_name
+from zset_join.sql.stored_tables import StoredTables
 from zset_join.sql.table_sources import DecodingCatalog, recorded_rows
 from zset_join.sql.writing import table_written
 from zset_join.zset import ZSet
@@ -106,7 +108,7 @@ class SessionOnSpark(InDirectory, Session):
         self.catalog = _CatalogOverSpark(self)
         self._is_temporary = directory is None
         self._directory = Path(tempfile.mkdtemp(prefix="zset_join-sql-") if directory is None else directory).absolute()
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._directory_lock = claim_directory(self._directory)
         self._dataframes: dict[str, Any] = {}
         self._streams: dict[str, tuple[Table, ChangeStream]] = {}
         self._tables = StoredTables(self._directory / "tables")
@@ -175,7 +177,7 @@ class SessionOnSpark(InDirectory, Session):
             raise SqlError("this query reads what is stored and ends; take its table().", code="BOUNDED")
         sink = self._sink(output)
         running = RunningOnSpark(name or self._free_name(output), query, pipeline=_no_pipeline(), output=output)
-        running.writes = table_written(output)
+        running.writer = table_written(output)
         pipeline: Any = self._pipeline_of(running, sink)
         running.pipeline = pipeline
         self.running.append(running)
@@ -263,7 +265,10 @@ class SessionOnSpark(InDirectory, Session):
 
     def close(self) -> None:
         """End all queries; the Spark session goes on."""
-        super().close()
+        try:
+            super().close()
+        finally:
+            self._directory_lock.release()
         if self._is_temporary:
             shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -353,7 +358,12 @@ class SessionOnSpark(InDirectory, Session):
         return texts
 
     def _feed(self, table: Table, rows: Any, now: int) -> None:  # noqa: ARG002 - the rows have it, where they have a time
-        self._add(table, rows, self.statement)
+        """Write rows down, once no query that reads the table fails for one of them by its own WHERE or SELECT."""
+        if self.statement is None or self._tables.digest_of(table, self.statement) is None:
+            accepted = accepted_rows(self.running, table.name, rows, refuses=True)
+            if accepted.aside:
+                warn_of(table.name, accepted)
+            self._add(table, accepted.rows, self.statement)
         self.settle()
 
     def _add(self, table: Table, rows: Any, once: str | None, digest: str = "") -> None:

@@ -25,7 +25,6 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import PlanError
 from zset_join.expressions import Call, Column, Expression
 from zset_join.expressions.rows import named
@@ -37,6 +36,8 @@ from zset_join.plan.requests import AggregateRequest, JoinRequest, LatestRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, ExpiringRequest, TemporalRequest
 from zset_join.plan.tree import Apply, Forward, Merge, Node, Operate, Read, visible
+from zset_join.shapes.aggregate_calls import AggregateCall
+from zset_join.shapes.join import joined_schema
 from zset_join.stages import ExpiringStage
 from zset_join.stages.as_of_join import AsOfJoinStage
 from zset_join.stages.expiring import StateTtl
@@ -44,7 +45,6 @@ from zset_join.stages.join import JoinStage
 from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
 from zset_join.stages.temporal_join import TemporalJoinStage
-from zset_join.state.join.join_shape import joined_schema
 
 __all__ = ["plan_sql"]
 

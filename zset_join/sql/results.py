@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 
 from zset_join.errors import PlanError, SqlError
 from zset_join.pipeline import Pipeline
+from zset_join.pipeline.reading import Reading
 from zset_join.sql.bound import BoundQuery
+from zset_join.sql.catalog import Table
 from zset_join.sql.plan_text import plan_sql
 from zset_join.zset import ZSet
 
-__all__ = ["Message", "Query", "QueryRunner", "Running", "changelog_table"]
+__all__ = ["Message", "Query", "QueryRunner", "Running", "TableOutput", "changelog_table"]
 
 _KEPT_EPOCHS = 1000
 DELTA = "_tp_delta"
@@ -130,6 +132,24 @@ class Query:
         return self.session.snapshot(self)
 
 
+class TableOutput(Protocol):
+    """What writes the deltas of a query into a table of the session."""
+
+    @property
+    def table(self) -> Table:
+        """Return the table."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the columns that the query gives, in order."""
+        ...
+
+    def rows(self, delta: ZSet) -> pa.Table | ZSet:
+        """Return a delta as the table takes it."""
+        ...
+
+
 @dataclass(eq=False)
 class Running:
     """A query that runs.
@@ -139,28 +159,34 @@ class Running:
         query: what it is.
         pipeline: what runs it.
         output: called with every delta; None for nobody.
-        writes: the table of the session it writes into; None where it writes elsewhere, or nowhere.
+        writer: writes its deltas into a table of the session; None where it writes elsewhere, or nowhere.
     """
 
     name: str
     query: Query
     pipeline: Pipeline
     output: Callable[[ZSet], None] | None = None
-    writes: str | None = None
+    writer: TableOutput | None = None
     deltas: deque[ZSet] = field(default_factory=lambda: deque(maxlen=_KEPT_EPOCHS))
+
+    @property
+    def writes(self) -> str | None:
+        """Return the table of the session it writes into; None where it writes elsewhere, or nowhere."""
+        return None if self.writer is None else self.writer.table.name
+
+    @property
+    def takes_back(self) -> bool:
+        """Return whether it ever retracts a row."""
+        return self.query.bound.view.node.relation.mode != "append"
+
+    def reading_of(self, name: str) -> Reading | None:
+        """Return how it reads the rows of a table; None where it does not."""
+        return self.pipeline.readings.get(name)
 
     @property
     def reads(self) -> frozenset[str]:
         """Return the tables it reads."""
         return self.query.bound.reads
-
-    def step(self, rows: dict[str, Any], now_us: int) -> ZSet:
-        """Take an epoch."""
-        delta = self.pipeline.step(rows, processing_time=now_us)
-        self.deltas.append(delta)
-        if self.output is not None:
-            self.output(delta)
-        return delta
 
     def changelog(self) -> pa.Table:
         """Return the changes since it was asked last, with `_tp_delta` as the last column; retractions first."""

@@ -276,8 +276,9 @@ class ScalarBinder:
             return lit(node.name)
         text = node.name
         try:
-            value: object = int(text) if text.isdecimal() else float(text) if "e" in text.lower() else decimal.Decimal(text)
-            return lit(value)
+            value: object = float(text) if "e" in text.lower() else decimal.Decimal(text)
+            # As in Spark, an integer of more than 64 bits is a decimal.
+            return lit(int(text) if text.isdecimal() and int(text) < 2**63 else value)
         except (ValueError, decimal.InvalidOperation, PlanError) as error:
             raise SqlError(
                 f"{text} is no number that fits.", code="LITERAL", at=place_of(node, self._statement.text)

@@ -25,20 +25,25 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from zset_join.conversions import convert_values
 from zset_join.errors import BadInputError, OptionError, SqlError
 from zset_join.expressions.rows import compute
 from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import Pipeline
+from zset_join.pipeline.given_rows import given_rows
 from zset_join.pipeline.sources import with_jump
+from zset_join.shown_values import shown_value
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
 from zset_join.sql.consumed import check_consumed
 from zset_join.sql.definitions import TP_DELTA
 from zset_join.sql.dialects import Statement, split
+from zset_join.sql.key_claims import KeyClaims
 from zset_join.sql.places import SqlWarning, near
 from zset_join.sql.queries import QueryBinder
 from zset_join.sql.results import Message, Query, Running, sorted_rows
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.settings import idle_timeout, jump_in, stage_options, without_effect
+from zset_join.sql.shared_epochs import SharedEpoch, in_order
 from zset_join.sql.sink_tables import SinkWriter
 from zset_join.sql.statements import execute
 from zset_join.sql.writing import table_written
@@ -76,6 +81,8 @@ class Session:
         self._clock = clock or (lambda: time.time_ns() // 1000)
         self._stored: dict[str, Pipeline] = {}
         self._feeds: list[Feed] = []
+        self._held: dict[int, Any] = {}
+        self.claims: dict[str, KeyClaims] = {}
         self._numbered = 0
 
     def sql(self, text: str, *, dialect: str | None = None) -> Message | Query:
@@ -148,9 +155,13 @@ class Session:
         while moved:
             moved = False
             for feed in [one for one in self._feeds if id(one.table) in known]:
-                rows = feed.poll(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
+                rows = self._held.pop(id(feed), None)
+                if rows is None:
+                    rows = feed.poll(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
                 if rows is not None:
+                    self._held[id(feed)] = rows  # until they are taken: the feed gives them once
                     self.insert(feed.table.name, rows)
+                    del self._held[id(feed)]
                     epochs, moved = epochs + 1, True
         return epochs
 
@@ -170,13 +181,9 @@ class Session:
         if table.lookup is not None:
             raise SqlError(f'"{name}" is an outside table; it is read only.', code="NOT_A_TABLE", name=name)
         now = self._clock()
-        if isinstance(rows, ZSet):
-            completed = self._completed(table, pa.Table.from_batches([rows.rows]), now)
-            self._feed(table, ZSet(single_batch(completed), rows.weights), now)
-            return len(rows)
-        given = self._completed(table, arrow_table(rows), now)
+        given = self.completed(table, rows if isinstance(rows, ZSet) else _of_table(table, rows), now)
         self._feed(table, given, now)
-        return int(given.num_rows)
+        return len(given) if isinstance(given, ZSet) else int(given.num_rows)
 
     def writer_id(self) -> str | None:
         """Return None: a session in memory writes under a new id."""
@@ -184,15 +191,15 @@ class Session:
 
     def advance(self) -> None:
         """Let an epoch without rows pass in every query, so that what is due is done."""
-        for running in list(self.running):
-            running.step({}, self._clock())
+        for running in in_order(self.running):
+            self._step(running, {}, self._clock())
 
     def advance_due(self) -> bool:
-        """Let an epoch pass in the queries that have something to say by now; say whether there were any."""
+        """Let an epoch pass in the queries that are due by now; return whether there were any."""
         now = self._clock()
-        due = [running for running in self.running if self._is_due(running, now)]
+        due = [running for running in in_order(self.running) if self._is_due(running, now)]
         for running in due:
-            running.step({}, now)
+            self._step(running, {}, now)
         return bool(due)
 
     def create_temporal_table_function(self, name: str, relation: str, time: str, key: str) -> None:
@@ -244,16 +251,24 @@ class Session:
             self._numbered += 1
             name = f"query_{self._numbered}"
         running = Running(name, query, self._pipeline(query), output, table_written(output))
-        rows = self._contents(query)
+        try:
+            self._claim(running)
+            rows = self._contents(query)
+            if rows:
+                self._step(running, rows, self._clock())
+        except BaseException:
+            running.pipeline.close()
+            if isinstance(output, SinkWriter):
+                output.close()
+            raise
         self.running.append(running)
-        if rows:
-            running.step(rows, self._clock())
         return running
 
     def stop(self, running: Running) -> None:
         """End a query that runs."""
         if running in self.running:
             self.running.remove(running)
+            self._unclaim(running)
             running.pipeline.close()
             if isinstance(running.output, SinkWriter):
                 running.output.close()
@@ -322,13 +337,58 @@ class Session:
         return {name: self._stored[name].contents() for name in sorted(query.bound.reads & known) if name in self._stored}
 
     def _feed(self, table: Table, rows: Any, now: int) -> None:
-        """Give rows to whoever reads a table; what is kept of it takes them first, and refuses what is no good."""
-        if self._keep_tables:
-            if table.name not in self._stored:
-                self._stored[table.name] = Pipeline(table.rows)
-            self._stored[table.name].step({table.name: rows}, processing_time=now)
-        for running in [one for one in self.running if table.name in one.reads]:
-            running.step({table.name: rows}, now)
+        """Take rows of a table as one epoch of all queries that they reach, and of what is kept of the table; or of none."""
+        with SharedEpoch(self, now) as epoch:
+            epoch.answer({table.name: rows})
+            epoch.commit()
+
+    def _step(self, running: Running, rows: Mapping[str, Any], now: int) -> None:
+        """Take an epoch of one query, and of those that read what it writes; or of none."""
+        with SharedEpoch(self, now) as epoch:
+            epoch.answer({}, first=(running, rows))
+            epoch.commit()
+
+    def table(self, name: str) -> Table:
+        """Return a table."""
+        return self.catalog.tables[name]
+
+    def kept_rows(self, table: Table) -> Pipeline | None:
+        """Return what keeps the rows of a table; None where the session keeps none."""
+        if self._keep_tables and table.name not in self._stored:
+            self._stored[table.name] = Pipeline(table.rows)
+        return self._stored.get(table.name)
+
+    def completed(self, table: Table, rows: pa.Table | ZSet, now_us: int) -> pa.Table | ZSet:
+        """Return rows with all columns of a table."""
+        if isinstance(rows, ZSet):
+            completed = self._completed(table, pa.Table.from_batches([rows.rows]), now_us)
+            return ZSet(single_batch(completed), rows.weights)
+        return self._completed(table, rows, now_us)
+
+    def _unclaim(self, running: Running) -> None:
+        """Forget what a query claimed; what it wrote stays in the table."""
+        if running.writer is not None and running.takes_back and running.writer.table.name in self.claims:
+            rows = running.pipeline.contents()
+            if len(rows):
+                self.claims[running.writer.table.name].add([ZSet(rows.rows, -rows.weights)], running.writer.names)
+
+    def _claim(self, running: Running) -> None:
+        """Count which rows claim the keys of the table that a query writes, where two of them may claim one."""
+        writer = running.writer
+        if writer is None or not writer.table.primary_key or not running.takes_back:
+            return
+        others = [one for one in self.running if one.writes == running.writes and one.takes_back]
+        key = running.query.bound.view.node.relation.primary_key
+        if not others and key and set(key) <= set(writer.table.primary_key):
+            return
+        if writer.table.name not in self.claims:
+            claims = self.claims[writer.table.name] = KeyClaims(writer.table)
+            for one in others:
+                assert one.writer is not None  # noqa: S101 - it writes into this table
+                claims.add([one.pipeline.contents()], one.writer.names)
+        held = running.pipeline.contents()
+        if len(held):
+            self.claims[writer.table.name].add([held], writer.names)
 
     def _completed(self, table: Table, given: pa.Table, now: int) -> pa.Table:
         """Return rows with all columns of a table: what was not given is NULL, or computed."""
@@ -344,7 +404,12 @@ class Session:
         for column in table.columns:
             if column.name in given.column_names:
                 array = given.column(column.name).combine_chunks()
-                columns[column.name] = array if array.type == column.type else _cast(table, column, array)
+                is_plain = array.type == column.type
+                # What a record says beside its row is an instant, which a column without a zone has in UTC.
+                is_beside = not is_plain and column.metadata is not None
+                columns[column.name] = (
+                    array if is_plain else array.cast(column.type) if is_beside else _cast(table, column, array)
+                )
             elif column.is_processing_time:
                 columns[column.name] = pa.repeat(pa.scalar(now, pa.int64()), given.num_rows).cast(column.type)
             elif column.computed is not None:
@@ -358,16 +423,45 @@ class Session:
         return pa.table(columns, schema=table.schema)
 
 
+def _of_table(table: Table, rows: Any) -> pa.Table:
+    """Return rows that are to be inserted with their columns in the types of the table.
+
+    Raises:
+        BadInputError: a value that its column does not hold.
+    """
+    if isinstance(rows, pa.Table | pa.RecordBatch | pa.Schema):
+        return arrow_table(rows)
+    if isinstance(rows, Mapping):
+        names = list(rows)
+    elif hasattr(rows, "columns"):
+        names = [str(name) for name in rows.columns]
+    else:
+        rows = list(rows)
+        if not all(isinstance(line, Mapping) for line in rows):
+            return arrow_table(rows)  # which says what it expects
+        names = list(dict.fromkeys(name for line in rows for name in line))
+    if not names or not set(names) <= set(table.schema.names):
+        return arrow_table(rows)
+    given = pa.schema([table.schema.field(name) for name in names])
+    return pa.Table.from_batches([given_rows(rows, given, table.name, names).whole()])
+
+
 def _cast(table: Table, column: ColumnDefinition, array: pa.Array) -> pa.Array:
-    try:
-        return array.cast(column.type)
-    except pa.ArrowException as error:
-        raise BadInputError(
-            f'table "{table.name}": values of type {array.type} do not fit "{column.name}", of type {column.type}: '
-            f"{str(error).splitlines()[0][:200]}. Nothing was inserted; cast them first.",
-            code="INSERT_TYPE",
-            relation=table.name,
-        ) from error
+    converted = convert_values(array, column.type)
+    if converted.unfit is None:
+        return converted.values
+    row = int(converted.unfit.argmax())
+    value = repr(shown_value(array, row))[:100]
+    raise BadInputError(
+        f'table "{table.name}": row {row} of what is inserted has {value}, of type {array.type}, in column "{column.name}", '
+        f"which is of type {column.type} and does not hold it. Nothing was inserted; cast it first.",
+        code="INSERT_TYPE",
+        relation=table.name,
+        row=row,
+        column=column.name,
+        value=value,
+        expected=str(column.type),
+    )
 
 
 def arrow_table(rows: Any) -> pa.Table:

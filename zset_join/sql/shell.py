@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zset_join.extras import needed_for
 from zset_join.sql.aggregation import AGGREGATES
 from zset_join.sql.dialects import split
 from zset_join.sql.scalars import SCALAR_FUNCTIONS
@@ -40,9 +41,10 @@ def prompt(session: Session) -> Iterator[str]:
         for statement in split(sys.stdin.read(), dialect=session.dialect):
             yield statement.sql
         return
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.completion import DynamicCompleter, WordCompleter
-    from prompt_toolkit.history import FileHistory
+    with needed_for("the shell of zset-join sql"):
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.completion import DynamicCompleter, WordCompleter
+        from prompt_toolkit.history import FileHistory
 
     completer = DynamicCompleter(lambda: WordCompleter(completions(session), ignore_case=True, sentence=False))
     typed: PromptSession[str] = PromptSession(history=FileHistory(str(Path.home() / ".zset_join_history")), completer=completer)

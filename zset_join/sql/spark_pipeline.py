@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from zset_join.errors import SqlError
 from zset_join.pipeline.contents import Contents
+from zset_join.pipeline.reading import Reading
 from zset_join.relation import Relation
 from zset_join.sinks.sink import Sink, SinkProgress
 from zset_join.sql.results import Running
@@ -133,6 +134,11 @@ class SparkPipeline:
 
 class RunningOnSpark(Running):
     """A query that runs inside Spark."""
+
+    def reading_of(self, name: str) -> Reading | None:
+        """Return how the query reads the rows of a table in process; None where it does not."""
+        found = [one for one in self.query.bound.view.readings if one.source.name == name and not one.is_of_versions]
+        return found[0] if found else None
 
     def progress(self) -> dict[str, Any] | None:
         """Return what its newest epoch did."""

@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
+from zset_join.conversions import can_convert, convert_values
 from zset_join.errors import PlanError, SqlError, ZsetJoinError
+from zset_join.expressions import Cast
 from zset_join.expressions.rows import compute, named, value_type
 from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.changing import delete, update
@@ -353,8 +356,9 @@ def _values(reader: Reader, table: Table, names: tuple[str, ...] | None) -> pa.T
                 code="INSERT_COLUMNS",
                 at=at,
             )
-        for column, tokens, kind in zip(columns, row, kinds, strict=True):
-            column.append(_constant(binder, statement, tokens, kind))
+        for name, column, tokens, kind in zip(wanted, columns, row, kinds, strict=True):
+            place = f'row {len(column) + 1} of the VALUES for "{table.name}", column "{name}"'
+            column.append(_constant(binder, statement, tokens, kind, place))
         if len(columns[0]) > _MOST_ROWS:
             raise SqlError(f"at most {_MOST_ROWS} rows are inserted by one statement.", code="SQL_TOO_LONG", at=at)
         if not reader.has(","):
@@ -364,26 +368,42 @@ def _values(reader: Reader, table: Table, names: tuple[str, ...] | None) -> pa.T
     return pa.table({name: pa.array(column, kind) for name, column, kind in zip(wanted, columns, kinds, strict=True)})
 
 
-def _constant(binder: ScalarBinder, statement: Statement, tokens: tuple[Token, ...], kind: pa.DataType) -> Any:
+def _constant(binder: ScalarBinder, statement: Statement, tokens: tuple[Token, ...], kind: pa.DataType, place: str) -> Any:
+    """Return a value of VALUES as one of a column.
+
+    Args:
+        binder: binds it.
+        statement: it stands in.
+        tokens: its own.
+        kind: the type of the column.
+        place: the row and the column, for the message.
+    """
     node = parse_expression(statement, tokens)
     tree = binder.bind(node)
     check_consumed(node, statement.text, _place(statement, tokens))
     value = compute(tree, {}, 1)
+    if pa.types.is_null(value.type):
+        return None
     try:
-        given = value_type(tree, pa.schema([]))
-        if pa.types.is_null(given):
-            return None
-        if given != kind:
-            from zset_join.expressions import Cast
-
+        if pa.types.is_nested(kind) and not can_convert(value.type, kind):  # a struct's members go by position
             cast = Cast(tree, kind)
             value_type(cast, pa.schema([]))
             value = compute(cast, {}, 1)
-        return value[0].as_py()
+        converted = convert_values(value, kind)
+        if converted.unfit is None:
+            return converted.values[0].as_py()
     except ZsetJoinError as error:
-        raise SqlError(
-            f"{node.sql(dialect='spark')} does not fit a column of type {kind}.", code="LITERAL", at=_place(statement, tokens)
-        ) from error
+        raise _unfit(statement, tokens, node, kind, place) from error
+    raise _unfit(statement, tokens, node, kind, place)
+
+
+def _unfit(statement: Statement, tokens: tuple[Token, ...], node: exp.Expr, kind: pa.DataType, place: str) -> SqlError:
+    return SqlError(
+        f"{place}: {node.sql(dialect='spark')} does not fit a column of type {kind}; a value converts only where the column "
+        "holds it exactly. Correct it, or write a CAST.",
+        code="LITERAL",
+        at=_place(statement, tokens),
+    )
 
 
 def _place(statement: Statement, tokens: tuple[Token, ...]) -> Any:

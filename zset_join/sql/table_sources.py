@@ -3,18 +3,20 @@
 | table | position |
 |---|---|
 | without a connector: a file per INSERT | how many files |
-| `filesystem`; with records of changes, which the query decodes | the names of the files that were read |
+| `filesystem`; with records of changes, which the query decodes | how many files, whose names are kept beside it |
 | `kafka` with JSON rows; with records of changes, which the query decodes | of the topic, by partition |
 | `datagen` | how many rows |
 
 The law: as of every `zset_join.sources.Source`: `poll` gives what follows the position, and the position behind it. A pipeline
 commits it with the epoch that took the rows, so a query that is started again takes every row once.
 
-Known limits: every query reads for itself, so a topic that two queries read is read twice. Names of files are all kept.
+Known limits: every query reads for itself, so a topic that two queries read is read twice.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zset_join.changelog.formats import METADATA
-from zset_join.errors import PlanError, SqlError
+from zset_join.errors import PlanError, SqlError, StateError
 from zset_join.expressions import Cast, Literal
 from zset_join.expressions.rows import named
 from zset_join.pipeline import View, changes
@@ -34,20 +36,30 @@ from zset_join.sql.catalog import Catalog, NamedView, Table, TemporalFunction
 from zset_join.sql.connectors import form_of, holds_records
 from zset_join.sql.dialects import Statement
 from zset_join.sql.feeds import GeneratedFeed, KafkaFeed, puts_aside, record_options, texts_of
-from zset_join.sql.files import list_files, part_file, read_file, read_records
+from zset_join.sql.files import list_files, part_file, path_of, read_file, read_records
 from zset_join.sql.places import Place
+from zset_join.sql.read_names import ReadNames
 from zset_join.sql.scalars import ScalarBinder
-from zset_join.sql.stored_tables import STORED_WEIGHT, StoredTables
+from zset_join.sql.stored_tables import STORED_WEIGHT, StoredTables, put_aside_of
+from zset_join.storage.local import modified_at
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["DecodingCatalog", "TableSource", "decoded_rows", "recorded_rows", "source_of"]
 
 _MOST_ROWS = 100_000
+_SETTLED_SECONDS = 2.0
+"""A directory that was changed a moment ago is listed again: its time counts in steps in which a second file may come."""
 Completed = Callable[[Table, pa.Table], pa.Table]
 
 
 def source_of(
-    table: Table, stored: StoredTables, completed: Completed, settings: Mapping[str, str] | None = None
+    table: Table,
+    stored: StoredTables,
+    completed: Completed,
+    settings: Mapping[str, str] | None = None,
+    names: Path | None = None,
+    *,
+    query: str = "",
 ) -> TableSource:
     """Return what gives the rows of a table.
 
@@ -56,15 +68,17 @@ def source_of(
         stored: the files of tables without a connector.
         completed: gives rows all columns of a table.
         settings: of the query: whether what cannot be read is put aside.
+        names: directory in which the names of files that were read are kept; None keeps them in memory.
+        query: its name.
     """
     connector = table.options.get("connector")
     if connector == "filesystem" and table.word != "SINK":
-        return _Files(table, completed, is_lenient=puts_aside(settings or {}))
+        return _Files(table, completed, ReadNames(names, table.name), is_lenient=puts_aside(settings or {}))
     if connector in {"kafka", "upsert-kafka"} and table.word != "SINK":
         return _KafkaRows(table, completed, settings)
     if connector == "datagen":
         return _Generated(table, completed)
-    return _Stored(table, stored)
+    return _Stored(table, stored, query)
 
 
 def decoded_rows(table: Table, dialect: str) -> View | None:
@@ -171,28 +185,46 @@ class TableSource(Protocol):
 
 
 class _Stored:
-    """The files of a table of the session, a file a poll."""
+    """The files of a table of the session, a file a poll; a poll costs nothing where no file was added."""
 
-    def __init__(self, table: Table, stored: StoredTables) -> None:
+    def __init__(self, table: Table, stored: StoredTables, query: str) -> None:
         self._table = table
+        self._query = query
         self._stored = stored
         self._done = 0
 
     def open(self, position: Any) -> None:
-        """Go behind so many files."""
-        self._done = 0 if position is None else int(position["files"])
+        """Go behind so many files.
+
+        Raises:
+            StateError: the table has fewer files than were read.
+        """
+        done = 0 if position is None else int(position["files"])
+        count = self._stored.count(self._table.name)
+        if done > count:
+            raise StateError(
+                f'table "{self._table.name}" has {count} files in {self._stored.directory_of(self._table.name)}, and a query '
+                f"has read {done} of it: the rows of the table are older than the query. Bring the directory of the session "
+                "back as a whole, or begin with a new one.",
+                code="DAMAGED_FILE",
+                table=self._table.name,
+                files=count,
+                position=done,
+            )
+        self._done = done
 
     def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:  # noqa: ARG002 - as the protocol has it
         """Return the rows of the next file that has some."""
-        files = self._stored.files(self._table)
-        while self._done < len(files):
-            rows = pq.read_table(files[self._done])
+        while self._done < self._stored.count(self._table.name):
+            rows = pq.read_table(self._stored.file(self._table.name, self._done))
             self._done += 1
-            if rows.num_rows:
+            aside = put_aside_of(rows, self._query)
+            if rows.num_rows or aside is not None:
                 weights = rows.column(STORED_WEIGHT).to_numpy()
                 plain = rows.drop_columns([STORED_WEIGHT]).cast(self._table.schema)
                 is_plain = self._table.mode == "append" or bool((weights == 1).all())
-                return (plain if is_plain else ZSet(single_batch(plain), weights)), {"files": self._done}
+                taken = plain if is_plain else ZSet(single_batch(plain), weights)
+                return (taken if aside is None else PartlyRead(taken, aside)), {"files": self._done}
         return None, {"files": self._done}
 
     def close(self) -> None:
@@ -202,25 +234,39 @@ class _Stored:
 class _Files:
     """The files of a user, a file a poll."""
 
-    def __init__(self, table: Table, completed: Completed, *, is_lenient: bool) -> None:
+    def __init__(self, table: Table, completed: Completed, done: ReadNames, *, is_lenient: bool) -> None:
         self._table = table
         self._is_lenient = is_lenient
         self._completed = completed
-        self._done: list[str] = []
+        self._done = done
+        self._waiting: deque[Path] = deque()
+        self._listed_at: float | None = None
 
     def open(self, position: Any) -> None:
-        """Go behind the files of these names."""
-        self._done = [] if position is None else list(position["files"])
+        """Go behind so many files.
+
+        Raises:
+            StateError: the names of those files are missing or damaged.
+        """
+        self._done.open(position)
+        self._waiting.clear()
+        self._listed_at = None
 
     def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:  # noqa: ARG002 - as the protocol has it
-        """Return the rows of the next file that has some."""
-        done = set(self._done)
-        for file in [one for one in list_files(self._table) if one.name not in done]:
+        """Return the rows of the next file that has some; what was listed is read before the directory is listed again."""
+        changed_at = modified_at(path_of(self._table))
+        if not self._waiting and (changed_at is None or changed_at != self._listed_at):
+            is_settled = changed_at is not None and time.time() - changed_at > _SETTLED_SECONDS
+            self._listed_at = changed_at if is_settled else None
+            self._waiting.extend(one for one in list_files(self._table) if one.name not in self._done)
+        while self._waiting:
+            file = self._waiting[0]
             rows = self._rows(file)
-            self._done = [*self._done, file.name]
+            self._waiting.popleft()
+            self._done.add(file.name)
             if isinstance(rows, PartlyRead) or rows.num_rows:
-                return rows, {"files": self._done}
-        return None, {"files": self._done}
+                return rows, self._done.position
+        return None, self._done.position
 
     def _rows(self, file: Path) -> pa.Table | PartlyRead:
         if _has_records(self._table):

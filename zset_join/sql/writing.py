@@ -138,9 +138,9 @@ def _refuse_circle(session: StatementContext, table: Table, query: Query, *, at:
         )
 
 
-def table_written(output: object) -> str | None:
-    """Return the name of the table of the session that an output writes into; None where it is no such output."""
-    return output.table.name if isinstance(output, TableWriter) else None
+def table_written(output: object) -> TableWriter | None:
+    """Return an output that writes into a table of the session; None where it is no such output."""
+    return output if isinstance(output, TableWriter) else None
 
 
 @dataclass(frozen=True)

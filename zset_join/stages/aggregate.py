@@ -12,12 +12,15 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from zset_join.aggregates.calls import AggregateCall
+from zset_join.aggregates.accumulation import Accumulation
+from zset_join.aggregates.group_tables import table_names
 from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.expressions import references
 from zset_join.operators.aggregate import Aggregate
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.shapes.aggregate_calls import AggregateCall
+from zset_join.shapes.grouping import grouped_relation
 from zset_join.stages.comparisons import Comparison
 from zset_join.stages.stage import (
     OutputKey,
@@ -113,11 +116,7 @@ class AggregateStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return its answer: the key columns, which identify a row, and a column per call."""
-        operator = Aggregate(self.source, self.group_by, self.calls)
-        try:
-            return operator.output
-        finally:
-            operator.close()
+        return grouped_relation(self.source, self.group_by, self.calls)
 
     @property
     def output_key(self) -> OutputKey:
@@ -139,13 +138,8 @@ class AggregateStage(Stage):
 
     @cached_property
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return the groups and a table per multiset, all by group, whose columns come first in them."""
-        operator = self.build(StageOptions(), None)
-        try:
-            tables = operator.snapshot()
-        finally:
-            operator.close()
-        return {name: TableKey(columns=tuple(table.schema.names[: len(self.group_by)])) for name, table in tables.items()}
+        """Return the groups and a table per multiset, all by group."""
+        return dict.fromkeys(table_names(Accumulation(self.source, self.calls)), TableKey(columns=self.group_by))
 
     @property
     def begins_alone(self) -> bool:

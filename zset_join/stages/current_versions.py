@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import pyarrow.types as pt
-
 from zset_join.key_types import storage_type
-from zset_join.operators.current_versions import HELD, CurrentVersions, current_of
+from zset_join.operators.current_versions import HELD, HELD_NET, CurrentVersions, current_of
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
+from zset_join.state.time.event_time import has_clock
 
 __all__ = ["CurrentVersionsStage"]
 
@@ -67,13 +66,14 @@ class CurrentVersionsStage(Stage):
 
     @property
     def _has_clock(self) -> bool:
-        return not pt.is_integer(storage_type(self.source.schema.field(str(self.source.event_time)).type))
+        return has_clock(storage_type(self.source.schema.field(str(self.source.event_time)).type))
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
         """Return the versions that are kept and, where a clock reaches their times, those of the future, by key."""
         tables = {"rows": TableKey(columns=self.key)}
-        return {**tables, HELD: TableKey(columns=self.key)} if self._has_clock else tables
+        future = [HELD, *([HELD_NET] if self.source.mode == "changelog" else [])] if self._has_clock else []
+        return {**tables, **{name: TableKey(columns=self.key) for name in future}}
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the operator of one bucket.

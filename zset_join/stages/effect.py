@@ -89,6 +89,7 @@ def unchangeable(stage: Stage) -> dict[str, Any]:
     described = stage.to_json()
     if isinstance(stage, EffectStage):
         described.pop("hint", None)
+        described.get("source", {}).pop("max_answer_bytes", None)
     return described
 
 

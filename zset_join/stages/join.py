@@ -14,15 +14,14 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 
 from zset_join.expressions.written import read_expression, write_expression
-from zset_join.key_types import common_key_type
 from zset_join.operators.join import HashJoin
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.shapes.join import JoinShape, join_shape, output_key
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.stage import NO_LIMIT, OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.state.join.append_buffer import with_distinct_ages
-from zset_join.state.join.join_shape import joined_schema, output_key, visible_columns
 
 __all__ = ["JoinStage"]
 
@@ -86,12 +85,22 @@ class JoinStage(Stage):
         return tuple(zip(self.left.join_key, self.right.join_key, strict=True))
 
     @cached_property
+    def shape(self) -> JoinShape:
+        """Return what the join looks like from outside, hidden columns left out."""
+        return join_shape(
+            self.left,
+            self.right,
+            self.how,
+            null_safe=self.flags,
+            using=self.using,
+            residual=self.residual,
+            hidden=self.hidden,
+        )
+
+    @property
     def key_types(self) -> tuple[pa.DataType, ...]:
         """Return, per key column, the type both sides are compared in."""
-        left, right = self.left.schema, self.right.schema
-        return tuple(
-            common_key_type(left.field(a).type, right.field(b).type, left_column=a, right_column=b) for a, b in self.key_pairs
-        )
+        return self.shape.key_types
 
     @cached_property
     def inputs(self) -> tuple[StageInput, ...]:
@@ -111,11 +120,7 @@ class JoinStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return the relation of the answer, hidden columns left out."""
-        operator = self.build(StageOptions(), None)
-        try:
-            whole = operator.output
-        finally:
-            operator.close()
+        whole = self.shape.output
         names = set(whole.schema.names)
         is_behind = any(key is not None for key in self.row_keys)
         key = self._key_behind_stages() if is_behind else whole.primary_key
@@ -247,12 +252,10 @@ class JoinStage(Stage):
             "row_keys": [None if key is None else list(key) for key in self.row_keys],
         }
 
-    @cached_property
+    @property
     def _shown(self) -> list[tuple[str, tuple[str, str]]]:
         """Return the output columns, each with side and column."""
-        schema, sources = joined_schema(self.left, self.right, self.how, using=self.using, output_names=None)
-        schema, sources = visible_columns(schema, sources, self.hidden)
-        return list(zip(schema.names, sources, strict=True))
+        return list(zip(self.shape.output.schema.names, self.shape.sources, strict=True))
 
     def _key_behind_stages(self) -> tuple[str, ...]:
         """Return the key of a join whose inputs may have NULL in theirs.
@@ -265,8 +268,7 @@ class JoinStage(Stage):
         if self.how == "full" and not any(is_never_null):
             return ()
         left, right = (relation if key is None else replace(relation, primary_key=key) for relation, key in sides)
-        schema, sources = joined_schema(left, right, self.how, using=self.using, output_names=None)
-        return output_key(left, right, self.how, *visible_columns(schema, sources, self.hidden))
+        return output_key(left, right, self.how, self.shape.output.schema, self.shape.sources)
 
 
 def _read(fields: Mapping[str, Any]) -> JoinStage:

@@ -15,6 +15,7 @@ from zset_join.operators.latest import Latest
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.shapes.latest import latest_rows, without_control
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
 
@@ -53,11 +54,8 @@ class LatestStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return the live rows, as a changelog with their primary key."""
-        operator = self._made()
-        try:
-            return operator.output
-        finally:
-            operator.close()
+        whole = self.source if self.control is None else without_control(self.source, self.control)
+        return latest_rows(whole, self.hidden)
 
     @property
     def output_key(self) -> OutputKey:

@@ -29,11 +29,12 @@ from zset_join.lookup.sources import EpochSource, read_source
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.shapes.lookup import LookupShape, looked_up_relation
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.effect import CHANGEABLE, Effect
+from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
-from zset_join.state.join.lookup_shape import LookupShape
 from zset_join.storage.folder import Folder
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -159,11 +160,8 @@ class LookupJoinStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return the relation of the answer, hidden columns left out."""
-        operator = self._made(StageOptions(), None)
-        try:
-            whole = operator.output
-        finally:
-            operator.close()
+        pads = self.settings(StageOptions()).emit_padded_first
+        whole = looked_up_relation(self.shape, self.how, residual=self.residual, emits_padded_first=pads)
         shown = pa.schema([column for column in whole.schema if column.name not in self.hidden])
         return Relation(name=whole.name, schema=shown, mode=whole.mode)
 
@@ -197,7 +195,12 @@ class LookupJoinStage(Stage):
         return {"left": key, "memo": key}
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
-        """Return the lookup join of one bucket."""
+        """Return the lookup join of one bucket.
+
+        Raises:
+            OptionError: hybrid state is asked for.
+        """
+        refuse_hybrid(options.hot_budget, title=self.explain(None)[0], option="default_hash_join")
         return cast("DurableOperator", self._made(options, directory))
 
     def _made(self, options: StageOptions, directory: str | None) -> LookupJoin:

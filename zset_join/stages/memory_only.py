@@ -21,8 +21,8 @@ def refuse_hybrid(budget: HotBudget | None, *, title: str, option: str) -> None:
     """
     if budget is not None:
         raise OptionError(
-            f'{option}="hybrid" is not offered for "{title}": rows in order of time are kept in memory, or in mapped files. '
-            f'Leave it at "memory", and bound the state by a watermark or by fewer rows per key.',
+            f'{option}="hybrid" is not offered for "{title}": what it remembers is in memory, or in mapped files. '
+            f'Leave it at "memory", and bound the state by a watermark, a state_ttl or fewer rows.',
             code="HYBRID_NOT_OFFERED",
             option=option,
             stage=title,

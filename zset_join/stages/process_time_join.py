@@ -13,10 +13,11 @@ from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.process_time_join import ProcessTimeJoin
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.shapes.lookup import LookupShape, process_time_relation
 from zset_join.stages.comparisons import Comparison, compared_in_condition
+from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
-from zset_join.state.join.lookup_shape import LookupShape
 
 __all__ = ["ProcessTimeJoinStage"]
 
@@ -88,11 +89,7 @@ class ProcessTimeJoinStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return the relation of the answer, hidden columns left out."""
-        operator = self.made(StageOptions(), None)
-        try:
-            whole = operator.output
-        finally:
-            operator.close()
+        whole = process_time_relation(self.shape, self.snapshot, residual=self.residual)
         hidden = {*self.hidden[0], *self.hidden[1], *(f"{name}_right" for name in self.hidden[1])}
         return Relation(
             name=whole.name, schema=pa.schema([column for column in whole.schema if column.name not in hidden]), mode=whole.mode
@@ -138,7 +135,12 @@ class ProcessTimeJoinStage(Stage):
         output_names: Sequence[str] | None = None,
         table_of: ProcessTimeJoin | None = None,
     ) -> ProcessTimeJoin:
-        """Return the join of one bucket, perhaps over the rows of another one; see `ProcessTimeJoin`."""
+        """Return the join of one bucket, perhaps over the rows of another one; see `ProcessTimeJoin`.
+
+        Raises:
+            OptionError: hybrid state is asked for.
+        """
+        refuse_hybrid(options.hot_budget, title=self.explain(None)[0], option="default_hash_join")
         return ProcessTimeJoin(
             self.left,
             self.right,

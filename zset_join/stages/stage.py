@@ -281,7 +281,7 @@ def compared_keys(inputs: Sequence[StageInput], use: str) -> tuple[Comparison, .
 
 
 def _summed(metadata: Sequence[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Add up numbers, and lists of numbers place by place."""
+    """Add up numbers, and lists of numbers place by place; of times by name the latest counts."""
     sums: dict[bytes, Any] = {}
     for one in metadata:
         for name, text in one.items():
@@ -290,6 +290,8 @@ def _summed(metadata: Sequence[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
             value, before = json.loads(text), sums.get(name)
             if before is None:
                 sums[name] = value
+            elif isinstance(value, dict):
+                sums[name] = {key: max(time, before.get(key, time)) for key, time in value.items()}
             else:
                 sums[name] = [a + b for a, b in zip(before, value, strict=True)] if isinstance(value, list) else before + value
     return {name: json.dumps(value).encode() for name, value in sums.items()}

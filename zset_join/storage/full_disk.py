@@ -1,55 +1,99 @@
-"""A disk that is full, read-only or broken, told as what it is: the file, what to do, and that nothing was committed."""
+"""A disk that is full, read-only or broken, reported as such: the file, whether the epoch is committed, and what to do.
+
+The law: what an error says of an epoch follows from whether its commit record is there, which is read after the error; where it
+cannot be read, the error says that.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Literal
 
 from zset_join.errors import StateError
 
-__all__ = ["DISK_ERRORS", "reporting_full_disk", "storage_failure"]
+__all__ = ["DISK_ERRORS", "EpochOutcome", "nothing_committed", "reporting_full_disk", "storage_failure"]
 
-DISK_ERRORS = {number: os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)}
+EpochOutcome = Literal["open", "committed", "unknown"]
+"""Whether an epoch counts: its commit record is not there, is there, or cannot be looked for."""
+
+DISK_ERRORS = {
+    number: os.strerror(number)
+    for number in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EIO,
+        errno.EFBIG,
+        errno.ENAMETOOLONG,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENODEV,
+        errno.ENXIO,
+        errno.ESTALE,
+    )
+}
 """The errors of a disk by number, with what they are called."""
+
+_SAID: Mapping[EpochOutcome, str] = {
+    "open": "Nothing of this epoch was committed.",
+    "committed": "The epoch was committed before: do not send its rows again.",
+    "unknown": "Whether this epoch was committed cannot be seen, because its commit record cannot be looked for.",
+}
+
+
+def nothing_committed() -> EpochOutcome:
+    """Return the outcome where no epoch has begun."""
+    return "open"
 
 
 @contextmanager
-def reporting_full_disk(places: str, cure: str, **facts: str) -> Iterator[None]:
-    """Let an error of the disk inside be raised as a `StateError`, `STORAGE_FAILED`.
+def reporting_full_disk(
+    places: str, cures: Mapping[EpochOutcome, str], outcome: Callable[[], EpochOutcome] = nothing_committed, **facts: str
+) -> Iterator[None]:
+    """Raise an error of the disk inside as a `StateError`, `STORAGE_FAILED`.
 
     Args:
         places: which files are written, for people.
-        cure: what to do once there is room.
+        cures: by outcome of the epoch, what to do once there is room.
+        outcome: whether the epoch is committed; called after the error.
         facts: what the error carries.
 
-    >>> with reporting_full_disk("the directory /data/p lies", "open the pipeline again"):
+    >>> with reporting_full_disk("the directory /data/p lies", {"open": "open the pipeline again"}):
     ...     raise OSError(28, "No space left on device")
     Traceback (most recent call last):
         ...
-    zset_join.errors.StateError: [STORAGE_FAILED] a file could not be written: [Errno 28] No space left on device. Nothing ...
+    zset_join.errors.StateError: [STORAGE_FAILED] a file operation failed: [Errno 28] No space left on device. Nothing ...
     """
     try:
         yield
     except OSError as error:
         if error.errno not in DISK_ERRORS:
             raise
-        raise storage_failure(str(error), places, cure, **facts) from error
+        raise storage_failure(str(error), places, cures, outcome(), **facts) from error
 
 
-def storage_failure(failure: str, places: str, cure: str, **facts: str) -> StateError:
-    """Return the error for a disk that does not take what is written; see `reporting_full_disk`.
+def storage_failure(
+    failure: str, places: str, cures: Mapping[EpochOutcome, str], outcome: EpochOutcome, **facts: str
+) -> StateError:
+    """Return the error for a disk that refuses what is asked of it; see `reporting_full_disk`.
 
     Args:
         failure: what went wrong.
         places: which files are written.
-        cure: what to do once there is room.
+        cures: by outcome, what to do once there is room.
+        outcome: whether the epoch is committed.
         facts: what the error carries.
     """
     return StateError(
-        f"a file could not be written: {failure}. Nothing of this epoch was committed. Make room, or make it writable, where "
-        f"{places}; then {cure}.",
+        f"a file operation failed: {failure}. {_SAID[outcome]} Make room, or make it readable and writable, where {places}; "
+        f"then {cures[outcome]}.",
         code="STORAGE_FAILED",
+        outcome=outcome,
         **facts,
     )

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import stat
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,10 @@ from zset_join.storage.operations import perform
 
 __all__ = [
     "FileLock",
+    "LinkError",
     "LocalFile",
+    "append",
+    "file_marks",
     "file_size",
     "link",
     "list_directory",
@@ -45,6 +50,8 @@ __all__ = [
     "write_atomic",
     "write_new",
 ]
+
+_log = logging.getLogger("zset_join.storage")
 
 _BUFFER_BYTES = 1 << 20
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
@@ -151,7 +158,7 @@ def write_atomic(path: str | Path, data: bytes, *, durable: bool = True) -> None
     try:
         replace(beside, path)
     except BaseException:
-        remove_file(beside)
+        _remove_leftover(beside)
         raise
     if durable:
         sync_directory(Path(path).parent)
@@ -159,6 +166,8 @@ def write_atomic(path: str | Path, data: bytes, *, durable: bool = True) -> None
 
 def write_new(path: str | Path, data: bytes) -> None:
     """Make a file in one step, on the disk when this returns.
+
+    An error of the last step, the sync of the directory, leaves the file there; whether it survives a power cut is open then.
 
     Args:
         path: the file; its directory is there.
@@ -176,7 +185,7 @@ def write_new(path: str | Path, data: bytes) -> None:
                 raise
             _move_if_free(beside, path)
     finally:
-        remove_file(beside)
+        _remove_leftover(beside)
     sync_directory(Path(path).parent)
 
 
@@ -190,10 +199,20 @@ def _written_beside(path: str | Path, data: bytes, *, durable: bool) -> str:
             file.sync()
         file.close()
     except BaseException:
-        file.close(discard=True)
-        remove_file(beside)
+        try:
+            file.close(discard=True)
+        finally:
+            _remove_leftover(beside)
         raise
     return beside
+
+
+def _remove_leftover(beside: str) -> None:
+    """Remove the hidden name a file was written under; one that stays is removed at the next start."""
+    try:
+        remove_file(beside)
+    except OSError as error:
+        _log.warning("%s could not be removed and is left behind until the next start: %s", beside, error)
 
 
 def _move_if_free(beside: str, path: str | Path) -> None:
@@ -235,6 +254,60 @@ def list_directory(directory: str | Path) -> list[str]:
         return []
 
 
+def append(path: str | Path, data: bytes) -> None:
+    """Append to a file that is there; the bytes are on the disk when this returns."""
+    absolute = _absolute(path)
+    descriptor = perform("open", absolute, lambda: os.open(absolute, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW))
+    try:
+        view = memoryview(data)
+        while len(view):
+            rest = view
+            view = rest[perform("write", absolute, lambda rest=rest: os.write(descriptor, rest), data=rest) :]  # type: ignore[misc]
+        perform("sync", absolute, lambda: os.fsync(descriptor))
+    finally:
+        _close(absolute, descriptor)
+
+
+class LinkError(OSError):
+    """A name that is to be a file or directory of ours is a link, a device, or that of another user."""
+
+
+def file_marks(directory: str | Path, *, skip: str = "") -> dict[str, list[int]]:
+    """Return what changes when a file does: device, inode, size and time of change of every file below a directory, by name.
+
+    Args:
+        directory: it; one that is not there has no files.
+        skip: name of a directory in it whose files are left out.
+
+    Raises:
+        LinkError: the directory or anything below is a link or no file, or belongs to another user.
+
+    Cost: one status per file.
+    """
+    try:
+        return perform("list", _absolute(directory), lambda: dict(_marks_below(str(directory), "", skip)))
+    except FileNotFoundError:
+        return {}
+
+
+def _marks_below(directory: str, prefix: str, skip: str) -> Iterator[tuple[str, list[int]]]:
+    _refuse_link(directory, os.lstat(directory))
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            _refuse_link(entry.path, status)
+            if not stat.S_ISDIR(status.st_mode):
+                yield prefix + entry.name, [status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns]
+            elif entry.name != skip:
+                yield from _marks_below(entry.path, f"{prefix}{entry.name}/", "")
+
+
+def _refuse_link(path: str, status: os.stat_result) -> None:
+    is_ours = status.st_uid == os.geteuid()
+    if not is_ours or not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise LinkError(errno.ELOOP, "it is a link, no file, or belongs to another user", path)
+
+
 def rename(path: str | Path, target: str | Path) -> None:
     """Give a file or directory another name; a directory of that name that is not empty is refused."""
     perform("rename", _absolute(path), lambda: Path(path).rename(target), target=_absolute(target))
@@ -254,9 +327,14 @@ def link(path: str | Path, target: str | Path) -> None:
     perform("link", _absolute(path), lambda: os.link(path, target), target=_absolute(target))
 
 
-def touch(path: str | Path) -> None:
-    """Set the time a file was written last to now."""
-    perform("touch", _absolute(path), lambda: os.utime(path))
+def touch(path: str | Path, *, at_seconds: int | None = None) -> None:
+    """Set the time a file was written last.
+
+    Args:
+        path: the file.
+        at_seconds: since 1970; None for now.
+    """
+    perform("touch", _absolute(path), lambda: os.utime(path, None if at_seconds is None else (at_seconds, at_seconds)))
 
 
 def remove_file(path: str | Path) -> None:
@@ -283,6 +361,9 @@ def remove_directory(directory: str | Path) -> None:
 
 def remove_tree(directory: str | Path) -> None:
     """Remove a directory and all below it, one operation each; one that is not there is no error. Links are not followed."""
+    if Path(directory).is_symlink():
+        remove_file(directory)
+        return
     for name in list_directory(directory):
         path = Path(directory) / name
         try:
@@ -333,7 +414,7 @@ def sync_directory(directory: str | Path) -> None:
 
 
 class FileLock:
-    """Hold the lock of a file; `release`, or the end of the process however it ends, gives it back.
+    """Hold the lock of a file; `release`, or the end of the object or of the process however it ends, gives it back.
 
     Args:
         path: the file.
@@ -350,18 +431,25 @@ class FileLock:
             descriptor, self._descriptor = self._descriptor, None
             _close(self.path, descriptor)
 
+    def __del__(self) -> None:
+        """Release a lock that an interrupt left without an owner; a descriptor that is closed already stays so."""
+        descriptor = getattr(self, "_descriptor", None)
+        if descriptor is not None:
+            self._descriptor = None
+            os.close(descriptor)
+
 
 def lock_file(path: str | Path) -> FileLock | None:
     """Take the lock of a file without waiting.
 
-    The file is made when it is not there. A lock on a file that was removed meanwhile is worth nothing, so the name is looked
-    at again after the lock was taken.
+    The file is made when it is not there; a link is not followed. A lock on a file that was removed meanwhile is worth nothing,
+    so the name is looked at again after the lock was taken.
 
     Returns:
         The lock, or None when another one holds it, in this process or in another.
     """
     absolute = _absolute(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
         lock = FileLock(absolute, descriptor := perform("open", absolute, lambda: os.open(absolute, flags, 0o666)))
         try:

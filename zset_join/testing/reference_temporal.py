@@ -1,4 +1,4 @@
-"""The answer key of questions about time: dicts, sorted lists and bisect, computed from everything that arrived.
+"""The answer key of questions about time: dicts and sorted dicts, computed from everything that arrived.
 
 *Versions* answer "what was valid at t": the newest version at or before it, a DELETE meaning nothing. *As-of* takes the nearest
 row. *First rows* are ROW_NUMBER() <= n. Nothing here is incremental, but for the rule of what is late, and nothing imports
@@ -11,13 +11,16 @@ Source: semantics sections 11, 14, 15 and 16, written down from the text and not
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from zset_join.extras import needed_for
 from zset_join.testing.reference import Counts, IllegalHistoryError, row_identity
+
+with needed_for("zset_join.testing.reference_temporal, unlike the rest of zset_join.testing,"):
+    from sortedcontainers import SortedDict
 
 __all__ = [
     "LiveRows",
@@ -92,19 +95,20 @@ class Versions:
     """
 
     def __init__(self, rows: Iterable[TimedRow]) -> None:
-        self._runs: dict[Key, list[tuple[int, Key, int, TimedRow]]] = {}
+        self._runs: dict[Key, SortedDict] = {}  # per key: time -> the version of that time, with what settles ties
         for arrival, row in enumerate(rows):
-            self._runs.setdefault(row_identity(row.key), []).append((row.time, row.sequence, arrival, row))
-        for run in self._runs.values():
-            run.sort(key=lambda entry: entry[:3])
+            run = self._runs.setdefault(row_identity(row.key), SortedDict())
+            known = run.get(row.time)
+            if known is None or known[:2] <= (row.sequence, arrival):
+                run[row.time] = (row.sequence, arrival, row)
 
     def at(self, key: Key, time: int) -> TimedRow | None:
         """Return the newest version of a key at or before a time, a DELETE too; None when there is none."""
         if None in key:
             return None
-        run = self._runs.get(row_identity(key), [])
-        place = bisect_right(run, time, key=lambda entry: entry[0])
-        return run[place - 1][3] if place else None
+        run = self._runs.get(row_identity(key), SortedDict())
+        place = run.bisect_right(time)
+        return run.peekitem(place - 1)[1][2] if place else None
 
 
 def _joined(left: Key, right: Key | None, width: int, how: str, passes: Predicate | None) -> Key | None:
@@ -229,24 +233,35 @@ def first_rows(rows: Iterable[tuple[Key, Key, Key]], *, descending: Sequence[boo
 class TemporalHistory:
     """A temporal join by event time, epoch by epoch, that never forgets.
 
-    A left row at or before the watermark *before* its epoch is late. In mode `on_watermark` a row leaves in the epoch whose
-    watermark *after* it has reached the row, with the version known by then; what is said stays said.
+    A left row at or before the watermark *before* its epoch is late: it is set aside, or with `late="join"` answered where the
+    version of its time cannot have been freed. A version is ignored where a newer one of its key was past already, and so is a
+    retraction of what is past. In mode `on_watermark` a row leaves in the epoch whose watermark *after* it has reached the row,
+    with the version known by then; what is said stays said. In eager mode an answer is final once the watermark minus `keep`
+    has passed its row.
 
     Args:
         right_width: columns of the right side.
         how: `inner` or `left`.
         passes: the rest of ON.
         keep: how long after the watermark left rows still count, in eager mode.
+        late: `side_output`, `drop` or `join`.
+        late_rows: left rows of the last epoch that were set aside, one per change.
+        late_versions: versions of the last epoch that were ignored.
+        late_corrections: retractions of the last epoch that were ignored, of both sides.
     """
 
     right_width: int
     how: str = "inner"
     passes: Predicate | None = None
     keep: int = 0
+    late: str = "side_output"
     versions: LiveRows = field(default_factory=LiveRows)
     left: LiveRows = field(default_factory=LiveRows)
-    late: list[TimedRow] = field(default_factory=list)
+    late_rows: list[TimedRow] = field(default_factory=list)
+    late_versions: list[TimedRow] = field(default_factory=list)
+    late_corrections: list[TimedRow] = field(default_factory=list)
     _waiting: list[TimedRow] = field(default_factory=list)
+    _final: Counts = field(default_factory=dict)
 
     def epoch(
         self,
@@ -255,24 +270,62 @@ class TemporalHistory:
         *,
         before: int | None,
         after: int | None,
-    ) -> Counts:
-        """Take in one epoch and return what `on_watermark` says in it; late left rows are set aside in `late`."""
-        punctual = []
+    ) -> tuple[Counts, Counts]:
+        """Take in one epoch; return what `on_watermark` says in it, and what `once` does."""
+        past = None if before is None else before - self.keep
+        newest = self._newest(past)
+        self.late_rows, self.late_versions, self.late_corrections = [], [], []
+        taken = []
         for row, weight in left:
-            if before is not None and row.time <= before - self.keep:
-                self.late.extend([row] * max(weight, 0))
+            if before is None or past is None or row.time > before or (weight < 0 and row.time > past):
+                taken.append((row, weight))
+            elif weight < 0:
+                self.late_corrections.append(row)
+            elif self.late == "join" and (row.time > past or newest.get(row_identity(row.key), row.time) <= row.time):
+                taken.append((row, weight))
             else:
-                punctual.append((row, weight))
-        self.versions.add(right)
-        self.left.add(punctual)
-        self._waiting.extend(row for row, weight in punctual for _ in range(max(weight, 0)))
+                self.late_rows.append(row)
+        known = []
+        for row, weight in right:
+            if past is None or row.time > past:
+                known.append((row, weight))
+            elif weight < 0:
+                self.late_corrections.append(row)
+            elif newest.get(row_identity(row.key), row.time) > row.time:
+                self.late_versions.append(row)
+            else:
+                known.append((row, weight))
+        self.versions.add(known)
+        self.left.add(taken)
+        came = [row for row, weight in taken for _ in range(max(weight, 0))]
+        self._waiting.extend(came)
         due = [row for row in self._waiting if after is not None and row.time <= after]
         self._waiting = [row for row in self._waiting if after is None or row.time > after]
-        return self._join(due)
+        self._finish(None if after is None else after - self.keep)
+        return self._join(due), self._join(came)
 
     def everything(self) -> Counts:
-        """Return what `eager` has said in sum: the join of all that is live, late rows left out."""
-        return self._join(self.left.rows())
+        """Return what `eager` has said in sum: what is final, and the join of what may still be corrected."""
+        counts = dict(self._final)
+        for row, count in self._join(self.left.rows()).items():
+            counts[row] = counts.get(row, 0) + count
+        return counts
+
+    def _newest(self, past: int | None) -> dict[Key, int]:
+        """Return the newest time of each key up to a time."""
+        times: dict[Key, int] = {}
+        for row in self.versions.rows():
+            if past is not None and row.time <= past:
+                key = row_identity(row.key)
+                times[key] = max(row.time, times.get(key, row.time))
+        return times
+
+    def _finish(self, past: int | None) -> None:
+        """Make the answers final that are past."""
+        final = [row for row in self.left.rows() if past is not None and row.time <= past]
+        self.left.add((row, -1) for row in final)
+        for row, count in self._join(final).items():
+            self._final[row] = self._final.get(row, 0) + count
 
     def _join(self, left: Iterable[TimedRow]) -> Counts:
         return batch_temporal(left, self.versions.rows(), right_width=self.right_width, how=self.how, passes=self.passes)

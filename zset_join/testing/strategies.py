@@ -9,19 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zset_join.errors import OptionError
+from zset_join.extras import needed_for
 from zset_join.relation import Relation
 from zset_join.testing.legal_changes import Line, LiveRows
 from zset_join.testing.values import value_pool
 
-try:
+with needed_for("zset_join.testing.strategies, unlike the rest of zset_join.testing,"):
     from hypothesis import strategies as st
-except ModuleNotFoundError as error:
-    raise OptionError(
-        "zset_join.testing.strategies needs the package hypothesis, which is not installed: pip install "
-        "'./path/to/the/clone[testing]'. The rest of zset_join.testing works without it.",
-        code="MISSING_PACKAGE",
-        package="hypothesis",
-    ) from error
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.protocol import Operator
 from zset_join.relation import Relation
+from zset_join.shapes.aggregate_calls import AggregateCall
 from zset_join.testing.comparison import Epoch, OperatorRun, compare_counts, counts_of
 
 __all__ = ["WorkedCase", "assert_worked_case", "extremes_case", "left_join_case", "upsert_case"]

@@ -10,7 +10,7 @@ from zset_join.errors import LookupFailedError
 from zset_join.lookup import DuckDBFileSource, Fetcher, Lookup, SQLiteFileSource
 from zset_join.lookup.sources import read_source
 from zset_join.relation import Relation
-from zset_join.state.join.lookup_shape import LookupShape
+from zset_join.shapes.lookup import LookupShape
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
 ROWS = [(1, "Ada"), (2, "Bob"), (2, "Eve")]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
+import re
 import threading
+import zlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlparse
@@ -15,7 +18,7 @@ import pytest
 from zset_join.errors import LookupFailedError, OptionError
 from zset_join.lookup import Fetcher, HttpSource, Lookup, Secret
 from zset_join.relation import Relation
-from zset_join.state.join.lookup_shape import LookupShape
+from zset_join.shapes.lookup import LookupShape
 from zset_join.testing.lookups import FakeClock
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
@@ -31,6 +34,8 @@ class _Handler(BaseHTTPRequestHandler):
             if status == "silent":
                 self.server.let_go.wait(10)
                 return None
+            if status == "drip":
+                return self._drip(body)
             if status == "cut":
                 return self._answer(200, body, {}, claimed=10_000)
             return self._answer(status, body, headers)
@@ -47,13 +52,27 @@ class _Handler(BaseHTTPRequestHandler):
         wanted = [key["id"] for key in json.loads(body)["keys"]]
         self._answer(200, json.dumps([{"id": key, "name": PEOPLE[key]} for key in wanted if key in PEOPLE]))
 
-    def _answer(self, status: int, body: str, headers: dict[str, str] | None = None, *, claimed: int | None = None) -> None:
+    def _answer(
+        self, status: int, body: str | bytes, headers: dict[str, str] | None = None, *, claimed: int | None = None
+    ) -> None:
+        content = body if isinstance(body, bytes) else body.encode()
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(claimed or len(body)))
+        self.send_header("Content-Length", str(claimed or len(content)))
         self.end_headers()
-        self.wfile.write(body.encode())
+        self.wfile.write(content)
+
+    def _drip(self, body: str) -> None:
+        """Send a byte at a time, each well within the timeout, all of them beyond it."""
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for byte in body.encode():
+                self.wfile.write(bytes([byte]))
+                if self.server.let_go.wait(0.05):
+                    return
 
     def log_message(self, *arguments: object) -> None:
         """Be quiet."""
@@ -155,11 +174,24 @@ def test_a_value_that_its_column_cannot_hold_names_the_column(server, async_):
         _fetch(_source(server), 1, async_=async_)
 
 
-def test_a_rate_limit_is_respected_for_as_long_as_it_says(server):
+@pytest.mark.parametrize(
+    ("asked", "waited_us"),
+    [
+        ("17", 17_000_000),
+        ("31536000", 60_000_000),
+        ("9" * 400, 60_000_000),
+        ("Wed, 01 Jan 9000 00:00:00 GMT", 60_000_000),
+        ("Wed, 21 Oct 2015 07:28:00 -0000", 0),
+        ("\u00b2", 1_000_000),
+        ("soon", 1_000_000),
+        ("-5", 1_000_000),
+    ],
+)
+def test_a_rate_limit_is_respected_for_as_long_as_it_says_up_to_the_longest_wait(server, asked, waited_us):
     clock = FakeClock()
-    server.script += [(429, {"Retry-After": "17"}, "")]
-    assert _fetch(_source(server), 1, async_=False, clock=clock) == FOUND[:1]
-    assert clock.now_us() == 17_000_000
+    server.script += [(429, {"Retry-After": asked}, "")]
+    assert _fetch(_source(server), 1, async_=False, clock=clock, error_delay="1s", error_max_delay="60s") == FOUND[:1]
+    assert waited_us / 2 <= clock.now_us() <= waited_us
 
 
 def test_a_rate_limit_is_respected_by_several_calls_at_a_time_and_may_be_a_date(server):
@@ -204,3 +236,65 @@ def test_credentials_in_the_url_are_refused():
 def test_a_description_survives_json(server):
     source = _source(server, token=Secret.env("TOKEN"), headers={"Accept": "application/json"})
     assert HttpSource.from_json(json.loads(json.dumps(source.to_json()))) == source
+
+
+@pytest.mark.parametrize("async_", [False, True])
+def test_an_answer_that_trickles_ends_with_the_timeout(server, async_):
+    server.script += [("drip", {}, json.dumps({"name": "Ada"})) for _ in range(2)]
+    with pytest.raises(LookupFailedError, match=r"longer than timeout_seconds=0\.2"):
+        _fetch(_source(server, timeout_seconds=0.2), 1, async_=async_, error_attempts=2, error_delay="1ms")
+
+
+_ADA = b'{"name": "Ada"}'
+_ENCODED = {
+    "identity": (_ADA, "identity"),
+    "gzip": (gzip.compress(_ADA), "gzip"),
+    "gzip of two members": (gzip.compress(_ADA[:5]) + gzip.compress(_ADA[5:]), "x-gzip"),
+    "deflate": (zlib.compress(_ADA), "deflate"),
+    "raw deflate": (zlib.compress(_ADA, wbits=-15), "Deflate"),
+}
+
+
+@pytest.mark.parametrize("async_", [False, True])
+@pytest.mark.parametrize("name", _ENCODED)
+def test_every_encoding_that_is_offered_is_read(server, name, async_):
+    body, encoding = _ENCODED[name]
+    server.script += [(200, {"Content-Encoding": encoding}, body)]
+    assert _fetch(_source(server), 1, async_=async_) == FOUND[:1]
+
+
+_LARGE = b'{"name": "' + b"x" * 3_000_000 + b'"}'
+_REFUSED = {
+    "plain": ((_LARGE, "identity"), "more than max_answer_bytes=100000"),
+    "gzip": ((gzip.compress(_LARGE), "gzip"), "more than max_answer_bytes=100000"),
+    "many gzip members": ((gzip.compress(b" " * 90_000) * 9, "gzip"), "more than max_answer_bytes=100000"),
+    "gzip twice": ((gzip.compress(gzip.compress(_LARGE)), "gzip, gzip"), "the encoding 'gzip, gzip'"),
+    "brotli": ((b"any", "br"), "the encoding 'br'"),
+    "no gzip": ((_ADA, "gzip"), "bytes that are no gzip"),
+    "half of it": ((gzip.compress(_ADA)[:-9], "gzip"), "ends too early"),
+    "nested": ((b"[" * 90_000, "identity"), "nested too deeply"),
+    "surrogate": ((b'{"name": "\\ud800"}', "identity"), 'column "name" of type string cannot hold'),
+}
+
+
+@pytest.mark.parametrize("async_", [False, True])
+@pytest.mark.parametrize("name", _REFUSED)
+def test_an_answer_that_is_too_large_or_cannot_be_read_fails_the_epoch_by_name(server, name, async_):
+    (body, encoding), what = _REFUSED[name]
+    server.script += [(200, {"Content-Encoding": encoding}, body)]
+    with pytest.raises(LookupFailedError, match=re.escape(what)) as refused:
+        _fetch(_source(server, max_answer_bytes=100_000), 1, async_=async_)
+    assert refused.value.code == "LOOKUP_ANSWER"
+
+
+def test_a_redirect_is_not_followed(server):
+    server.script += [(302, {"Location": f"http://127.0.0.1:{server.server_port}/people/2"}, "")]
+    with pytest.raises(LookupFailedError, match="refused: HTTP 302"):
+        _fetch(_source(server), 1, async_=False)
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("url", ["https://{id}/x", "https://crm.{id}:80/x", "https://crm:{id}/x", "{id}", "{id}://crm/x"])
+def test_a_column_that_would_choose_the_host_is_refused(url):
+    with pytest.raises(OptionError, match="would choose the host"):
+        HttpSource(name="p", schema=SCHEMA, url=url)

@@ -12,7 +12,7 @@ from zset_join.errors import LookupFailedError, OptionError, PlanError
 from zset_join.lookup import ArrowSource, DeltaSource, Fetcher, Lookup, Opening, ParquetSource
 from zset_join.lookup.sources import read_source
 from zset_join.relation import Relation
-from zset_join.state.join.lookup_shape import LookupShape
+from zset_join.shapes.lookup import LookupShape
 from zset_join.testing.lookups import FakeClock
 
 FIRST = pa.table({"id": [1, 2], "name": ["Ada", "Bob"]})

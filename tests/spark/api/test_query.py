@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark import TaskContext
@@ -15,8 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from faults.profiles import chosen
 from tests.spark.conftest import Collected, Source, weights
-from zset_join.errors import BadInputError, OptionError, StateError
+from zset_join.dead_letters import read_letters
+from zset_join.errors import BadInputError, OptionError, SinkError, StateError
 from zset_join.expressions import left, right
+from zset_join.sinks.unfit_values import UnfitRows, text_with_nul
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes
 
 Run = Callable[..., JoinQuery]
@@ -350,6 +353,34 @@ def test_quarantined_rows_are_kept_with_their_reason_and_the_rest_proceeds(
         ("kinds", 10),
     ]
     assert all(row["code"] and row["reason"] for row in rows)
+
+
+class WithoutNul(Collected):
+    """Take no text with U+0000, as PostgreSQL does."""
+
+    def __repr__(self) -> str:
+        return "WithoutNul()"
+
+    def unfit(self, rows: pa.RecordBatch) -> list[UnfitRows]:
+        return text_with_nul(rows)
+
+
+def test_a_row_that_an_output_can_never_hold_is_refused_before_the_commit_or_put_aside(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    orders.add(("i", 1, 10, "pen", 1), ("i", 2, 10, "i\0nk", 1))
+    customers.add((10, "Ann", 1))
+    sink = WithoutNul()
+
+    with pytest.raises(SinkError, match=r'WithoutNul.*"item" is .i.x00nk.'):
+        run(join_of(orders, customers), sink)
+    assert sink.epochs == []
+    run(join_of(orders, customers), sink, onBadInput="quarantine")
+
+    assert sink.total() == {(10, 1, "pen", "Ann"): 1}
+    (letter,) = read_letters(str(tmp_path / "checkpoint")).to_pylist()
+    assert (letter["stream"], letter["code"], letter["weight"]) == ("WithoutNul()", "SINK_VALUE", 1)
+    assert "i\\u0000nk" in letter["row"]
 
 
 def test_quarantine_works_where_rows_are_routed(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from property_tests.record_fuzz import METADATA, SCHEMA, record
 from zset_join.changelog.formats import RecordOptions, record_format
-from zset_join.spark.rows.json_records import read_records
+from zset_join.changelog.formats.record_sql import RecordStatements
+from zset_join.spark.rows.json_records import read_records, spark_dialect
 from zset_join.spark.rows.typed_records import IS_TYPED, TypedRecords
 
 
@@ -28,7 +29,7 @@ def fuzzed(format_name: str, records: int) -> pa.Table:
     [("debezium-json", "base64"), ("debezium-json", "text"), ("maxwell-json", None), ("upsert-json", None)],
 )
 def test_values_and_texts_give_the_same_lines(spark: SparkSession, format_name: str, decimals: str | None) -> None:
-    options = RecordOptions(decimals=decimals, metadata=METADATA)
+    options = RecordOptions(decimals=decimals, time_unit="us", metadata=METADATA)
     records = spark.createDataFrame(fuzzed(format_name, 1_500)).coalesce(1)
 
     def lines(*, values_first: bool) -> list[str]:
@@ -46,7 +47,7 @@ def test_values_and_texts_give_the_same_lines(spark: SparkSession, format_name: 
 
 def test_ordinary_records_are_read_as_values_and_others_are_left_for_texts(spark: SparkSession) -> None:
     schema = pa.schema({"id": pa.int64(), "at": pa.timestamp("us"), "note": pa.string(), "price": pa.decimal128(9, 2)})
-    options = RecordOptions(decimals="text")
+    options = RecordOptions(decimals="text", time_unit="us")
     good = '{"op":"%s","before":{"id":1},"after":{"id":1,"at":%s,"note":%s,"price":%s}}'
     records = {
         good % ("u", 5, '"x"', '"1.50"'): True,
@@ -58,13 +59,10 @@ def test_ordinary_records_are_read_as_values_and_others_are_left_for_texts(spark
         '{"op":"d","before":null}': False,
         "noise": False,
     }
-    values = TypedRecords(
-        record=record_format("debezium-json"),
-        schema=schema,
-        keys=["id"],
-        options=options,
-        converted=lambda text, kind: f"TRY_CAST({text} AS DECIMAL(9, 2))" if pa.types.is_decimal(kind) else text,
+    statements = RecordStatements(
+        record=record_format("debezium-json"), schema=schema, keys=["id"], options=options, dialect=spark_dialect()
     )
+    values = TypedRecords(statements=statements)
 
     rows = spark.createDataFrame(pa.table({"key": ["{}"] * len(records), "value": list(records)})).coalesce(1)
     for step in values.steps([], "value"):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.epochs import insert
 from tests.state.side_anatomy import absorb, make_side
-from zset_join.state.join.join_shape import joined_schema
+from zset_join.shapes.join import joined_schema
 from zset_join.state.join.joined_rows import JoinedRows
 from zset_join.state.rows.side import SideState
 

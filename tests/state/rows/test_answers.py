@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import StateError
 from zset_join.expressions import left
 from zset_join.operators.aggregate import Aggregate
@@ -22,6 +21,7 @@ from zset_join.operators.select import Select
 from zset_join.operators.union import Union
 from zset_join.operators.where import Where
 from zset_join.relation import Relation
+from zset_join.shapes.aggregate_calls import AggregateCall
 from zset_join.state.rows.answers import Answers
 from zset_join.tick import Tick
 from zset_join.zset import ZSet

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from tests.stages.every_stage import EVENTS, QUOTES, ROWS, STAGES, VERSIONS, registered
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import OptionError, StateError
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.distinct import Distinct
@@ -22,6 +21,7 @@ from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
 from zset_join.operators.temporal_join import TemporalOptions
 from zset_join.relation import Relation
+from zset_join.shapes.aggregate_calls import AggregateCall
 from zset_join.stages import (
     AggregateStage,
     JoinStage,

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from zset_join.errors import KeyTypeError
-from zset_join.state.rows.sequence import count_sequence_words, sequence_nulls, sequence_words
+from zset_join.shapes.kept_types import count_sequence_words
+from zset_join.state.rows.sequence import sequence_nulls, sequence_words
 
 PAIR = pa.struct({"major": pa.int32(), "minor": pa.decimal128(38, 0)})
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import time
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 
@@ -42,6 +46,38 @@ def test_a_row_without_a_time_is_marked():
     assert missing.tolist() == [False, True]
 
 
-def test_text_is_no_time():
-    with pytest.raises(KeyTypeError, match=r"TIME_TYPE.*string"):
-        times_of(pa.string())
+ORDERED = {
+    pa.float64(): [float("-inf"), -1.5, -0.0, 0.25, 1e300, float("inf"), float("nan")],
+    pa.float32(): [-2.0, -1e-30, 0.0, 3.5],
+    pa.bool_(): [False, True],
+    pa.decimal128(18, 4): [Decimal("-1.5"), Decimal("0.0001"), Decimal(7)],
+    pa.time64("us"): [time(0, 0), time(9, 30, 0, 1), time(23, 59)],
+    pa.time32("s"): [time(0, 0, 1), time(0, 1)],
+    pa.uint32(): [0, 2**31, 2**32 - 1],
+}
+
+
+@pytest.mark.parametrize("kind", ORDERED, ids=str)
+def test_the_numbers_of_a_type_are_in_the_order_of_its_values_and_null_comes_first(kind):
+    batch = pa.RecordBatch.from_arrays([pa.array([None, *ORDERED[kind]], kind)], names=["t"])
+
+    words, missing = times_of(kind).words(batch, 0)
+
+    assert (words[1:] > words[:-1]).all()
+    assert missing.tolist() == [True] + [False] * len(ORDERED[kind])
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.uint64(), pa.decimal128(19, 0), pa.list_(pa.int64())], ids=str)
+def test_what_has_no_order_of_64_bits_is_no_time(kind):
+    with pytest.raises(KeyTypeError, match=r"TIME_TYPE.*float or a boolean"):
+        times_of(kind)
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.bool_(), pa.time64("us")], ids=str)
+def test_only_timestamps_dates_and_integers_have_watermarks(kind):
+    relation = Relation(name="r", schema=pa.schema({"t": kind}), event_time="t")
+
+    with pytest.raises(KeyTypeError, match=r"TIME_TYPE.*with a watermark"):
+        EventTime([replace(relation, watermark_delay=0)], ["t"])
+    with pytest.raises(KeyTypeError, match=r"TIME_TYPE.*with a watermark"):
+        EventTime([relation], ["t"], has_watermark=True)

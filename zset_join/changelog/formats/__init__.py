@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from zset_join.changelog.formats.records import METADATA, RECORD_FORMATS, RecordFormat, RecordOptions, record_format
 from zset_join.changelog.formats.rows import (
+    CHANGE_FEED_COLUMN,
     CHANGE_TYPES,
+    IMAGE,
     ROW_KINDS,
     SPELLINGS,
     AppendFormat,
@@ -18,11 +20,14 @@ from zset_join.changelog.formats.rows import (
     RowKindFormat,
     UpsertFormat,
     WeightFormat,
+    feed_sequence,
     format_named,
 )
 
 __all__ = [
+    "CHANGE_FEED_COLUMN",
     "CHANGE_TYPES",
+    "IMAGE",
     "METADATA",
     "RECORD_FORMATS",
     "ROW_KINDS",
@@ -36,6 +41,7 @@ __all__ = [
     "RowKindFormat",
     "UpsertFormat",
     "WeightFormat",
+    "feed_sequence",
     "format_named",
     "record_format",
 ]

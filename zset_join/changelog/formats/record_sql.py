@@ -4,8 +4,10 @@ The law: both give the same lines. Each step is one SELECT over the one before:
 
 1. the record and its key are taken out of Kafka Connect's envelope of schema and payload, where they are in one;
 2. both are parsed into structs of text, once each;
-3. what the record does, and the texts of the row it brings or takes away;
-4. the columns in their types, `__change`, `__unavailable` and `__reject`.
+3. what the record does, and whether it is of this table;
+4. a line per row of it, and one more where an update takes the row of another key away;
+5. the texts of the row it brings or takes away, and how the record's schema says they are spelled;
+6. the columns in their types, `__change`, `__unavailable` and `__reject`.
 
 A text that is not NULL and does not convert makes the line bad, by name of the column; so nothing becomes NULL without a word.
 
@@ -16,40 +18,35 @@ Bits of `__unavailable`: column i of the table was not sent. Columns from the 63
 
 from __future__ import annotations
 
-import base64
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.types as pt
 
-from zset_join.changelog.formats.records import METADATA, UNAVAILABLE, RecordFormat, RecordOptions
+from zset_join.changelog.formats.record_spellings import EXACT, Dialect, Fields, Spelling, is_exact, needs_schema
+from zset_join.changelog.formats.records import METADATA, RecordFormat, RecordOptions
 
 __all__ = [
     "CHANGE",
     "FIRST_DAY",
     "IN_KAFKA",
     "LAST_DAY",
-    "MARKS",
     "MOST_MARKED",
     "PER_SECOND",
     "REJECT",
     "UNAVAILABLE_BITS",
-    "Dialect",
     "RecordStatements",
     "Step",
     "first_and_last",
 ]
 
 CHANGE, UNAVAILABLE_BITS, REJECT = "__change", "__unavailable", "__reject"
-MARKS = (UNAVAILABLE, base64.b64encode(UNAVAILABLE.encode()).decode(), f'["{UNAVAILABLE}"]')
 MOST_MARKED = 62
 IN_KAFKA = ("topic", "partition", "offset")
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 """The days since 1970-01-01 that lie in the years 1 to 9999: another number is no date, for not every system knows it."""
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-
-Fields = Mapping[str, "Fields | None"]
 
 
 def first_and_last(unit: str) -> tuple[int, int]:
@@ -60,50 +57,6 @@ def first_and_last(unit: str) -> tuple[int, int]:
     """
     first, last = ((day * 86_400) * PER_SECOND[unit] for day in (FIRST_DAY, LAST_DAY + 1))
     return max(first, -(2**63) + 1), min(last - 1, 2**63 - 1)
-
-
-class Dialect(ABC):
-    """What one engine calls the few functions that the statements need."""
-
-    @abstractmethod
-    def quoted(self, name: str) -> str:
-        """Return a name as one identifier."""
-
-    @abstractmethod
-    def parsed(self, text: str, fields: Fields) -> str:
-        """Return the expression for the struct of texts in a JSON object; NULL where the text is no JSON object."""
-
-    @abstractmethod
-    def parsed_list(self, text: str, fields: Fields) -> str:
-        """Return the expression that gives a row per object of a JSON list, as a struct of texts; one NULL where it is none."""
-
-    @abstractmethod
-    def is_bad(self, struct: str) -> str:
-        """Return the condition that what `parsed` gave was no JSON object."""
-
-    @abstractmethod
-    def exploded(self, *values: str) -> str:
-        """Return the expression that gives a row per value."""
-
-    @abstractmethod
-    def member(self, text: str, name: str) -> str:
-        """Return the expression for the text of one member of a JSON object."""
-
-    @abstractmethod
-    def converted(self, text: str, data_type: pa.DataType, options: RecordOptions, decimals: str) -> str:
-        """Return the expression for a value in its type; NULL where the text does not say one."""
-
-    def once(self, name: str, value: str) -> str:
-        """Return what gives a column its name so that its value is computed once per row, however often it is used."""
-        return f"{value} AS {name}"
-
-    def as_text(self, value: str, column: str) -> str:  # noqa: ARG002 - for engines that tell texts from numbers
-        """Return what was parsed for a column as text."""
-        return value
-
-    def literal(self, text: str) -> str:
-        """Return a text as a literal."""
-        return "'" + text.replace("'", "''") + "'"
 
 
 @dataclass(frozen=True)
@@ -138,6 +91,8 @@ class RecordStatements:
         keys: its key columns; none for a table without a key.
         options: what the format leaves open.
         dialect: of the engine.
+        source: what the source is called, which its table is expected to be called too; None: that is not known.
+        opens: records may be in an envelope of schema and payload.
     """
 
     record: RecordFormat
@@ -145,6 +100,8 @@ class RecordStatements:
     keys: Sequence[str]
     options: RecordOptions
     dialect: Dialect
+    source: str | None = None
+    opens: bool = True
 
     def steps(self, source: str, kept: Sequence[str] = ()) -> list[Step]:
         """Return the steps of the query, each over the one before; the last is the answer.
@@ -158,21 +115,55 @@ class RecordStatements:
         # Under names of their own: a column of the table, or one that holds them, may have theirs.
         through = [*goes_along, *map(_inside, self._in_kafka())]
         first = [*goes_along, *(f"{dialect.quoted(name)} AS {_inside(name)}" for name in self._in_kafka())]
-        parsed = [dialect.once("__record", self._parsed_record(dict.fromkeys(self.schema.names)))]
-        parsed += ["key"] if self._has_key else []
-        steps = [
-            Step("__records", (*first, *(f"{self.unwrapped(text)} AS {text}" for text in ("key", "value"))), source),
-            Step("__parsed", (*through, "value", *parsed), "__records"),
-            Step("__said", (*through, *self._said()), "__parsed"),
-        ]
-        if record.is_list or not self.keys:
-            body = ["__what", "__reject_record", "__body"]
-            each = self._rows_of_record() if record.is_list else f"{dialect.exploded('0', '1')} AS __side"
-            steps.append(Step("__each", (*through, *body, *(["key"] if self._has_key else []), each), "__said"))
-        texts = (*through, *self._marks(), *self._meta_texts(), *self._texts())
-        is_there = None if self.keys or record.is_list else self._has_side()
-        steps.append(Step("__texts", texts, steps[-1].name, is_there))
-        steps.append(Step("__values", (*through, "__what", "__reject_record", *self._values()), "__texts"))
+        steps = []
+        if self.is_enveloped:
+            opened = [f"{dialect.is_envelope(text)} AS __{text}_is_envelope" for text in ("key", "value")]
+            steps.append(Step("__opened", (*first, "key", "value", *opened), source))
+            unwrapped = [self._unwrapped(text) for text in ("key", "value")]
+            steps.append(Step("__records", (*through, *unwrapped, f"{self._spellings()} AS __spellings"), "__opened"))
+            through = [*through, "__spellings"]
+        else:
+            steps.append(Step("__records", (*first, "key", "value"), source))
+        parsed = [dialect.once("__record", self._parsed_record())]
+        key = ["key"] if self._has_key else []
+        steps.append(Step("__parsed", (*through, "value", *parsed, *key), "__records"))
+        steps.append(Step("__said", (*through, *self._said(), "__record AS __body", *key), "__parsed"))
+        body = ["__what", "__reject_record", "__body", *key]
+        if record.is_list:
+            steps.append(Step("__rows", (*through, *body, f"{self._rows_of_record()} AS __rows"), "__said"))
+        if not self.keys:
+            sides = dialect.exploded(dialect.listed("0", "1"))
+            steps.append(Step("__each", (*through, *body, "__is_update", f"{sides} AS __side"), "__said"))
+        elif record.moved:
+            sides = f"CASE WHEN {self._is_moved()} THEN {dialect.listed('0', '1')} ELSE {dialect.listed('1')} END"
+            rows = ["__rows"] if record.is_list else []
+            steps.append(Step("__each", (*through, *body, *rows, f"{dialect.exploded(sides)} AS __side"), steps[-1].name))
+        of_line = (*through, *self._marks(), *self._meta_texts(), *self._texts())
+        is_there = None if self.keys else self._has_side()
+        steps.append(Step("__texts", of_line, steps[-1].name, is_there))
+        marks = [*map(_inside, self._in_kafka()), "__what", "__reject_record", *self._meta_names(), *self._faults()]
+        marks = [*goes_along, *marks]
+        columns = range(len(self.schema))
+        texts = [name for at in columns for name in (f"__t{at}", *([f"__s{at}"] if self._is_said(at) else []))]
+        # Each step computes what the next one needs more than once.
+        marked = [f"{self._spelling(at).is_marked} AS __m{at}" for at in columns]
+        scaled = [at for at in columns if self._spelling(at).is_scaled]
+        pairs = [(at, *self._spelling(at).scaled()) for at in scaled]
+        parts = [f"{one} AS {name}{at}" for at, text, scale in pairs for name, one in (("__b", text), ("__c", scale))]
+        steps.append(Step("__marked", (*marks, *texts, *marked, *parts), "__texts"))
+        texts += [f"__m{at}" for at in columns]
+        if scaled:
+            numbers = [f"{dialect.unscaled(f'__b{at}')} AS __u{at}" for at in scaled]
+            steps.append(Step("__unscaled", (*marks, *texts, *(f"__c{at}" for at in scaled), *numbers), "__marked"))
+            digits = [f"{dialect.placed(f'__u{at}', f'__c{at}')} AS __d{at}" for at in scaled]
+            steps.append(Step("__digits", (*marks, *texts, *digits), steps[-1].name))
+        plain = [f"{self._spelling(at).plain(f'__d{at}')} AS __p{at}" for at in columns]
+        steps.append(Step("__plain", (*marks, *texts, *plain), steps[-1].name))
+        texts += [f"__p{at}" for at in columns]
+        values = [f"{self._spelling(at).value(f'__p{at}')} AS __v{at}" for at in columns]
+        steps.append(Step("__converted", (*marks, *texts, *values), "__plain"))
+        along = [*goes_along, *map(_inside, self._in_kafka())]
+        steps.append(Step("__values", (*along, "__what", "__reject_record", *self._values()), "__converted"))
         line = (*goes_along, *self._line())
         steps.append(Step("__lines", line, "__values", "__what IS NULL OR __what <> 'ignore'"))
         return steps
@@ -188,53 +179,170 @@ class RecordStatements:
     def _has_key(self) -> bool:
         return self.record.key_in_record_key and bool(self.keys)
 
+    @property
+    def is_enveloped(self) -> bool:
+        """Return whether records may be beside a schema; not where a table has columns of the envelope's names."""
+        return self.opens and self.record.enveloped and not {"schema", "payload"} <= set(self.schema.names)
+
     def _in_kafka(self) -> list[str]:
-        return [name for name in IN_KAFKA if name in self.options.metadata]
+        return [name for name in IN_KAFKA if name in self.options.metadata or (name == "topic" and self._asks_topic)]
+
+    @property
+    def _asks_topic(self) -> bool:
+        return bool(self.record.table) and self.options.tables is None and self.source is not None
+
+    def _unwrapped(self, text: str) -> str:
+        return f"CASE WHEN __{text}_is_envelope THEN {self.dialect.payload(text)} ELSE {text} END AS {text}"
 
     def unwrapped(self, text: str) -> str:
-        """Return the expression for the text of a record, or of its key, outside of Connect's envelope."""
-        if not self.record.enveloped:
+        """Return the expression for the text of a record outside of Connect's envelope."""
+        if not self.is_enveloped:
             return text
-        return f"CASE WHEN {text} LIKE '{{\"schema\":%' THEN {self.dialect.member(text, 'payload')} ELSE {text} END"
+        return f"CASE WHEN {self.dialect.is_envelope(text)} THEN {self.dialect.payload(text)} ELSE {text} END"
 
-    def converted(self, text: str, data_type: pa.DataType) -> str:
-        """Return the expression for a text in a type; NULL where it does not say one."""
-        return self.dialect.converted(text, data_type, self.options, self.options.decimals or self.record.decimals)
+    def _spellings(self) -> str:
+        """Return the spellings of the columns as the record's schema, or that of its key, says them."""
+        side = self.record.row[0] if self.record.row else None
+        of_record = self.dialect.spellings("value", side)
+        of_key = self.dialect.spellings("key", None)
+        return f"CASE WHEN __value_is_envelope THEN {of_record} WHEN __key_is_envelope THEN {of_key} END"
 
-    def _parsed_record(self, row_fields: Fields) -> str:
-        record = self.record
+    def _row_fields(self, names: Sequence[str] | None = None) -> Fields:
+        names = self.schema.names if names is None else names
+        return {name: EXACT if is_exact(self.schema.field(name).type) else None for name in names}
+
+    def _is_said(self, position: int) -> bool:
+        """Return whether a record may say how a column is spelled."""
+        kind = self.schema.field(position).type
+        if self.record.types:
+            return bool(pt.is_binary(kind) or pt.is_large_binary(kind))
+        return self.is_enveloped and needs_schema(kind)
+
+    def _spelling(self, position: int) -> Spelling:
+        said = f"__s{position}" if self._is_said(position) else None
+        return self.spelling(position, f"__t{position}", said)
+
+    def spelling(self, position: int, text: str, said: str | None = None) -> Spelling:
+        """Return what reads a column.
+
+        Args:
+            position: of the column.
+            text: that has its text.
+            said: that has what the record says of its encoding.
+        """
+        field = self.schema.field(position)
+        return Spelling(record=self.record, field=field, options=self.options, dialect=self.dialect, text=text, said=said)
+
+    def _parsed_record(self) -> str:
+        record, row_fields = self.record, self._row_fields()
         if not record.operation:
             return self.dialect.parsed("value", row_fields)
-        fields: dict[str, Fields | None] = {}
+        fields: dict[str, Fields | str | None] = {}
         inner: Fields | None = None if record.is_list else row_fields
         for path in (record.row, record.deleted):
             _put(fields, path, inner)
+        if record.moved and self.keys:
+            _put(fields, record.moved, None if record.is_list else self._row_fields(self.keys))
         times = [path for path, _ in record.times.values()]
-        for path in (record.operation, *times, *record.older_times.values(), record.position):
+        for path in (record.operation, *times, *record.older_times.values(), record.position, *self.table_paths):
             _put(fields, path, None)
+        if record.types:
+            said = dict.fromkeys(name for at, name in enumerate(self.schema.names) if self._is_said(at))
+            _put(fields, record.types if said else (), said)
         return self.dialect.parsed("value", fields)
 
     def _said(self) -> list[str]:
-        """Return what the record does, its body, and why it is bad."""
+        """Return what the record does, and why it is bad."""
         record, text = self.record, self.dialect.literal
         if not record.operation:
             is_bad = f"value IS NOT NULL AND {self.dialect.is_bad('__record')}"
             what = f"CASE WHEN value IS NULL THEN 'delete' WHEN {is_bad} THEN NULL ELSE 'upsert' END AS __what"
-            bad = f"CASE WHEN {is_bad} THEN 'UNDECODABLE_RECORD' END AS __reject_record"
-            return [what, bad, "__record AS __body", *(["key"] if self._has_key else [])]
+            return [what, f"CASE WHEN {is_bad} THEN 'UNDECODABLE_RECORD' END AS __reject_record"]
         operation = f"lower({self._path('__record', record.operation)})"
         cases = " ".join(f"WHEN {text(said)} THEN {text(means)}" for said, means in record.operations.items())
         is_bad = self.dialect.is_bad("__record")  # of a record that breaks off, what was read before may be an operation
-        what = f"CASE WHEN value IS NULL THEN 'ignore' WHEN {is_bad} THEN NULL ELSE CASE {operation} {cases} END END AS __what"
-        bad = (
-            f"CASE WHEN value IS NULL THEN NULL WHEN {is_bad} THEN 'UNDECODABLE_RECORD' "
-            f"WHEN {operation} IS NULL THEN 'NULL_OP' "
-            f"WHEN {operation} NOT IN ({', '.join(map(text, record.operations))}) THEN 'UNDECODABLE_OP' END AS __reject_record"
+        left_out, unsaid = self.other_table(lambda path: self._path("__record", path), _inside("topic"))
+        what = (
+            f"CASE WHEN value IS NULL OR ({left_out}) THEN 'ignore' WHEN {is_bad} THEN NULL ELSE CASE {operation} {cases} END "
+            "END AS __what"
         )
-        return [what, bad, "__record AS __body", *(["key"] if self._has_key else [])]
+        ignored = [said for said, means in record.operations.items() if means == "ignore"]
+        odd = "false" if record.is_list else self._is_odd()
+        bad = (
+            f"CASE WHEN value IS NULL OR ({left_out}) THEN NULL WHEN {is_bad} THEN 'UNDECODABLE_RECORD' "
+            f"WHEN {operation} IS NULL THEN 'NULL_OP' "
+            f"WHEN {operation} NOT IN ({self.dialect.listing(list(record.operations))}) THEN 'UNDECODABLE_OP' "
+            f"WHEN {operation} IN ({self.dialect.listing(ignored)}) THEN NULL "
+            f"WHEN {unsaid} THEN 'FOREIGN_TABLE' WHEN {odd} THEN 'UNDECODABLE_RECORD' END AS __reject_record"
+        )
+        update = f"coalesce({operation} IN ({self.dialect.listing(record.updates)}), false) AS __is_update"
+        return [what, bad, *([] if self.keys else [update])]
+
+    @property
+    def table_paths(self) -> list[tuple[str, ...]]:
+        """Return where a record names its database and table, as far as that is asked."""
+        paths = [self.record.table] if self.options.tables is not None or self._asks_topic else []
+        paths += [self.record.database] if self.options.databases is not None else []
+        return [path for path in paths if path]
+
+    def other_table(self, path: Callable[[Sequence[str]], str], topic: str) -> tuple[str, str]:
+        """Return the conditions, never NULL, that a record is of a table that is left out, and that it may be of another table.
+
+        Args:
+            path: gives the expression for what is at a path of a record.
+            topic: the column that has the record's topic.
+        """
+        record, left_out, unsaid = self.record, [], []
+        for at, names in ((record.database, self.options.databases), (record.table, self.options.tables)):
+            if at and names is not None:
+                left_out.append(f"coalesce({path(at)} NOT IN ({self.dialect.listing(names)}), false)")
+                unsaid.append(f"{path(at)} IS NULL")
+        if self._asks_topic:
+            table = path(record.table)
+            own = f"{table} = {self.dialect.literal(str(self.source))}"
+            of_topic = f"{topic} = {table} OR right({topic}, length({table}) + 1) = '.' || {table}"
+            unsaid.append(f"coalesce({table} <> '' AND NOT ({own} OR coalesce({of_topic}, false)), false)")
+        return " OR ".join(left_out) or "false", " OR ".join(unsaid) or "false"
+
+    def _is_odd(self) -> str:
+        """Return the condition that a row of the record is no object, such as a document as text."""
+        rows = dict.fromkeys([self.record.row, self.record.deleted])
+        return " OR ".join(
+            self.dialect.is_no_object("value", path, self._path("__record", path), self.schema.names) for path in rows
+        )
 
     def _rows_of_record(self) -> str:
-        return f"{self.dialect.parsed_list(self._path('__body', self.record.row), dict.fromkeys(self.schema.names))} AS __row"
+        lists = [("row", self._path("__body", self.record.row), self._row_fields())]
+        if self.record.moved:
+            lists.append(("old", self._path("__body", self.record.moved), self._row_fields(self.keys)))
+        return self.dialect.parsed_lists(lists)
+
+    def _row(self, path: Sequence[str]) -> str:
+        return "__rows.row" if self.record.is_list else self._path("__body", path)
+
+    def _old_key(self, name: str) -> str:
+        old = "__rows.old" if self.record.is_list else self._path("__body", self.record.moved)
+        return f"{old}.{self.dialect.quoted(name)}"
+
+    def _is_moved(self) -> str:
+        """Return the condition that an update took the row of another key away, which its old values say."""
+        differs = []
+        for name in self.keys:
+            old, new = self._text(self._old_key(name), name), self._text(self._in_row(name), name)
+            differs.append(f"({old} IS NOT NULL AND {new} IS NOT NULL AND {old} <> {new})")
+        moved = f"__what = 'upsert' AND __reject_record IS NULL AND ({' OR '.join(differs)})"
+        if self._has_key:  # who writes keys of records writes an update of one as a delete and an insert
+            moved += f" AND ({' OR '.join(f'{self._in_key(name)} IS NULL' for name in self.keys)})"
+        return f"coalesce({moved}, false)"
+
+    def _in_row(self, name: str) -> str:
+        return f"{self._row(self.record.row)}.{self.dialect.quoted(name)}"
+
+    def _in_key(self, name: str) -> str:
+        return f"({self.dialect.parsed('key', self._row_fields(self.keys))}).{self.dialect.quoted(name)}"
+
+    def _text(self, parsed: str, name: str) -> str:
+        return self.dialect.exact_text(parsed) if is_exact(self.schema.field(name).type) else parsed
 
     def _has_side(self) -> str:
         """Return the condition that a record of a table without a key has an old row, or a new one, for this line."""
@@ -252,9 +360,18 @@ class RecordStatements:
 
     def _marks(self) -> list[str]:
         """Return what the line does, and why its record is bad."""
-        if self.keys or self.record.is_list:
+        if self.keys and not self.record.moved:
             return ["__what", "__reject_record"]
         return ["CASE WHEN __what = 'upsert' AND __side = 0 THEN 'delete' ELSE __what END AS __what", "__reject_record"]
+
+    def _faults(self) -> list[str]:
+        """Return the columns that tell what a record lacks."""
+        if not self.record.operation:
+            return []
+        return ["__is_empty"] if self.keys else ["__is_empty", "__lacks_old"]
+
+    def _meta_names(self) -> list[str]:
+        return [text.rpartition(" AS ")[2] for text in self._meta_texts()]
 
     def _meta_texts(self) -> list[str]:
         """Return the texts of the metadata that are asked for."""
@@ -270,47 +387,53 @@ class RecordStatements:
         return texts
 
     def _texts(self) -> list[str]:
-        """Return the text of every column: of the row that comes, or of the one that goes."""
+        """Return the text of every column, of the row that comes or of the one that goes, and its spelling."""
         record, q = self.record, self.dialect.quoted
         texts = []
         for position, name in enumerate(self.schema.names):
-            if record.is_list:
-                comes = goes = f"__row.{q(name)}"
-            elif not record.operation:
+            comes, goes = self._in_row(name), f"{self._row(record.deleted)}.{q(name)}"
+            if not record.operation:
                 comes, goes = f"__body.{q(name)}", "NULL"
-            else:
-                comes, goes = (f"{self._path('__body', path)}.{q(name)}" for path in (record.row, record.deleted))
             if not self.keys:
-                text = comes if record.is_list else f"CASE WHEN __side = 1 THEN {comes} ELSE {goes} END"
+                text = f"CASE WHEN __side = 1 THEN {comes} ELSE {goes} END"
             elif name in self.keys:
-                text = f"CASE WHEN __what = 'upsert' THEN {comes} ELSE {goes} END"
+                moved = f"WHEN __side = 0 THEN coalesce({self._old_key(name)}, {comes}) " if record.moved else ""
+                text = f"CASE {moved}WHEN __what = 'upsert' THEN {comes} ELSE {goes} END"
                 if self._has_key:  # the record's key is parsed only where the record itself does not say it
-                    text = f"coalesce({text}, ({self.dialect.parsed('key', dict.fromkeys(self.keys))}).{q(name)})"
-            else:
-                text = f"CASE WHEN __what = 'upsert' THEN {comes} END"  # the other columns of a delete may be defaults
-            texts.append(f"{self.dialect.as_text(text, name)} AS __t{position}")
+                    text = f"coalesce({text}, {self._in_key(name)})"
+            else:  # the other columns of a delete may be defaults
+                text = f"CASE WHEN __what = 'upsert'{' AND __side = 1' if record.moved else ''} THEN {comes} END"
+            texts.append(f"{self._text(text, name)} AS __t{position}")
+            if self._is_said(position):
+                spelled = f"{self._path('__body', record.types)}.{q(name)}" if record.types else ""
+                texts.append(f"{spelled or self.dialect.spelling('__spellings', name)} AS __s{position}")
         if record.is_list:
-            texts.append("coalesce(__what IN ('upsert', 'delete') AND __row IS NULL, false) AS __is_empty")
+            texts.append("coalesce(__what IN ('upsert', 'delete') AND __rows.row IS NULL, false) AS __is_empty")
         elif record.operation:
             texts.append(f"{self._is_empty()} AS __is_empty")
+        if not self.keys:
+            old = self._path("__body", record.old)
+            texts.append(f"coalesce(__what = 'upsert' AND __is_update AND {old} IS NULL, false) AS __lacks_old")
         return texts
 
     def _values(self) -> list[str]:
         """Return every column in its type, what was not sent, and the names of the columns that say nothing readable."""
         columns, marked, bad = [], [], []
         for position, field in enumerate(self.schema):
-            text = f"__t{position}"
-            mark = f"{text} IN ({', '.join(map(self.dialect.literal, MARKS))})"
-            value = self.converted(text, field.type)
+            text, mark, value = f"__t{position}", f"__m{position}", f"__v{position}"
             columns.append(f"CASE WHEN {mark} THEN NULL ELSE {value} END AS {self.dialect.quoted(field.name)}")
             unread = f"{text} IS NOT NULL AND NOT ({mark}) AND ({value}) IS NULL"
             if position > MOST_MARKED:
                 unread = f"{text} IS NOT NULL AND ({mark} OR ({value}) IS NULL)"
             else:
                 marked.append(f"CASE WHEN {mark} THEN CAST({1 << position} AS BIGINT) ELSE CAST(0 AS BIGINT) END")
+            several = self._spelling(position).is_unsaid(f"__p{position}")
+            if several is not None:
+                bad.append(f"WHEN {unread} AND {several} THEN {self.dialect.literal(f'UNKNOWN_ENCODING {field.name}')}")
             bad.append(f"WHEN {unread} THEN {self.dialect.literal(f'UNDECODABLE_VALUE {field.name}')}")
         columns.append(f"{' + '.join(marked) or 'CAST(0 AS BIGINT)'} AS {UNAVAILABLE_BITS}")
         empty = "WHEN __is_empty THEN 'UNDECODABLE_RECORD' " if self.record.operation else ""
+        empty += "" if self.keys else "WHEN __lacks_old THEN 'OLD_ROW_MISSING' "
         reasons = " ".join(bad)
         needed = f"CASE {empty}WHEN __what IN ('upsert', 'delete') THEN CASE {reasons} END END" if bad else "NULL"
         columns.append(f"coalesce(__reject_record, {needed}) AS {REJECT}")
@@ -324,9 +447,9 @@ class RecordStatements:
         if name == "position":
             return "TRY_CAST(__meta_position AS BIGINT)" if self.record.position else "CAST(NULL AS BIGINT)"
         if name not in self.record.times:
-            return self.dialect.converted("CAST(NULL AS STRING)", METADATA[name], self.options, "text")
+            return self.dialect.converted("CAST(NULL AS STRING)", METADATA[name], self.options)
         unit = self.record.times[name][1]
-        return self.dialect.converted(f"__meta_{name}", METADATA[name], RecordOptions(time_unit=unit), "text")
+        return self.dialect.converted(f"__meta_{name}", METADATA[name], RecordOptions(time_unit=unit))
 
     def _line(self) -> list[str]:
         q = self.dialect.quoted
@@ -342,7 +465,7 @@ def _inside(name: str) -> str:
     return f"__in_{name}"
 
 
-def _put(fields: dict[str, Fields | None], path: Sequence[str], inner: Fields | None) -> None:
+def _put(fields: dict[str, Fields | str | None], path: Sequence[str], inner: Fields | None) -> None:
     if not path:
         return
     for name in path[:-1]:

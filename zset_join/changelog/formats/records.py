@@ -8,19 +8,26 @@
 | `upsert-json`   | the row as JSON, its key in the key      | no value                 | record's key           |
 
 What all of them become is one line per change: what it does (`upsert`, `delete`, `truncate`; what means no change is left
-out), the columns of the table, metadata, and, where it cannot be read, why. Old rows are not read: the primary key says which
-row is replaced. Tables without a primary key are read as a changelog by weight: `before` -1, `after` +1, which needs full old
-rows.
+out), the columns of the table, metadata, and, where it cannot be read, why. Of old rows only the key is read: an update that
+changes it is a delete of the old key, then an upsert. Tables without a primary key are read as a changelog by weight:
+`before` -1, `after` +1, which needs full old rows; an update without one is bad input.
 
 Debezium writes `__debezium_unavailable_value` for a column that PostgreSQL did not send because it was not touched; such a
 column is marked as unavailable, and whoever applies the change takes its value from the row that is there.
+
+A topic may carry the records of many tables. Options name the ones that are read; others are left out. Without them a record is
+read where its table is called as the source, or its topic ends with the table's name; another one is bad input.
 
 Source: the documentation of Debezium 3, Canal and Maxwell; records that a real Debezium wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -28,12 +35,22 @@ import pyarrow as pa
 
 from zset_join.errors import OptionError
 
-__all__ = ["METADATA", "RECORD_FORMATS", "UNAVAILABLE", "RecordFormat", "RecordOptions", "record_format"]
+__all__ = [
+    "METADATA",
+    "RECORD_FORMATS",
+    "UNAVAILABLE",
+    "RecordFormat",
+    "RecordOptions",
+    "TimeUnit",
+    "placeholders",
+    "record_format",
+]
 
 UNAVAILABLE = "__debezium_unavailable_value"
 
 Decimals = Literal["base64", "text"]
 TimeUnit = Literal["s", "ms", "us", "ns"]
+Binary = Literal["base64", "base64-url", "hex"]
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 METADATA: Mapping[str, pa.DataType] = {
@@ -56,9 +73,14 @@ class RecordFormat:
         name: what users call it.
         operation: path of what it does; none where a NULL value deletes.
         operations: what it says, in lower case, to what it means; what is not there is a bad record.
+        updates: operations among them that replace a row, so that a table without a key needs the old one.
         row: path of the row that an upsert brings.
         deleted: path of the row, or of the key columns, that a delete takes away.
         old: path of the full old row, for tables without a key.
+        moved: path of a row that has the old values of key columns that an update changed.
+        database: path of the database's name.
+        table: path of the table's name.
+        types: path of an object that has the database's type of each column.
         is_list: the rows are lists, one record may have several.
         enveloped: the record may stand in `payload`, beside a schema.
         key_in_record_key: the record's key has the key columns, as JSON.
@@ -66,15 +88,21 @@ class RecordFormat:
         older_times: metadata to its path in records of older writers, which have microseconds nowhere: milliseconds.
         position: path of the position in the database's log.
         decimals: how decimals are written unless options say otherwise.
+        binary: how bytes are written unless options say otherwise.
         counts_times: dates and times without a zone are numbers, unless the writer was told otherwise.
     """
 
     name: str
     operation: tuple[str, ...] = ()
     operations: Mapping[str, str] = field(default_factory=dict)
+    updates: tuple[str, ...] = ()
     row: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     old: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+    database: tuple[str, ...] = ()
+    table: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
     is_list: bool = False
     enveloped: bool = False
     key_in_record_key: bool = False
@@ -82,6 +110,7 @@ class RecordFormat:
     older_times: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     position: tuple[str, ...] = ()
     decimals: Decimals = "text"
+    binary: Binary | Literal["latin1"] = "base64"
     counts_times: bool = False
 
 
@@ -92,9 +121,13 @@ RECORD_FORMATS: Mapping[str, RecordFormat] = {
             name="debezium-json",
             operation=("op",),
             operations={"c": "upsert", "r": "upsert", "u": "upsert", "d": "delete", "t": "truncate", "m": "ignore"},
+            updates=("u",),
             row=("after",),
             deleted=("before",),
             old=("before",),
+            moved=("before",),
+            database=("source", "db"),
+            table=("source", "table"),
             enveloped=True,
             key_in_record_key=True,
             times={"operation_time": (("source", "ts_us"), "us"), "record_time": (("ts_us",), "us")},
@@ -115,6 +148,11 @@ RECORD_FORMATS: Mapping[str, RecordFormat] = {
             },
             row=("data",),
             deleted=("data",),
+            moved=("old",),
+            database=("database",),
+            table=("table",),
+            types=("mysqlType",),
+            binary="latin1",
             is_list=True,
             times={"operation_time": (("es",), "ms"), "record_time": (("ts",), "ms")},
         ),
@@ -130,42 +168,55 @@ RECORD_FORMATS: Mapping[str, RecordFormat] = {
             },
             row=("data",),
             deleted=("data",),
+            moved=("old",),
+            database=("database",),
+            table=("table",),
             times={"operation_time": (("ts",), "s")},
         ),
-        RecordFormat(name="upsert-json", key_in_record_key=True),
+        RecordFormat(name="upsert-json", enveloped=True, key_in_record_key=True),
     )
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions:
-    """Say what a format leaves open.
+    """Say what a format leaves open. A schema beside a record says the encoding of its columns by itself, and decides.
 
     Args:
-        decimals: `base64` (Debezium's default, the unscaled value) or `text` (digits, as text or as a number).
-        time_unit: of timestamps that are written as integers.
+        decimals: how texts in decimal columns are written: `base64` (Debezium's default, the unscaled value) or `text`
+            (digits). A JSON number is always itself.
+        time_unit: of timestamps that are written as integers: one for all columns, or a unit per column. None: such a number is
+            bad input.
         metadata: metadata to the column it becomes, see `METADATA`.
+        binary: how bytes are written: `base64`, `base64-url` or `hex`; default: what the format writes, base64 but for Canal.
+        database: the databases whose records are read, one name or several; others are left out. None: all.
+        table: the tables whose records are read; others are left out. None: the one that is called as the source, or at the
+            end of its topic; a record of another one is bad input.
+        unavailable: what Debezium writes for a value that was not sent (`unavailable.value.placeholder`).
 
     Raises:
         OptionError: a value that is not allowed.
     """
 
     decimals: Decimals | None = None
-    time_unit: TimeUnit = "us"
+    time_unit: TimeUnit | Mapping[str, TimeUnit] | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    binary: Binary | None = None
+    database: str | Sequence[str] | None = None
+    table: str | Sequence[str] | None = None
+    unavailable: str = UNAVAILABLE
 
     def __post_init__(self) -> None:
-        if self.decimals is not None and self.decimals not in get_args(Decimals):
+        units = self.time_unit.values() if isinstance(self.time_unit, Mapping) else [self.time_unit]
+        given = [("decimals", self.decimals, Decimals), ("binary", self.binary, Binary)]
+        for option, value, allowed in [*given, *(("time_unit", unit, TimeUnit) for unit in units)]:
+            if value is not None and value not in get_args(allowed):
+                raise OptionError(
+                    f"{option}={value!r} is unknown; use {', '.join(get_args(allowed))}.", code="OPTION_VALUE", option=option
+                )
+        if not self.unavailable:
             raise OptionError(
-                f"decimals={self.decimals!r} is unknown; use {', '.join(get_args(Decimals))}.",
-                code="OPTION_VALUE",
-                option="decimals",
-            )
-        if self.time_unit not in get_args(TimeUnit):
-            raise OptionError(
-                f"time_unit={self.time_unit!r} is unknown; use {', '.join(get_args(TimeUnit))}.",
-                code="OPTION_VALUE",
-                option="time_unit",
+                "unavailable is empty; give the text that stands for a value.", code="OPTION_VALUE", option="unavailable"
             )
         unknown = sorted(set(self.metadata) - set(METADATA))
         if unknown:
@@ -175,6 +226,42 @@ class RecordOptions:
                 option="metadata",
                 value=unknown,
             )
+
+    def unit_of(self, column: str) -> TimeUnit | None:
+        """Return the unit of the numbers in a timestamp column; None where it is not said."""
+        return self.time_unit.get(column) if isinstance(self.time_unit, Mapping) else self.time_unit
+
+    @property
+    def databases(self) -> tuple[str, ...] | None:
+        """Return the databases whose records are read; None for all."""
+        return _names(self.database)
+
+    @property
+    def tables(self) -> tuple[str, ...] | None:
+        """Return the tables whose records are read; None where that is not said."""
+        return _names(self.table)
+
+
+def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    return given if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+
+def placeholders(text: str) -> tuple[str, ...]:
+    """Return what Debezium writes for a value that was not sent, by the types that columns have, as compact JSON or plain text.
+
+    Args:
+        text: `unavailable.value.placeholder`.
+
+    >>> placeholders("no")[:4]
+    ('no', 'bm8=', '["no"]', '["bm8="]')
+    """
+    data = text.encode()
+    encoded = base64.b64encode(data).decode()
+    of_uuids = str(uuid.UUID(bytes=hashlib.md5(data, usedforsecurity=False).digest(), version=3))
+    # Texts, bytes, arrays of them, of numbers (one per byte), of uuids, and an hstore as JSON.
+    lists = [[text], [encoded], list(data), [of_uuids]]
+    as_json = [json.dumps(one, separators=(",", ":"), ensure_ascii=False) for one in (*lists, {text: text})]
+    return (text, encoded, *as_json)
 
 
 def record_format(name: str) -> RecordFormat:

@@ -8,7 +8,11 @@
 | `RowKindFormat`        | +I -U +U -D, or another spelling of them             | +1 -1 +1 -1                        |
 | `ChangeDataFeedFormat` | insert update_preimage update_postimage delete       | +1 -1 +1 -1                        |
 
-A relation in upsert mode ignores -U and update_preimage: its primary key says which row an update replaces.
+A relation in upsert mode ignores -U and update_preimage: its primary key says which row an update replaces. The exception is a
+change feed (`_change_type`) whose commits are ordered by a sequence: rows of one commit lie in no order, and an update may
+change
+the key. There a preimage is a delete, and the hidden column `IMAGE`, the last one of the sequence, lets what comes with a
+commit win over what goes with it.
 
 The same formats serve for reading (`decoding`) and for writing (`encoding`). Outputs offer three of them by name, as a
 `ChangelogForm`: `weight` (`_weight`), `row_kind` (`_row_kind`) and `change_data_feed` (`_change_type`, `_commit_version`,
@@ -19,14 +23,16 @@ Source: RowKind of Flink, the change data feed of Delta and Spark 4.2, `apply_as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from zset_join.errors import OptionError
+from zset_join.errors import OptionError, PlanError
 
 __all__ = [
+    "CHANGE_FEED_COLUMN",
     "CHANGE_TYPES",
+    "IMAGE",
     "ROW_KINDS",
     "SPELLINGS",
     "AppendFormat",
@@ -36,12 +42,17 @@ __all__ = [
     "RowKindFormat",
     "UpsertFormat",
     "WeightFormat",
+    "feed_sequence",
     "format_named",
 ]
 
 # Row kinds are numbered as in Flink: insert, update before, update after, delete.
 ROW_KINDS = ("+I", "-U", "+U", "-D")
 CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete")
+CHANGE_FEED_COLUMN = "_change_type"
+"""A column of row kinds of this name is that of a change feed, whose commits have no order inside."""
+IMAGE = "__image"
+"""The hidden column that orders the rows of one commit of a change feed: old image (0), delete (1), row that comes (2)."""
 SPELLINGS = {
     **dict.fromkeys(("+I", "I", "INSERT"), 0),
     **dict.fromkeys(("-U", "UB", "UPDATE_BEFORE", "UPDATE_PREIMAGE"), 1),
@@ -130,6 +141,27 @@ _FORMS: Mapping[str, ChangelogFormat] = {
     "row_kind": RowKindFormat(column="_row_kind"),
     "change_data_feed": ChangeDataFeedFormat(timestamp_column="_commit_timestamp"),
 }
+
+
+def feed_sequence(name: str, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the column that orders the commits of a change feed.
+
+    Args:
+        name: of the source.
+        columns: that its rows have.
+
+    Raises:
+        PlanError: there is no `_commit_version`.
+    """
+    version = "_commit_version"
+    if version in columns:
+        return (version,)
+    raise PlanError(
+        f'changes "{name}": the rows of one commit of a change feed come in no order, so arrival cannot decide what stays. '
+        f'Name the column that orders the commits, as in sequence_by="{version}"; the columns are {list(columns)}.',
+        code="FEED_SEQUENCE",
+        name=name,
+    )
 
 
 def format_named(form: str) -> ChangelogFormat:

@@ -267,24 +267,33 @@ def mark_late_versions(
 
 @kernel
 def mark_unanswerable(
-    keys: int, at: int, numbers: Any, group_of: Any, times: Any, count: int, horizon: int, status: Any, late: int
+    keys: int,
+    at: int,
+    numbers: Any,
+    group_of: Any,
+    times: Any,
+    count: int,
+    horizon: int,
+    forgotten: int,
+    status: Any,
+    late: int,
 ) -> None:
     """Give late left rows the status `late` where the version of their time may have been freed.
 
     It cannot be where it is the newest one up to the horizon, which every key keeps; what else is still there depends on when
-    the key was last looked at.
+    the key was last looked at. A key without a version up to the horizon never had one, unless it ended with a DELETE that was
+    forgotten: `forgotten` is the newest time of these, from which on nothing was valid.
     """
     for index in range(count):
         if status[index] != 0 or times[index] > horizon:
             continue
-        number = numbers[group_of[index]]
+        number, kept, until = numbers[group_of[index]], 0, 0
         if number != 0:
             key = key_address(keys, number)
             base, length = run_base(keys, key, at), run_length(key, at)
-            kept = entries_until(base, length, horizon)
-            if kept > 0 and entries_until(base, length, times[index]) == kept:
-                continue
-        status[index] = late
+            kept, until = entries_until(base, length, horizon), entries_until(base, length, times[index])
+        if until != kept or (kept == 0 and times[index] < forgotten):
+            status[index] = late
 
 
 @kernel

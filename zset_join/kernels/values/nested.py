@@ -60,7 +60,7 @@ from zset_join.kernels.values.nested_bytes import (
     put_list_variable,
     put_variable,
 )
-from zset_join.kernels.values.nested_types import (
+from zset_join.nested_types import (
     fixed_width,
     flag_bytes,
     has_float,

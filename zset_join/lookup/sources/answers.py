@@ -52,10 +52,10 @@ def table_of_records(schema: pa.Schema, records: Sequence[Mapping[str, Any]], *,
 def _column(field: pa.Field, values: Sequence[Any], source: str) -> pa.Array:
     try:
         return pa.array(list(values), field.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
         try:
             return pa.array(list(values)).cast(field.type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, UnicodeEncodeError) as error:
             raise LookupFailedError(
                 f'the lookup source "{source}" answered with a value that column "{field.name}" of type {field.type} cannot '
                 f"hold "

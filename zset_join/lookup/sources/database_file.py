@@ -18,7 +18,8 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from zset_join.errors import LookupFailedError, OptionError
+from zset_join.errors import LookupFailedError
+from zset_join.extras import needed_for
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of
 from zset_join.lookup.sources.written import register_source
@@ -231,12 +232,6 @@ class _SQLiteClient(LookupClient):
 
 
 def _duckdb() -> Any:
-    try:
+    with needed_for("a lookup in a DuckDB file"):
         import duckdb
-    except ImportError as error:
-        raise OptionError(
-            "a DuckDB lookup needs duckdb: pip install './path/to/the/clone[duckdb]' on the driver and all workers.",
-            code="MISSING_PACKAGE",
-            package="duckdb",
-        ) from error
     return duckdb

@@ -2,7 +2,7 @@
 
 The function is given a table of distinct keys and returns a table of rows, with the key columns among them. An `async def` is
 called with several batches under way. It is pickled to the workers by reference (`module.name`), or by whatever pickles it
-there.
+there. A checkpoint holds its module and name only: tools that read one show them, and import nothing.
 
 The law it must obey is that of `LookupClient.lookup`. It raises `TransientLookupError` for what may pass.
 """
@@ -10,9 +10,9 @@ The law it must obey is that of `LookupClient.lookup`. It raises `TransientLooku
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, cast
 
 import pyarrow as pa
@@ -47,7 +47,8 @@ class FunctionSource:
     @property
     def modes(self) -> frozenset[str]:
         """Return sync, or async for an `async def`."""
-        return frozenset({"async"} if inspect.iscoroutinefunction(self.function) else {"sync"})
+        is_async = inspect.iscoroutinefunction(self.function) or isinstance(self.function, _AsyncWrittenFunction)
+        return frozenset({"async"} if is_async else {"sync"})
 
     def open(self, opening: Opening) -> LookupClient:  # noqa: ARG002 - the contract
         """Return a client."""
@@ -58,31 +59,72 @@ class FunctionSource:
         return f"function {getattr(self.function, '__qualname__', type(self.function).__name__)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return where it can be imported from, if it can."""
+        """Return the name of its module and its own, and how it is called."""
         module, name = getattr(self.function, "__module__", None), getattr(self.function, "__qualname__", "")
-        return {"kind": "function", "name": self.name, "schema": write_schema(self.schema), "module": module, "function": name}
+        called = {"is_async": True} if "async" in self.modes else {}
+        written = {"kind": "function", "name": self.name, "schema": write_schema(self.schema)}
+        return {**written, "module": module, "function": name, **called}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> FunctionSource:
-        """Build from what `to_json` gave.
+        """Build from what `to_json` gave; nothing is imported."""
+        module, name = str(fields["module"]), str(fields["function"])
+        written = _AsyncWrittenFunction if fields.get("is_async") else _WrittenFunction
+        return cls(name=fields["name"], schema=read_schema(fields["schema"]), function=written(fields["name"], module, name))
+
+
+class _WrittenFunction:
+    """Stand in for a function that a checkpoint names.
+
+    The law: reading a checkpoint runs no code that it names. So the function is looked up when it is called, and only in a
+    module that the program has imported itself.
+
+    Args:
+        source: name of the lookup source.
+        module: where the function is defined.
+        name: qualified name in the module.
+    """
+
+    def __init__(self, source: str, module: str, name: str) -> None:
+        self._source = source
+        self.__module__ = module
+        self.__qualname__ = name
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((self.__module__, self.__qualname__))
+
+    def __call__(self, keys: pa.Table) -> Any:
+        return self._function()(keys)
+
+    def _function(self) -> Callable[[pa.Table], Any]:
+        """Return the function.
 
         Raises:
-            PlanError: the function cannot be imported.
+            PlanError: `UNKNOWN_LOOKUP_SOURCE`.
         """
         try:
-            function: Any = import_module(fields["module"])
-            for part in fields["function"].split("."):
+            function: Any = sys.modules[self.__module__]
+            for part in self.__qualname__.split("."):
                 function = getattr(function, part)
-        except (ImportError, AttributeError, TypeError, ValueError) as error:
+        except (KeyError, AttributeError) as error:
             raise PlanError(
-                f'the lookup source "{fields["name"]}" is the function {fields["module"]}.{fields["function"]}, which cannot '
-                f"be imported "
-                f"here ({error}). Define it in a module that all workers have, or start the query from the program that "
-                f"made it.",
+                f'the lookup source "{self._source}" is the function {self.__module__}.{self.__qualname__}, which this program '
+                "has not imported, and what a checkpoint names is not imported for it. Start the query from the program that "
+                "made it.",
                 code="UNKNOWN_LOOKUP_SOURCE",
                 kind="function",
             ) from error
-        return cls(name=fields["name"], schema=read_schema(fields["schema"]), function=function)
+        return cast("Callable[[pa.Table], Any]", function)
+
+
+class _AsyncWrittenFunction(_WrittenFunction):
+    """As above, of an `async def`."""
+
+    async def __call__(self, keys: pa.Table) -> Any:
+        return await self._function()(keys)
 
 
 register_source("function", FunctionSource.from_json)

@@ -9,8 +9,13 @@ them; 404
 [{"id": 1}, ...]}`.
   The answer is a list of objects, each with its key columns, or an object that has the list under `rows_at`.
 
-The law: 404 of a single key is a miss; 408, 425, 429 and 5xx are transient, after `Retry-After` where the answer has it; any
-other status that is not 2xx is an error for good. Redirects are not followed. Answers are parsed to the declared columns.
+The law: 404 of a single key is a miss; 408, 425, 429 and 5xx are transient, after `Retry-After` where the answer has it, and at
+most after `error_max_delay`; any other status that is not 2xx is an error for good. Redirects are not followed. Answers are
+parsed to the declared columns.
+
+A key asks for its own resource or for none: values that would change the path are refused (see `http_paths`). A request ends
+after `timeout_seconds`, however slowly its answer trickles, and an answer takes at most `max_answer_bytes`, decompressed
+(see `http_bodies`).
 
 Several requests are under way at a time with async, over at most `max_connections` connections. Needs `httpx` (extra `http`).
 """
@@ -24,22 +29,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from time import monotonic
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 
 from zset_join.errors import LookupFailedError, OptionError
+from zset_join.extras import needed_for
 from zset_join.lookup.secret import Secret, as_secret, is_credential_name, refuse_credentials, secrets_of, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of_records
+from zset_join.lookup.sources.http_bodies import ACCEPTED_ENCODINGS, BodyError, BoundedBody
+from zset_join.lookup.sources.http_paths import COLUMN, UnnameableKeyError, columns_before_the_path, url_of_key
 from zset_join.lookup.sources.written import register_source
 from zset_join.lookup.written_schema import read_schema, write_schema
 
 __all__ = ["HttpSource"]
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
-_COLUMN = re.compile(r"\{([^{}]+)\}")
+_SECONDS = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +63,8 @@ class HttpSource:
         headers: sent with every request. A value may be a `Secret`; one given as text under a name such as `X-Api-Key` is taken
             as one, and never written down.
         token: a `Secret`, or text, sent as `Authorization: Bearer ...`.
-        timeout_seconds: for one request.
+        timeout_seconds: for one request, its answer included.
+        max_answer_bytes: the most bytes of one answer, decompressed; a larger one fails the epoch.
 
     >>> HttpSource(name="crm", schema=pa.schema({"id": pa.int64()}), url="https://crm/customers/{id}").explain()
     'HTTP https://crm/customers/{id}'
@@ -69,13 +78,14 @@ class HttpSource:
     headers: Mapping[str, str | Secret] = field(default_factory=dict)
     token: Secret | str | None = None
     timeout_seconds: float = 10.0
+    max_answer_bytes: int = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "token", as_secret(self.token))
         hidden = {name: as_secret(value) if is_credential_name(name) else value for name, value in self.headers.items()}
         object.__setattr__(self, "headers", hidden)
         refuse_credentials(self.name, self.url)
-        if self.many not in (None, "query", "body") or (self.many is None) != bool(_COLUMN.search(self.url)):
+        if self.many not in (None, "query", "body") or (self.many is None) != bool(COLUMN.search(self.url)):
             raise OptionError(
                 f"url={self.url!r} with many={self.many!r}: a URL of one key has its columns in braces and no `many`; one "
                 f"of many keys "
@@ -83,6 +93,22 @@ class HttpSource:
                 code="OPTION_VALUE",
                 option="many",
                 value=self.many,
+            )
+        outside = columns_before_the_path(self.url)
+        if outside:
+            raise OptionError(
+                f"url={self.url!r}: the columns {outside} would choose the host that is asked. Columns stand in the path or in "
+                "the query of a URL; describe one source per host.",
+                code="OPTION_VALUE",
+                option="url",
+                value=self.url,
+            )
+        if not re.fullmatch(r"[1-9]\d*", str(self.max_answer_bytes)):
+            raise OptionError(
+                f"max_answer_bytes={self.max_answer_bytes!r}: expected a whole number of bytes, at least 1.",
+                code="OPTION_VALUE",
+                option="max_answer_bytes",
+                value=self.max_answer_bytes,
             )
 
     @property
@@ -111,6 +137,7 @@ class HttpSource:
             "headers": {name: value.to_json() if isinstance(value, Secret) else value for name, value in self.headers.items()},
             "token": None if secret is None else secret.to_json(),
             "timeout_seconds": self.timeout_seconds,
+            "max_answer_bytes": self.max_answer_bytes,
         }
 
     @classmethod
@@ -139,6 +166,7 @@ class _HttpClient(LookupClient):
     def _options(self) -> dict[str, Any]:
         secret = as_secret(self._source.token)
         headers = {name: value.value() if isinstance(value, Secret) else value for name, value in self._source.headers.items()}
+        headers = {**headers, "Accept-Encoding": ACCEPTED_ENCODINGS}
         if secret is not None:
             headers["Authorization"] = f"Bearer {secret.value()}"
         limits = self._httpx.Limits(max_connections=self._opening.max_connections)
@@ -149,11 +177,16 @@ class _HttpClient(LookupClient):
             self._sync = self._httpx.Client(**self._options())
         records: list[dict[str, Any]] = []
         for request, key in self._requests(keys):
+            until = monotonic() + self._source.timeout_seconds
             try:
-                response = self._sync.request(**request)
+                with self._sync.stream(**request) as response:
+                    body = self._body(response, key)
+                    if body is not None:
+                        for piece in response.iter_raw():
+                            self._take(body, piece, until)
             except self._httpx.HTTPError as error:
                 raise self._told(error) from None
-            records += self._records(response, key)
+            records += self._records(body, key)
         return table_of_records(self._wanted, records, source=self._source.name)
 
     async def lookup_async(self, keys: pa.Table) -> pa.Table:
@@ -163,11 +196,16 @@ class _HttpClient(LookupClient):
 
         async def one(request: dict[str, Any], key: dict[str, Any] | None) -> list[dict[str, Any]]:
             async with places:
+                until = monotonic() + self._source.timeout_seconds
                 try:
-                    response = await self._async.request(**request)
+                    async with self._async.stream(**request) as response:
+                        body = self._body(response, key)
+                        if body is not None:
+                            async for piece in response.aiter_raw():
+                                self._take(body, piece, until)
                 except self._httpx.HTTPError as error:
                     raise self._told(error) from None
-            return self._records(response, key)
+            return self._records(body, key)
 
         tasks = [asyncio.create_task(one(request, key)) for request, key in self._requests(keys)]
         try:
@@ -200,22 +238,52 @@ class _HttpClient(LookupClient):
         return [({"method": "GET", "url": self._url_of(key)}, key) for key in asked]
 
     def _url_of(self, key: Mapping[str, Any]) -> str:
-        return _COLUMN.sub(lambda at: quote(str(key[at[1]]), safe=""), self._source.url)
+        try:
+            return url_of_key(self._source.url, key)
+        except UnnameableKeyError as error:
+            raise LookupFailedError(
+                f'the lookup source "{self._source.name}" ({self._source.explain()}) cannot be asked for a key: {error}. It '
+                "was not asked, and the epoch was not applied. Leave such rows out with where(...) before the lookup, or use a "
+                'service that takes keys in a body, many="body".',
+                code="LOOKUP_KEY_VALUE",
+                source=self._source.name,
+                key=dict(key),
+            ) from error
 
-    def _records(self, response: Any, key: dict[str, Any] | None) -> list[dict[str, Any]]:
+    def _body(self, response: Any, key: dict[str, Any] | None) -> BoundedBody | None:
+        """Return what the answer's bytes go into, judging its status first; None where there is nothing to read."""
         status = response.status_code
         if status == 404 and key is not None:
-            return []
+            return None
         if status in _TRANSIENT:
             raise TransientLookupError(f"HTTP {status}", retry_after_seconds=_retry_after(response.headers.get("Retry-After")))
         if not 200 <= status < 300:
             raise self._refused(f"HTTP {status}")
-        if status == 204 or not response.content:
-            return []
+        if status == 204:
+            return None
         try:
-            content = response.json()
-        except ValueError as error:
-            raise self._malformed("no JSON") from error
+            return BoundedBody(response.headers.get("Content-Encoding"), most_bytes=self._source.max_answer_bytes)
+        except BodyError as error:
+            raise self._malformed(str(error)) from error
+
+    def _take(self, body: BoundedBody, piece: bytes, until: float) -> None:
+        if monotonic() > until:
+            raise TransientLookupError(f"the answer took longer than timeout_seconds={self._source.timeout_seconds:g}")
+        try:
+            body.add(piece)
+        except BodyError as error:
+            raise self._malformed(str(error)) from error
+
+    def _records(self, body: BoundedBody | None, key: dict[str, Any] | None) -> list[dict[str, Any]]:
+        try:
+            text = b"" if body is None else body.content()
+            if not text:
+                return []
+            content = json.loads(text)
+        except BodyError as error:
+            raise self._malformed(str(error)) from error
+        except (ValueError, RecursionError) as error:
+            raise self._malformed("no JSON, or JSON that is nested too deeply") from error
         if self._source.rows_at is not None:
             content = content.get(self._source.rows_at) if isinstance(content, dict) else None
         records: Sequence[Any] = content if isinstance(content, list) else [content]
@@ -254,25 +322,20 @@ class _HttpClient(LookupClient):
 
 
 def _retry_after(text: str | None) -> float | None:
-    """Return the seconds that a Retry-After header asks for, as a number or as a date."""
+    """Return the seconds that a Retry-After header asks for, as a number or as a date; None where it says neither."""
     if text is None:
         return None
-    if text.strip().isdigit():
+    if _SECONDS.fullmatch(text.strip()):
         return float(text)
     try:
         at = parsedate_to_datetime(text)
-    except ValueError:
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+        return max(0.0, (at - datetime.now(UTC)).total_seconds())
+    except (ValueError, OverflowError):
         return None
-    return max(0.0, (at - datetime.now(UTC)).total_seconds())
 
 
 def _library() -> Any:
-    try:
+    with needed_for("an HTTP lookup"):
         import httpx
-    except ImportError as error:
-        raise OptionError(
-            "an HTTP lookup needs httpx: pip install './path/to/the/clone[http]' on the driver and all workers.",
-            code="MISSING_PACKAGE",
-            package="httpx",
-        ) from error
     return httpx

@@ -34,6 +34,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.errors import LookupFailedError, OptionError
+from zset_join.extras import needed_for
 from zset_join.lookup.secret import Secret, as_secret, refuse_credentials, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of, table_of_columns
@@ -374,14 +375,8 @@ def _shut(connection: Any) -> None:
 
 
 def _library() -> Any:
-    try:
+    with needed_for("a PostgreSQL lookup", "psycopg"):
         import psycopg
-    except ImportError as error:
-        raise OptionError(
-            "a PostgreSQL lookup needs psycopg: pip install './path/to/the/clone[postgres]' on the driver and all workers.",
-            code="MISSING_PACKAGE",
-            package="psycopg",
-        ) from error
     return psycopg
 
 

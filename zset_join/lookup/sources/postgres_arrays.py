@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.extras import needed_for
+
 __all__ = ["BinaryArray", "binary_array", "register_binary_arrays"]
 
 _DAYS_TO_2000 = 10_957
@@ -95,8 +97,9 @@ def _varying(values: pa.Array) -> bytes:
 
 def register_binary_arrays(connection: Any) -> None:
     """Let a connection of psycopg send `BinaryArray`; the statement says of which type it is."""
-    from psycopg.adapt import Dumper
-    from psycopg.pq import Format
+    with needed_for("a PostgreSQL lookup", "psycopg"):
+        from psycopg.adapt import Dumper
+        from psycopg.pq import Format
 
     class _Sent(Dumper):
         format = Format.BINARY

@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.errors import LookupFailedError, OptionError
+from zset_join.extras import needed_for
 from zset_join.lookup.secret import Secret, as_secret, refuse_credentials, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of_records
@@ -301,16 +302,10 @@ class _RedisClient(LookupClient):
 
 
 def _libraries() -> tuple[Any, Any]:
-    try:
+    with needed_for("a Redis lookup"):
         import redis
         import redis.asyncio
         import redis.asyncio.retry
         import redis.backoff
         import redis.retry
-    except ImportError as error:
-        raise OptionError(
-            "a Redis lookup needs its client: pip install './path/to/the/clone[redis]' on the driver and all workers.",
-            code="MISSING_PACKAGE",
-            package="redis",
-        ) from error
     return redis, redis.asyncio

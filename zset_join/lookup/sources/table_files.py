@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.errors import OptionError, PlanError
+from zset_join.extras import needed_for
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.written import register_source
 from zset_join.lookup.written_schema import read_schema, write_schema
@@ -190,12 +191,6 @@ def _parquet(path: str) -> Any:
 
 
 def _delta(path: str) -> Any:
-    try:
+    with needed_for("a lookup in a Delta table"):
         import deltalake
-    except ImportError as error:
-        raise OptionError(
-            "a Delta lookup needs deltalake: pip install './path/to/the/clone[delta]' on the driver and all workers.",
-            code="MISSING_PACKAGE",
-            package="deltalake",
-        ) from error
     return deltalake.DeltaTable(path).to_pyarrow_dataset()

@@ -18,9 +18,9 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.aggregates.calls import FUNCTIONS, AggregateCall
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import references
+from zset_join.shapes.aggregate_calls import FUNCTIONS, AggregateCall
 from zset_join.spark.planning.collations import refuse_compared_collations
 from zset_join.spark.planning.row_steps import Transform, class_name, nodes_of, row_step, sequence, template
 from zset_join.spark.planning.stages import StageStep

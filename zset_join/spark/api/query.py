@@ -209,6 +209,7 @@ def start_query(
                 found=known_id,
                 expected=str(spark_query.id),
             )
+        runner.begin()
     except BaseException as error:
         gate.open(error)
         spark_query.stop()

@@ -28,7 +28,7 @@ from typing import Any
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 
-from zset_join.changelog.formats import RecordOptions
+from zset_join.changelog.formats import CHANGE_FEED_COLUMN, IMAGE, RecordOptions, feed_sequence
 from zset_join.errors import OptionError, PlanError
 from zset_join.relation import ChangelogMode
 from zset_join.spark.api.stream_arguments import (
@@ -59,6 +59,7 @@ from zset_join.spark.rows.row_reading import (
     REJECT,
     RowReading,
     deletes_where,
+    image_of,
     row_kinds_in,
     weights_in,
 )
@@ -128,7 +129,8 @@ def changes(
         df: a streaming DataFrame.
         name: what messages call it.
         keys: columns that identify a row of the table. Required unless `weight_column` or `row_kind_column` is given.
-        sequence_by: column, list of columns or expression that orders the changes of one key; the larger one wins.
+        sequence_by: column, list of columns or expression that orders the changes of one key; the larger one wins. A change
+            feed (`row_kind_column="_change_type"`) with keys needs it; default there: `_commit_version`, where there is one.
         apply_as_deletes: condition, as SQL text or Column, under which a row deletes its key.
         column_list: the columns of the table; default all but `weight_column` and `row_kind_column`.
         except_column_list: columns to leave out instead.
@@ -189,7 +191,11 @@ def changes(
     if weight_column is not None:
         operation = weights_in(df, name, weight_column)
     elif row_kind_column is not None:
-        operation = row_kinds_in(df, name, row_kind_column, is_keyed=bool(key_names))
+        is_feed = bool(key_names) and row_kind_column == CHANGE_FEED_COLUMN
+        operation = row_kinds_in(df, name, row_kind_column, ignores_old=bool(key_names) and not is_feed)
+        if is_feed:
+            sequence = sequence or sequence_columns(df, feed_sequence(name, df.columns), columns, name)
+            sequence = (*sequence, (IMAGE, image_of(row_kind_column)))
     elif apply_as_deletes is not None:
         is_delete = _condition(df, apply_as_deletes, "apply_as_deletes", name)
         operation = deletes_where(is_delete, _used(df, is_delete, name))
@@ -308,12 +314,12 @@ def _make(
 
 def _prepared_baseline(df: DataFrame, prepared: DataFrame, baseline: DataFrame, name: str, reading: RowReading) -> DataFrame:
     """Read a baseline as its stream is read; without the columns that say what a row does, all rows of it are live."""
-    orders = [expression for column, expression in reading.hidden.items() if column != CONTROL]
+    orders = [expression for column, expression in reading.hidden.items() if column not in (CONTROL, IMAGE)]
     ordering = {column for expression in orders for column in _used(df, expression, name)}
     check_baseline(baseline, name, [*reading.columns, *sorted(ordering - {*reading.columns})])
     operation = reading.operation
     if operation is not None and not operation.used <= set(baseline.columns):
-        reading = replace(reading, operation=None)
+        reading = reading.of_live_rows()
     return in_types_of(prepared, _prepared(baseline, name, reading, f'baseline of "{name}"'), name)
 
 

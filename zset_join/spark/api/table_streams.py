@@ -19,14 +19,18 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+from pyspark.sql.types import StringType, StructField, StructType, VariantType
 
+from zset_join.changelog.formats.record_spellings import is_exact
 from zset_join.errors import OptionError, PlanError
 from zset_join.relation import Relation
 from zset_join.spark.api.streams import ChangeStream, appends, changes
+from zset_join.spark.rows.conversions import json_value, of_json, of_text
 from zset_join.spark.rows.names import column_named, first_line, quoted
 from zset_join.spark.rows.schemas import arrow_schema, field_type, refuse_collations, spark_schema
+from zset_join.spark.rows.typed_records import literal
 
 __all__ = [
     "STORED_WEIGHT",
@@ -44,7 +48,7 @@ __all__ = [
 ]
 
 STORED_WEIGHT = "_stored_weight"
-_TIME, _VALUE = "__time", "__value"
+_TIME, _VALUE, _PLACE = "__time", "__value", "__place"
 _METADATA = {name: name for name in ("topic", "partition", "offset", "timestamp")}
 
 
@@ -125,7 +129,8 @@ def file_rows(
     """
     if form not in ("csv", "json", "parquet"):
         raise OptionError(f"files are read as csv, json, parquet, not as {form}.", code="UNKNOWN_FORMAT", format=form)
-    reader = session.readStream.schema(spark_schema(given)).option("maxFilesPerTrigger", 1).options(**dict(options or {}))
+    schema = spark_schema(given) if form == "parquet" else _as_written(given, form)
+    reader = session.readStream.schema(schema).option("maxFilesPerTrigger", 1).options(**dict(options or {}))
     if form != "parquet":
         reader = reader.option("mode", "FAILFAST")
     if form == "csv":
@@ -134,7 +139,45 @@ def file_rows(
     if "://" not in path and place.is_file():
         reader, path = reader.option("pathGlobFilter", place.name), os.fspath(place.parent)
     rows = reader.format(form).load(path)
-    return rows.select(*map(column_named, given.names), F.col("_metadata.file_modification_time").alias(_TIME))
+    place_of = "concat('file ', _metadata.file_name)"
+    return rows.select(*_converted(given, form, "", place_of), F.col("_metadata.file_modification_time").alias(_TIME))
+
+
+def _as_written(given: pa.Schema, form: str) -> StructType:
+    """Return the columns of JSON as VARIANT, of CSV as text, but for those that Spark reads as they are."""
+    fields = []
+    for field, kind in zip(given, spark_schema(given), strict=True):
+        by_value = VariantType() if form == "json" else StringType()
+        is_float = pa.types.is_floating(field.type)
+        fields.append(
+            StructField(field.name, StringType() if is_float else by_value if is_exact(field.type) else kind.dataType)
+        )
+    return StructType(fields)
+
+
+def _converted(given: pa.Schema, form: str, inside: str, place: str) -> list[Column]:
+    """Return the columns in their types; a value that does not convert stops the query.
+
+    Args:
+        given: the columns.
+        form: json or csv; of parquet, columns are what they are.
+        inside: what stands before their names.
+        place: expression for where the row is, for the message.
+    """
+    columns = []
+    for field in given:
+        own = f"{inside}{quoted(field.name)}"
+        is_float = pa.types.is_floating(field.type)
+        if form == "parquet" or not (is_float or is_exact(field.type)):
+            columns.append(F.expr(own).alias(field.name))
+            continue
+        is_text = form == "csv" or is_float
+        text = own if is_text else json_value(own)
+        value = (of_text if is_text else of_json)(text, field.type)
+        reason = literal(f': the value of column "{field.name}" cannot be read as {field.type}: ')
+        refusal = f"raise_error(concat('UNDECODABLE_VALUE: ', {place}, {reason}, {text}))"
+        columns.append(F.expr(f"CASE WHEN {text} IS NOT NULL THEN coalesce({value}, {refusal}) END").alias(field.name))
+    return columns
 
 
 def kafka_records(session: SparkSession, config: Mapping[str, Any], topic: str, *, start: str, name: str) -> DataFrame:
@@ -172,11 +215,11 @@ def json_rows(records: DataFrame, given: pa.Schema, metadata: Mapping[str, str])
         given: the columns of the JSON objects; what an object lacks is NULL.
         metadata: columns that are filled from the record, and from what of it.
     """
-    record = F.from_json(F.col("value").cast("string"), spark_schema(given), {"mode": "FAILFAST"}).alias(_VALUE)
+    record = F.from_json(F.col("value").cast("string"), _as_written(given, "json"), {"mode": "FAILFAST"}).alias(_VALUE)
     about = [F.col(_METADATA[of]).alias(column) for column, of in metadata.items()]
-    decoded = records.where(F.col("value").isNotNull()).select(record, F.col("timestamp").alias(_TIME), *about)
-    own = (F.col(f"{_VALUE}.{quoted(name)}") for name in given.names)
-    return decoded.select(*own, F.col(_TIME), *map(column_named, metadata))
+    where = F.expr("concat('offset ', offset, ' of topic ', topic)").alias(_PLACE)
+    decoded = records.where(F.col("value").isNotNull()).select(record, F.col("timestamp").alias(_TIME), where, *about)
+    return decoded.select(*_converted(given, "json", f"{_VALUE}.", _PLACE), F.col(_TIME), *map(column_named, metadata))
 
 
 def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:

@@ -13,24 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import Column, SparkSession
 from pyspark.sql.types import StructType
 
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import PlanError
 from zset_join.lookup import LookupSource
 from zset_join.operators.deduplicate import Keep
 from zset_join.pipeline.indexes import create_index
 from zset_join.relation import Relation
+from zset_join.shapes.aggregate_calls import AggregateCall
 from zset_join.spark.api import joined, looking_up, timed, unions
 from zset_join.spark.api.dedup import dedup_stage
 from zset_join.spark.api.grouped import AggregateExpression, Grouping
 from zset_join.spark.api.staged import staged
 from zset_join.spark.api.stream_arguments import check_stream_name
-from zset_join.spark.api.unknown_methods import missing_on_view
+from zset_join.spark.api.unknown_methods import missing_on_stream, missing_on_view
 from zset_join.spark.api.writer import JoinStreamWriter
 from zset_join.spark.planning.row_steps import Transform, row_step
 from zset_join.spark.planning.source_stream import SourceStream
@@ -86,6 +86,11 @@ def _plan(rows: Any) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class ChangeStream(SourceStream, _Joinable):
     """A streaming DataFrame whose rows change a table, with the words of a stream; made by `changes` and `appends`."""
+
+    if not TYPE_CHECKING:  # a type checker is to find unknown names
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_on_stream(name)
 
     def create_index(self, columns: Sequence[str] | str, *, name: str | None = None) -> ChangeStream:
         """Declare an index of these rows, for `temporal_join` with the stream that is returned.

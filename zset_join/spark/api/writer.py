@@ -146,14 +146,8 @@ class JoinStreamWriter:
         """
         given = {"hold_seconds": hold_seconds, "patience_seconds": patience_seconds}
         times: dict[str, Any] = {name: seconds for name, seconds in given.items() if seconds is not None}
-        try:
-            from zset_join.sinks.duckdb_view import DuckDBViewSink
-        except ModuleNotFoundError as error:
-            raise OptionError(
-                "toDuckDB needs the package duckdb, which is not installed: pip install './path/to/the/clone[duckdb]'.",
-                code="MISSING_PACKAGE",
-                package="duckdb",
-            ) from error
+        from zset_join.sinks.duckdb_view import DuckDBViewSink
+
         return self.toSink(DuckDBViewSink(path, table, key, **times))
 
     def toParquet(self, path: str | Path, form: str = "weight") -> JoinStreamWriter:  # noqa: N802 - as toDuckDB
@@ -184,16 +178,10 @@ class JoinStreamWriter:
             storage_options: what delta-rs needs to reach the table.
             vacuum_hours: for a view: every 64 epochs, remove the files that no version of the last so many hours needs.
         """
-        try:
-            from zset_join.sinks.delta_changelog import DeltaChangelogSink
-            from zset_join.sinks.delta_view import DeltaViewSink
-            from zset_join.spark.epoch.delta_outputs import DeltaChangelogOutput, DeltaViewOutput
-        except ModuleNotFoundError as error:
-            raise OptionError(
-                "toDelta needs the package deltalake, which is not installed: pip install './path/to/the/clone[delta]'.",
-                code="MISSING_PACKAGE",
-                package="deltalake",
-            ) from error
+        from zset_join.sinks.delta_changelog import DeltaChangelogSink
+        from zset_join.sinks.delta_view import DeltaViewSink
+        from zset_join.spark.epoch.delta_outputs import DeltaChangelogOutput, DeltaViewOutput
+
         if form is None:
             sink = DeltaViewSink(path, key, storage_options=storage_options, vacuum_hours=vacuum_hours)
             return self._to(DeltaViewOutput(sink))
@@ -219,10 +207,8 @@ class JoinStreamWriter:
             table: name of the view.
             key: columns that identify a row of the view; default: what the keys of the inputs imply.
         """
-        try:
-            from zset_join.sinks.postgres_view import PostgresViewSink
-        except ModuleNotFoundError as error:
-            raise _missing_package("toPostgres", "psycopg", "postgres") from error
+        from zset_join.sinks.postgres_view import PostgresViewSink
+
         return self.toSink(PostgresViewSink(conninfo, table, key))
 
     def toKafka(  # noqa: N802 - as toDuckDB
@@ -236,10 +222,8 @@ class JoinStreamWriter:
             form: upsert, weight, row_kind, change_data_feed or debezium.
             key: columns that identify a row; default: what the keys of the inputs imply.
         """
-        try:
-            from zset_join.sinks.kafka_topic import KafkaForm, KafkaTopicSink
-        except ModuleNotFoundError as error:
-            raise _missing_package("toKafka", "confluent_kafka", "kafka") from error
+        from zset_join.sinks.kafka_topic import KafkaForm, KafkaTopicSink
+
         return self.toSink(KafkaTopicSink(config, topic, cast("KafkaForm", form), key))
 
     def toJsonLines(  # noqa: N802 - as toDuckDB
@@ -252,11 +236,9 @@ class JoinStreamWriter:
             form: upsert, weight, row_kind, change_data_feed or debezium.
             key: columns that identify a row; default: what the keys of the inputs imply.
         """
-        try:
-            from zset_join.sinks.json_lines import JsonLinesSink
-            from zset_join.sinks.record_texts import RecordForm
-        except ModuleNotFoundError as error:
-            raise _missing_package("toJsonLines", "duckdb", "duckdb") from error
+        from zset_join.sinks.json_lines import JsonLinesSink
+        from zset_join.sinks.record_texts import RecordForm
+
         return self.toSink(JsonLinesSink(directory, cast("RecordForm", form), key))
 
     def foreachBatch(  # noqa: N802 - the name PySpark users type
@@ -356,6 +338,11 @@ class JoinStreamWriter:
         if query_id is None:
             raise no_checkpoint(location)
         runner.attach(query_id)
+        try:
+            runner.begin()
+        except BaseException:
+            runner.close()
+            raise
         return StoredQuery(runner.query, runner)
 
     def _prepared(self, *, makes_place: bool = False) -> tuple[EpochRunner, TaggedStreams, str]:
@@ -447,14 +434,6 @@ def _make_place(location: str) -> None:
             code="STORAGE_FAILED",
             location=location,
         ) from error
-
-
-def _missing_package(method: str, package: str, extra: str) -> OptionError:
-    return OptionError(
-        f"{method} needs the package {package}, which is not installed: install zset-join with the extra {extra}.",
-        code="MISSING_PACKAGE",
-        package=package,
-    )
 
 
 def _not_here(method: str, value: Any, cure: str) -> OptionError:

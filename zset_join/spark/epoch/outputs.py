@@ -8,7 +8,7 @@ here, Delta in `delta_outputs`), and a user's function.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -22,11 +22,14 @@ from zset_join.errors import StateError
 from zset_join.relation import Relation
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, are_staged, commit_epoch, committed_files
 from zset_join.sinks.sink import Sink, has_epoch, write_epoch
+from zset_join.sinks.unfit_values import SelectiveSink, check_fits, fitting, reasons_by_row, unfit_rows
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.spark.worker.parts import ArrowParts, ChangelogParts, ParquetParts, PartWriter, read_arrow_parts
+from zset_join.spark.worker.quarantine import Rejected
 from zset_join.storage.folder import is_local, local_path
+from zset_join.zset import ZSet
 
-__all__ = ["ChangelogOutput", "FunctionOutput", "Output", "SinkOutput", "read_lines"]
+__all__ = ["ChangelogOutput", "FunctionOutput", "Output", "SelectiveOutput", "SinkOutput", "read_lines"]
 
 
 class Output(Protocol):
@@ -74,6 +77,25 @@ class Output(Protocol):
         ...
 
 
+@runtime_checkable
+class SelectiveOutput(Output, Protocol):
+    """An output that may never be able to hold some rows, which is decided before an epoch is committed.
+
+    Attributes:
+        quarantines: such rows are put aside and left out; else they are refused.
+    """
+
+    quarantines: bool
+
+    def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
+        """Return the rows of an answered epoch that the output can never hold, by what `explain` calls it.
+
+        Raises:
+            SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused.
+        """
+        ...
+
+
 class SinkOutput:
     """Hand the answer to a sink on the driver.
 
@@ -83,6 +105,7 @@ class SinkOutput:
 
     def __init__(self, sink: Sink) -> None:
         self.parts: PartWriter = ArrowParts()
+        self.quarantines = False
         self._sink = sink
 
     def describe(self) -> str:
@@ -103,7 +126,23 @@ class SinkOutput:
 
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
         """Write the epoch."""
-        write_epoch(self._sink, record.epoch, read_arrow_parts(files, record.parts), record.link)
+        chunks = read_arrow_parts(files, record.parts)
+        taken = (fitting(self._sink, chunk, drops=self.quarantines, epoch=record.epoch) for chunk in chunks)
+        write_epoch(self._sink, record.epoch, taken, record.link)
+
+    def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
+        """Ask the sink, where it has such rows; the answer is then read once more than it is written."""
+        rejected = Rejected()
+        for chunk in read_arrow_parts(files, record.parts) if isinstance(self._sink, SelectiveSink) else ():
+            unfit = unfit_rows(self._sink, chunk.rows)
+            if not self.quarantines:
+                check_fits(self._sink, chunk, unfit, epoch=record.epoch)
+                continue
+            reasons = reasons_by_row(chunk.rows, unfit)
+            places = list(reasons)
+            rows = ZSet(chunk.rows.take(pa.array(places, pa.int64())), chunk.weights[places])
+            rejected.add(rows, ["SINK_VALUE"] * len(places), list(reasons.values()))
+        return {self.describe(): rejected} if len(rejected) else {}
 
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Read the sink, when it can be read."""

@@ -43,7 +43,7 @@ from zset_join.spark.epoch.kafka_topics import KafkaTopics, TopicIds
 from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.spark.epoch.lost_records import lost_records
 from zset_join.spark.epoch.offsets import offsets_digest
-from zset_join.spark.epoch.outputs import Output
+from zset_join.spark.epoch.outputs import Output, SelectiveOutput
 from zset_join.spark.epoch.progress import ProgressLog, epoch_counts, epoch_line, epoch_title, stage_seconds
 from zset_join.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.spark.planning.buffer_limit import QueryBuffer, limited_join
@@ -55,11 +55,12 @@ from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.baseline import resolve_baselines
 from zset_join.spark.rows.user_functions import with_functions
 from zset_join.spark.worker.locality import Locality
-from zset_join.spark.worker.quarantine import publish_dead_letters
+from zset_join.spark.worker.quarantine import DeadLetters, publish_dead_letters
 from zset_join.spark.worker.receipts import TaskReceipt, error_of_receipt
 from zset_join.stages import StageOptions
 from zset_join.stages.lookup_join import explained_for
 from zset_join.state.rows.hash_seed import seed_of_query
+from zset_join.storage.full_disk import EpochOutcome, nothing_committed
 from zset_join.tick import Tick
 
 __all__ = ["EpochRunner"]
@@ -107,11 +108,14 @@ class EpochRunner:
         self.lock = threading.Lock()
         self.is_open = False
         self._owner: Ownership | None = None
+        self._epoch: int | None = None
         self.query = query
         self._tagged = tagged
         self._options = options
         self._buckets = buckets
         self._output = output
+        if isinstance(output, SelectiveOutput):
+            output.quarantines = options.on_bad_input == "quarantine"
         self._dead_letter_path = dead_letter_path
         self.buffer = QueryBuffer(limited_join(query.planned_stages, options.buffer_limit), options.buffer_limit, buckets)
         shared = buckets * max(1, hybrid_stages(query.planned_stages, options))
@@ -139,14 +143,14 @@ class EpochRunner:
         self._topic_ids: TopicIds = {}
 
     def attach(self, query_id: str) -> None:
-        """Open checkpoint and output for a query.
+        """Open checkpoint and output for a query; the checkpoint stays as it was until `begin`.
 
         Raises:
             StateError: the checkpoint does not fit.
             SinkError: the output does not fit.
         """
         # Claimed first: nothing is opened that another driver may be using.
-        self._owner = Ownership.claim(checkpoint_folder(self._options.checkpoint_location), query_id)
+        self._owner = Ownership.claim(checkpoint_folder(self._options.checkpoint_location), query_id, on_trial=True)
         try:
             with self._owner.reporting_lost_ownership():
                 self._open(query_id)
@@ -154,16 +158,20 @@ class EpochRunner:
             self.close()
             raise
 
+    def begin(self) -> None:
+        """Write down what the checkpoint is for: the end of a start that nothing has refused."""
+        checkpoint = self._opened()
+        with self._owned().reporting_lost_ownership():
+            checkpoint.begin()
+        self.progress.publish(checkpoint.query_id)
+
     def _open(self, query_id: str) -> None:
         given = {**self.query.description(), **self.buffer.description()}
         location = self._options.checkpoint_location
         stored = stored_description(location)
         description = resolve_baselines(given, stored, is_loaded=has_commits(location))
         description = with_functions(description, stored, self.query.functions, self._options.udf_version)
-        self._output.open(self.relation, query_id)
-        self.is_open = True
-        self.progress.publish(query_id)
-        self.checkpoint = Checkpoint(
+        checkpoint = Checkpoint(
             self._options.checkpoint_location,
             query_id=query_id,
             buckets=self._buckets,
@@ -174,11 +182,15 @@ class EpochRunner:
             retain_input_log=self._options.retain_input_log,
             local_state_retention_seconds=self._options.local_state_retention_seconds,
             owner=self._owner,
+            begins=False,
         )
+        self._output.open(self.relation, query_id)
+        self.is_open = True
         self.operator_options = replace(self.operator_options, hash_seed=seed_of_query(query_id))
-        if self.checkpoint.last is not None:
-            self._output.has(self.checkpoint.last)  # an output of another time is told now, not when the next epoch comes
-        self._topic_ids = self._topics.start({} if self.checkpoint.last is None else self.checkpoint.last.positions)
+        if checkpoint.last is not None:
+            self._output.has(checkpoint.last)  # an output of another time is refused now, not when the next epoch comes
+        self._topic_ids = self._topics.start({} if checkpoint.last is None else checkpoint.last.positions)
+        self.checkpoint = checkpoint
 
     def explanation(self) -> str:
         """Return what `explain` prints."""
@@ -209,7 +221,7 @@ class EpochRunner:
     def failure_of(self, error: BaseException) -> StateError | None:
         """Return what Spark, or Python, reports in its own words in ours; None where we have none for it."""
         location = self._options.checkpoint_location
-        return disk_failure(error, location) or lost_records(error, location)
+        return disk_failure(error, location, self._outcome) or lost_records(error, location)
 
     def close(self) -> None:
         """Close the output and let go of the checkpoint, once no epoch runs."""
@@ -249,7 +261,13 @@ class EpochRunner:
         rows = self._output.contents(session)
         return {} if rows is None else {self._output.describe(): rows}
 
+    def _outcome(self) -> EpochOutcome:
+        """Return whether the epoch that ran last is committed."""
+        is_known = self.checkpoint is not None and self._epoch is not None
+        return self._opened().outcome(self._epoch or 0) if is_known else nothing_committed()
+
     def _run(self, batch: DataFrame, epoch: int) -> None:
+        self._epoch = epoch
         started = time.perf_counter()
         checkpoint = self._opened()
         offsets = offsets_digest(self._options.checkpoint_location, epoch)
@@ -258,6 +276,7 @@ class EpochRunner:
         is_replay = record is not None
         if record is None:
             answered = self._evaluate(batch, Tick(epoch, self._processing_time_us()), seconds)
+            answered = self._checked_output(checkpoint, answered)
             committing = time.perf_counter()
             self._topic_ids = self._topics.check_epoch(self._topic_ids)
             record = checkpoint.commit(replace(answered, offsets=offsets, positions=self._topic_ids))
@@ -276,6 +295,22 @@ class EpochRunner:
         _log.info("%s", epoch_line(self.name, self.progress.entries[-1]))
         if self.heartbeat is not None:
             self.heartbeat.wake()
+
+    def _checked_output(self, checkpoint: Checkpoint, answered: CommitRecord) -> CommitRecord:
+        """Refuse, or put aside, the rows of an answer that the output can never hold, before the epoch is committed."""
+        if not isinstance(self._output, SelectiveOutput):
+            return answered
+        rejected = self._output.put_aside(checkpoint.files, answered)
+        if not rejected:
+            return answered
+        names = tuple(rejected)
+        letters = DeadLetters(
+            directory=self._dead_letter_path,
+            query_id=checkpoint.query_id,
+            names=names,
+            schemas=tuple(self.relation.schema for _ in names),
+        ).write(Tick(answered.epoch), 0, rejected)
+        return replace(answered, quarantined=(*answered.quarantined, *letters))
 
     def _opened(self) -> Checkpoint:
         if self.checkpoint is None:

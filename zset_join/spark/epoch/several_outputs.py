@@ -23,8 +23,9 @@ from zset_join.checkpoint.answer_parts import ArrowParts
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord, PartEntry
 from zset_join.relation import Relation
-from zset_join.spark.epoch.outputs import Output
+from zset_join.spark.epoch.outputs import Output, SelectiveOutput
 from zset_join.spark.worker.parts import PartWriter
+from zset_join.spark.worker.quarantine import Rejected
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -63,6 +64,25 @@ class SeveralOutputs:
     def __init__(self, outputs: Sequence[Output]) -> None:
         self._outputs = tuple(outputs)
         self._opened: list[Output] = []
+
+    @property
+    def quarantines(self) -> bool:
+        """Return whether rows that an output can never hold are put aside."""
+        return any(output.quarantines for output in self._outputs if isinstance(output, SelectiveOutput))
+
+    @quarantines.setter
+    def quarantines(self, chosen: bool) -> None:
+        for output in self._outputs:
+            if isinstance(output, SelectiveOutput):
+                output.quarantines = chosen
+
+    def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
+        """Ask each output that may not be able to hold a row."""
+        rejected: dict[str, Rejected] = {}
+        for output in self._outputs:
+            if isinstance(output, SelectiveOutput):
+                rejected |= output.put_aside(files, _own(record, output))
+        return rejected
 
     @property
     def parts(self) -> PartWriter:

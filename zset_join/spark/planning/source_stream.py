@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from zset_join.changelog.formats import IMAGE
 from zset_join.plan.row_steps import RowStep
 from zset_join.plan.table_index import TableIndex
 from zset_join.relation import ChangelogMode, Relation
@@ -115,7 +116,9 @@ class SourceStream:
         )
 
     def of_whole_rows(self) -> Self:
-        """Return the stream for where nothing can fill what changes leave out: partial ones and truncates are bad input."""
+        """Return the stream where every change is a version: partial ones and truncates are bad input, old images none."""
+        if IMAGE in self.hidden:
+            return replace(self, prepared=self.prepared.where(F.col(IMAGE) != 0), made_of=None)
         if self.control is None:
             return self
         reject = reject_partial(F.col(REJECT), F.col(self.control))

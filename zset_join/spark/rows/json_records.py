@@ -10,14 +10,17 @@ Cost: an ordinary record is parsed once, as texts once more; see `benchmarks/REA
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.types as pt
 from pyspark.sql import DataFrame
 
 from zset_join.changelog.formats import RecordOptions, record_format
-from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS, Dialect, RecordStatements, Step
+from zset_join.changelog.formats.record_spellings import Dialect, Fields, is_exact
+from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS, RecordStatements, Step
+from zset_join.spark.rows.conversions import json_value, of_either, of_json, of_text
 from zset_join.spark.rows.names import quoted
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.spark.rows.typed_records import (
@@ -26,14 +29,15 @@ from zset_join.spark.rows.typed_records import (
     LINE,
     TypedRecords,
     can_read_values,
-    counted_day,
-    counted_instant,
     literal,
     parsed_json,
     struct_fields,
 )
 
-__all__ = ["read_records"]
+__all__ = ["read_records", "spark_dialect"]
+
+_DIGITS = 15  # of a decimal with a point that is written as a number, as in process
+_LATIN1 = r"^[\x00-\xFF]*$"
 
 
 def read_records(
@@ -45,6 +49,7 @@ def read_records(
     *,
     kept: Sequence[str] = (),
     values_first: bool = True,
+    source: str | None = None,
 ) -> DataFrame:
     """Return the lines of records: `kept`, `__change`, the columns of the table, `__unavailable`, `__reject`, the metadata.
 
@@ -56,6 +61,7 @@ def read_records(
         options: what the format leaves open.
         kept: columns of `records` that go along.
         values_first: try to read values as they are before texts; the lines are the same.
+        source: what the stream is called, and its table where no option says; None: records of any table are read.
 
     Raises:
         OptionError: there is no such format.
@@ -67,21 +73,19 @@ def read_records(
         schema=schema,
         keys=tuple(keys),
         options=options or RecordOptions(),
-        dialect=_SparkDialect(),
+        dialect=_SparkDialect(counts_days=record.counts_times),
+        source=source,
     )
     columns = [quoted(name) for name in records.columns if name not in ("key", "value")]
     key = "CAST(key AS STRING) AS key" if "key" in records.columns else "CAST(NULL AS STRING) AS key"
-    rows = records.selectExpr(*columns, key, "CAST(value AS STRING) AS value")
+    no_topic = [] if "topic" in records.columns else ["CAST(NULL AS STRING) AS topic"]
+    rows = records.selectExpr(*columns, *no_topic, key, "CAST(value AS STRING) AS value")
+    columns += ["topic"] if no_topic else []
     if not reads_values:
         return _by_steps(rows, statements.steps("", kept))
-    typed = TypedRecords(
-        record=record,
-        schema=schema,
-        keys=statements.keys,
-        options=statements.options,
-        converted=statements.converted,
-    )
-    for step in typed.steps(columns, statements.unwrapped("value")):
+    text = f"CASE WHEN NOT {statements.dialect.is_envelope('value')} THEN value END" if statements.is_enveloped else "value"
+    typed = TypedRecords(statements=replace(statements, dialect=_SparkDialect(is_typed=True)))
+    for step in typed.steps(columns, text):
         rows = rows.selectExpr(*step)
     *before, last = statements.steps("", [*kept, IS_TYPED, LINE])
     records_read = _by_steps(rows, before).where(f"{IS_TYPED} OR {last.where}").selectExpr(*last.columns)
@@ -101,8 +105,21 @@ def _of_both(schema: pa.Schema, options: RecordOptions) -> list[str]:
     return [f"CASE WHEN {IS_TYPED} THEN {typed[name]} ELSE {quoted(name)} END AS {quoted(name)}" for name in names]
 
 
+def spark_dialect() -> Dialect:
+    """Return Spark's words for the statements that read records."""
+    return _SparkDialect()
+
+
 class _SparkDialect(Dialect):
-    """Spark's words."""
+    """Spark's words.
+
+    Args:
+        counts_days: whether the format has numbers of days as dates.
+        is_typed: whether Spark's reader has made texts of values, so that it is not known which of them were strings.
+    """
+
+    def __init__(self, *, counts_days: bool = False, is_typed: bool = False) -> None:
+        self._counts_days, self._is_typed = counts_days, is_typed
 
     def quoted(self, name: str) -> str:
         return quoted(name)
@@ -110,7 +127,7 @@ class _SparkDialect(Dialect):
     def literal(self, text: str) -> str:
         return literal(text)
 
-    def parsed(self, text: str, fields: Mapping[str, object]) -> str:
+    def parsed(self, text: str, fields: Fields) -> str:
         return parsed_json(text, fields)
 
     def once(self, name: str, value: str) -> str:
@@ -121,51 +138,85 @@ class _SparkDialect(Dialect):
     def is_bad(self, struct: str) -> str:
         return f"({struct} IS NULL OR {struct}.{CORRUPT} IS NOT NULL)"
 
-    def exploded(self, *values: str) -> str:
-        return f"explode(array({', '.join(values)}))"
+    def exploded(self, values: str) -> str:
+        return f"explode({values})"
 
-    def parsed_list(self, text: str, fields: Mapping[str, object]) -> str:
-        row = struct_fields(fields, ": ")
-        return f"explode_outer(from_json({text}, {literal(f'ARRAY<STRUCT<{row}>>')}))"
+    def listed(self, *values: str) -> str:
+        return f"array({', '.join(values)})"
 
-    def member(self, text: str, name: str) -> str:
-        return f"coalesce(get_json_object({text}, {self.literal(f'$.{name}')}), {text})"
+    def parsed_lists(self, lists: Sequence[tuple[str, str, Fields]]) -> str:
+        kinds = [f"ARRAY<STRUCT<{struct_fields(fields, ': ')}>>" for _, _, fields in lists]
+        first, *others = [f"from_json({text}, {literal(kind)})" for (_, text, _), kind in zip(lists, kinds, strict=True)]
+        names = [literal(name) for name, _, _ in lists]
+        parts = [f"{names[0]}, r", *(f"{name}, get({one}, i)" for name, one in zip(names[1:], others, strict=True))]
+        return f"explode_outer(transform({first}, (r, i) -> named_struct({', '.join(parts)})))"
 
-    def converted(self, text: str, data_type: pa.DataType, options: RecordOptions, decimals: str) -> str:
-        wanted = spark_schema(pa.schema([pa.field("c", data_type)]))["c"].dataType.simpleString()
-        whole = f"TRY_CAST({text} AS BIGINT)"
+    def exact_text(self, value: str) -> str:
+        return json_value(value)
+
+    def is_no_object(self, text: str, path: Sequence[str], row: str, names: Sequence[str]) -> str:  # noqa: ARG002 - the parser tells
+        return "false"
+
+    def is_envelope(self, text: str) -> str:
+        both = "array_contains({0}, 'payload') AND array_contains({0}, 'schema')".format(f"json_object_keys({text})")
+        return f"coalesce(CASE WHEN contains({text}, 'payload') THEN {both} END, false)"
+
+    def payload(self, text: str) -> str:
+        return f"get_json_object({text}, '$.payload')"
+
+    def spellings(self, text: str, side: str | None) -> str:
+        columns = "ARRAY<STRUCT<field: STRING, type: STRING, name: STRING, parameters: STRUCT<scale: STRING>>>"
+        inside = columns if side is None else f"ARRAY<STRUCT<field: STRING, fields: {columns}>>"
+        fields = f"from_json(get_json_object({text}, '$.schema'), 'fields {inside}').fields"
+        return fields if side is None else f"get(filter({fields}, f -> f.field = {literal(side)}), 0).fields"
+
+    def spelling(self, spellings: str, column: str) -> str:
+        found = f"get(filter({spellings}, f -> f.field = {literal(column)}), 0)"
+        return f"coalesce({found}.name || coalesce(':' || {found}.parameters.scale, ''), {found}.type)"
+
+    def matches(self, text: str, pattern: str) -> str:
+        return f"{text} RLIKE {literal(pattern)}"
+
+    def replaced(self, text: str, pattern: str, by: str) -> str:
+        return f"regexp_replace({text}, {literal(pattern)}, {literal(by.replace(chr(92), '$'))})"
+
+    def unscaled(self, text: str) -> str:
+        # Put together of two halves of 64 bits, because no type of Spark has 128.
+        digits = f"hex(try_to_binary({text}, 'base64'))"
+        fill = f"CASE WHEN conv(substr({digits}, 1, 1), 16, 10) >= 8 THEN 'F' ELSE '0' END"
+        wide = f"lpad({digits}, 32, {fill})"
+        high, low = (
+            f"CAST(conv(substr({wide}, {begin}, 16), 16, {base}) AS DECIMAL(38, 0))" for begin, base in ((1, -10), (17, 10))
+        )
+        number = f"try_add(try_multiply({high}, CAST(18446744073709551616 AS DECIMAL(38, 0))), {low})"
+        return f"CASE WHEN length({digits}) BETWEEN 1 AND 32 THEN {number} END"
+
+    def placed(self, unscaled: str, scale: str) -> str:
+        number = f"CAST(abs({unscaled}) AS STRING)"
+        shown = f"lpad({number}, greatest(length({number}), {scale} + 1), '0')"
+        shown = f"CASE WHEN {unscaled} < 0 THEN '-' ELSE '' END || {shown}"
+        whole = f"{shown} || CASE WHEN {unscaled} = 0 THEN '' ELSE repeat('0', -{scale}) END"
+        point = f"regexp_replace({shown}, '(.{{' || CAST({scale} AS STRING) || '}})$', '.$1')"
+        return f"CASE WHEN {scale} BETWEEN 1 AND 76 THEN {point} WHEN {scale} BETWEEN -38 AND 0 THEN {whole} END"
+
+    def bytes_of(self, text: str, encoding: str) -> str:
+        if encoding == "latin1":
+            return f"CASE WHEN {text} RLIKE {literal(_LATIN1)} THEN encode({text}, 'ISO-8859-1') END"
+        if encoding == "base64-url":
+            plain = f"translate({text}, '-_', '+/')"
+            text, encoding = f"rpad({plain}, CAST(ceil(length({plain}) / 4) * 4 AS INT), '=')", "base64"
+        return f"try_to_binary({text}, '{encoding}')"
+
+    def converted(self, text: str, data_type: pa.DataType, options: RecordOptions) -> str:
         if pt.is_string(data_type) or pt.is_large_string(data_type):
             return text
-        if pt.is_binary(data_type) or pt.is_large_binary(data_type):
-            return f"try_to_binary({text}, 'base64')"
-        if pt.is_decimal(data_type) and decimals == "base64":
-            return _decimal(text, data_type, wanted)
-        if pt.is_date(data_type):
-            return f"CASE WHEN {whole} IS NOT NULL THEN {counted_day(whole)} ELSE TRY_CAST({text} AS DATE) END"
-        if pt.is_timestamp(data_type):
-            instant = counted_instant(whole, options.time_unit, with_zone=data_type.tz is not None)
-            return f"CASE WHEN {whole} IS NOT NULL THEN {instant} ELSE TRY_CAST({text} AS {wanted}) END"
         if pt.is_nested(data_type):
+            wanted = spark_schema(pa.schema([pa.field("c", data_type)]))["c"].dataType.simpleString()
             return f"from_json({text}, '{wanted}')"
-        return f"TRY_CAST({text} AS {wanted})"
-
-
-def _decimal(text: str, data_type: pa.DataType, wanted: str) -> str:
-    """Return the expression for a decimal whose unscaled value is written as base64 of its big-endian bytes.
-
-    The value is put together of two halves of 64 bits as text, because no type of Spark has 128.
-    """
-    digits = f"hex(try_to_binary({text}, 'base64'))"
-    fill = f"CASE WHEN conv(substr({digits}, 1, 1), 16, 10) >= 8 THEN 'F' ELSE '0' END"
-    wide = f"lpad({digits}, 32, {fill})"
-    high, low = (
-        f"CAST(conv(substr({wide}, {begin}, 16), 16, {base}) AS DECIMAL(38, 0))" for begin, base in ((1, -10), (17, 10))
-    )
-    unscaled = f"try_add(try_multiply({high}, CAST(18446744073709551616 AS DECIMAL(38, 0))), {low})"
-    shown = f"lpad(CAST(abs({unscaled}) AS STRING), {data_type.scale + 1}, '0')"
-    sign = f"CASE WHEN {unscaled} < 0 THEN '-' ELSE '' END"
-    if data_type.scale:
-        plain = f"CAST(abs({unscaled}) AS STRING)"
-        padded = f"CASE WHEN length({plain}) > {data_type.scale} THEN {plain} ELSE {shown} END"
-        shown = f"concat(substr({padded}, 1, length({padded}) - {data_type.scale}), '.', right({padded}, {data_type.scale}))"
-    return f"CASE WHEN length({digits}) BETWEEN 1 AND 32 THEN TRY_CAST(concat({sign}, {shown}) AS {wanted}) END"
+        if not is_exact(data_type):
+            return of_text(text, data_type)
+        if self._is_typed:
+            return of_either(text, data_type)
+        days = self._counts_days and pt.is_date(data_type)
+        unit = options.time_unit if isinstance(options.time_unit, str) else None
+        return of_json(text, data_type, counts_days=days, unit=unit, most_digits=_DIGITS)

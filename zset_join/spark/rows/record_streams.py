@@ -39,7 +39,8 @@ from zset_join.changelog.formats import RECORD_FORMATS, RecordFormat, RecordOpti
 from zset_join.changelog.formats.record_sql import CHANGE, UNAVAILABLE_BITS
 from zset_join.changelog.formats.record_sql import REJECT as LINE_REJECT
 from zset_join.errors import OptionError, PlanError
-from zset_join.operators.partial_upserts import MOST_COLUMNS, TRUNCATE
+from zset_join.operators.partial_upserts import TRUNCATE
+from zset_join.shapes.latest import MOST_COLUMNS
 from zset_join.spark.rows.json_records import read_records
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.row_reading import RowOperation
@@ -167,7 +168,7 @@ def records_as_rows(df: DataFrame, name: str, format_name: str, table: RecordTab
     if table.keys:
         wanted |= {"position": wanted.get("position", _POSITION)} if record.position else {}
         wanted |= {"offset": wanted.get("offset", _OFFSET)} if "offset" in df.columns else {}
-    options = RecordOptions(decimals=options.decimals, time_unit=options.time_unit, metadata=wanted)
+    options = replace(options, metadata=wanted)
     place = [column for column in _IN_RECORD if column in df.columns]
     raw_bytes = [one for one in ("key", "value") if one in place and isinstance(df.schema[one].dataType, BinaryType)]
     others = [column_named(one) for one in df.columns if one not in raw_bytes]
@@ -179,7 +180,7 @@ def records_as_rows(df: DataFrame, name: str, format_name: str, table: RecordTab
     )
     place += [f"{one}_base64" for one in raw_bytes]
     kept = [f"{_RECORD}{one}" for one in place]
-    lines = read_records(records, format_name, table.schema, table.keys, options, kept=kept)
+    lines = read_records(records, format_name, table.schema, table.keys, options, kept=kept, source=name)
     rows = lines.withColumnRenamed(LINE_REJECT, _BAD)
     ordering = [what for what in ("position", "offset") if what in wanted and table.keys]
     first = F.lit(-1).cast("long")  # MySQL's events have no position; there the offset decides alone

@@ -17,13 +17,25 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.types import IntegralType, StringType
 
+from zset_join.changelog.formats import IMAGE
 from zset_join.errors import PlanError
 from zset_join.relation import ChangelogMode
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import quoted
 from zset_join.spark.rows.text_select import select_text
 
-__all__ = ["CONTROL", "RAW", "REJECT", "WEIGHT", "RowOperation", "RowReading", "deletes_where", "row_kinds_in", "weights_in"]
+__all__ = [
+    "CONTROL",
+    "RAW",
+    "REJECT",
+    "WEIGHT",
+    "RowOperation",
+    "RowReading",
+    "deletes_where",
+    "image_of",
+    "row_kinds_in",
+    "weights_in",
+]
 
 REJECT, RAW = "__reject", "__raw"
 CONTROL = "__control"
@@ -117,6 +129,12 @@ class RowReading:
         control = None if self.control is None else F.lit(0).cast("long")
         return replace(self, sequence=order, operation=None, control=control)
 
+    def of_live_rows(self) -> RowReading:
+        """Return a reading of rows that do not say what they do: each is live."""
+        comes = F.lit(2).cast("byte")
+        order = tuple((column, comes if column == IMAGE else expression) for column, expression in self.sequence)
+        return replace(self, sequence=order, operation=None)
+
     def after(self, condition: Column, code: str) -> RowReading:
         """Return a reading of the rows for which a condition is true; one for which it is NULL is rejected with a code."""
         before = self.operation or _one_more_row()
@@ -165,14 +183,21 @@ def weights_in(df: DataFrame, name: str, column: str) -> RowOperation:
     )
 
 
-def row_kinds_in(df: DataFrame, name: str, column: str, *, is_keyed: bool) -> RowOperation:
+def image_of(column: str) -> Column:
+    """Return the place of a change feed's row among those of its commit, as `zset_join.changelog.formats.rows.IMAGE`."""
+    row_kind = F.lower(F.trim(F.col(quoted(column))))
+    place = F.when(row_kind.isin(*_OLD_ROWS), F.lit(0)).when(row_kind.isin(*_RETRACTIONS), F.lit(1)).otherwise(F.lit(2))
+    return place.cast("byte")
+
+
+def row_kinds_in(df: DataFrame, name: str, column: str, *, ignores_old: bool) -> RowOperation:
     """Return the operation of rows with a column of row kinds.
 
     Args:
         df: the rows.
         name: name of the stream.
         column: the column.
-        is_keyed: a key says which row an update replaces, so that old rows are left out.
+        ignores_old: a key says which row an update replaces, so that old rows are left out.
 
     Raises:
         PlanError: the column is no string.
@@ -188,14 +213,14 @@ def row_kinds_in(df: DataFrame, name: str, column: str, *, is_keyed: bool) -> Ro
         )
     raw = F.col(quoted(column))
     row_kind = F.lower(F.trim(raw))
-    gone = _RETRACTIONS if is_keyed else _RETRACTIONS + _OLD_ROWS
+    gone = _RETRACTIONS if ignores_old else _RETRACTIONS + _OLD_ROWS
     weight = F.when(row_kind.isin(*_INSERTS), F.lit(1)).when(row_kind.isin(*gone), F.lit(-1)).otherwise(F.lit(0))
     known = row_kind.isin(*_INSERTS, *_RETRACTIONS, *_OLD_ROWS)
     return RowOperation(
         weight=weight.cast("long"),
         reject=F.when(row_kind.isNull(), F.lit("NULL_OP")).when(~known, F.lit("UNDECODABLE_OP")),
         raw=raw,
-        kept=row_kind.isNull() | ~row_kind.isin(*_OLD_ROWS) if is_keyed else None,
+        kept=row_kind.isNull() | ~row_kind.isin(*_OLD_ROWS) if ignores_old else None,
         used=frozenset([column]),
     )
 

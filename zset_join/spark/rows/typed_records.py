@@ -1,8 +1,9 @@
 """Records of JSON whose values say themselves in the types of their columns: Spark's parser reads them at once, without texts.
 
 The law: a line is told only where `RecordStatements` would tell the same. Whatever is out of the ordinary - no object, another
-operation than an upsert or a delete, a key that only the record's key has, a value of another kind than the column's, one that
-does not convert - is left for the statements, which read texts and say what is wrong.
+operation than an upsert or a delete, a key that only the record's key has, or that an update changed, another table, a value
+of another kind than the column's, digits that may be base64, one that does not convert, a schema beside the record - is left
+for the statements, which read texts and say what is wrong.
 
 It is for formats with one row per record and tables with a key. What it is good for: Spark writes every number that it is to
 read as a text with a generator of JSON of its own, 0.7 us each, and three quarters of what reading a record cost were those and
@@ -15,7 +16,7 @@ three times as much.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,18 +24,16 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.changelog.formats import RecordFormat, RecordOptions
+from zset_join.changelog.formats.record_spellings import EXACT
 from zset_join.changelog.formats.record_sql import (
     CHANGE,
-    FIRST_DAY,
     IN_KAFKA,
-    LAST_DAY,
-    MARKS,
     MOST_MARKED,
-    PER_SECOND,
     UNAVAILABLE_BITS,
-    first_and_last,
+    RecordStatements,
 )
 from zset_join.changelog.formats.records import METADATA
+from zset_join.spark.rows.conversions import counted_day, counted_instant, of_text
 from zset_join.spark.rows.names import quoted
 
 __all__ = [
@@ -43,8 +42,6 @@ __all__ = [
     "LINE",
     "TypedRecords",
     "can_read_values",
-    "counted_day",
-    "counted_instant",
     "literal",
     "parsed_json",
     "struct_fields",
@@ -54,8 +51,6 @@ CORRUPT, IS_TYPED, LINE = "__corrupt", "__is_typed", "__line"
 _RECORD = "__typed"
 _SAME = {pa.bool_(): "BOOLEAN", pa.int16(): "SMALLINT", pa.int32(): "INT", pa.int64(): "BIGINT", pa.float64(): "DOUBLE"}
 """Types whose values in JSON are read by Spark as they are, or not at all; a TINYINT would take 200."""
-
-Converted = Callable[[str, pa.DataType], str]
 
 
 def can_read_values(record: RecordFormat, keys: Sequence[str]) -> bool:
@@ -68,18 +63,30 @@ class TypedRecords:
     """Make the expressions that read the ordinary records of one table.
 
     Args:
-        record: the format.
-        schema: the columns of the table.
-        keys: its key columns.
-        options: what the format leaves open.
-        converted: gives the expression for a text in a type, NULL where the text does not say one.
+        statements: that read the others.
     """
 
-    record: RecordFormat
-    schema: pa.Schema
-    keys: Sequence[str]
-    options: RecordOptions
-    converted: Converted
+    statements: RecordStatements
+
+    @property
+    def record(self) -> RecordFormat:
+        """Return the format."""
+        return self.statements.record
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the table."""
+        return self.statements.schema
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Return its key columns."""
+        return self.statements.keys
+
+    @property
+    def options(self) -> RecordOptions:
+        """Return what the format leaves open."""
+        return self.statements.options
 
     def steps(self, through: Sequence[str], text: str) -> list[list[str]]:
         """Return what to select, step by step; at last `through`, `__is_typed`, `__line`, and the other records.
@@ -116,8 +123,11 @@ class TypedRecords:
         else:
             _put(fields, record.row, row)
             _put(fields, record.deleted, {name: row[name] for name in self.keys})
-        if record.operation:
-            _put(fields, record.operation, "STRING")
+        if record.moved and record.moved != record.deleted:
+            _put(fields, record.moved, {name: row[name] for name in self.keys})
+        for said in (record.operation, *self.statements.table_paths):
+            if said:
+                _put(fields, said, "STRING")
         times = [path for name in self._times() for path in (record.times[name][0], record.older_times.get(name))]
         for path in (*times, record.position):
             if path:
@@ -151,10 +161,20 @@ class TypedRecords:
 
     def _value(self, raw: str, field: pa.Field) -> str:
         if self._spark_type(field) != "BIGINT" or pt.is_int64(field.type):
-            return self.converted(raw, field.type) if self._spark_type(field) == "STRING" else raw
+            return self._of_text(raw, field) if self._spark_type(field) == "STRING" else raw
         if pt.is_date(field.type):
             return counted_day(raw)
-        return counted_instant(raw, self.options.time_unit, with_zone=False)
+        unit = self.options.unit_of(field.name)
+        return f"CAST(NULL AS {TIMESTAMP_NTZ})" if unit is None else counted_instant(raw, unit, with_zone=False)
+
+    def _of_text(self, raw: str, field: pa.Field) -> str:
+        statements = self.statements
+        spelling = statements.spelling(self.schema.names.index(field.name), raw)
+        if pt.is_decimal(field.type) and (self.options.decimals or self.record.decimals) == "base64":
+            digits = statements.dialect.placed(f"({statements.dialect.unscaled(raw)})", str(field.type.scale))
+            value = of_text(digits, field.type)
+            return f"CASE WHEN NOT {raw} RLIKE '^[-+0-9.eE]*$' THEN {value} END"
+        return spelling.value(raw)
 
     def _read_times(self) -> list[str]:
         units = {name: self.record.times[name][1] for name in self._times()}
@@ -167,14 +187,19 @@ class TypedRecords:
 
     def _is_typed(self) -> str:
         """Return the condition that all of an ordinary record was read."""
-        needed = ["__what IS NOT NULL"]
+        left_out, unsaid = self.statements.other_table(_path, "topic")
+        needed = ["__what IS NOT NULL", f"NOT ({left_out})", f"NOT ({unsaid})"]
+        if self.record.moved:
+            for at, name in enumerate(self.schema.names):
+                old = f"{_path(self.record.moved)}.{quoted(name)}"
+                needed += [f"({old} IS NULL OR {old} = __r{at} OR __what = 'delete')"] if name in self.keys else []
         for at, field in enumerate(self.schema):
             if field.name in self.keys:
                 needed.append(f"__r{at} IS NOT NULL")
             unread = f"__r{at} IS NULL OR __v{at} IS NOT NULL"
             if self._may_be_marked(at, field):
                 if not pt.is_string(field.type):
-                    needed.append(f"({unread} OR __r{at} IN ({_MARKS}))")
+                    needed.append(f"({unread} OR {self._is_marked(at)})")
             elif self._spark_type(field) in ("STRING", "BIGINT"):
                 needed.append(f"({unread})")
         for name in self._times():
@@ -188,7 +213,7 @@ class TypedRecords:
         for at, field in enumerate(self.schema):
             value = f"__v{at}"
             if self._may_be_marked(at, field):
-                mark = f"__r{at} IN ({_MARKS})"
+                mark = self._is_marked(at)
                 bits.append(f"CASE WHEN {mark} THEN {1 << at}L ELSE 0L END")
                 value = f"CASE WHEN NOT {mark} THEN {value} END"
             line.append((field.name, value))
@@ -202,7 +227,7 @@ class TypedRecords:
             return f"__t_{name}"
         if name in IN_KAFKA:
             return quoted(name)
-        return self.converted("CAST(NULL AS STRING)", METADATA[name])
+        return self.statements.dialect.converted("CAST(NULL AS STRING)", METADATA[name], self.options)
 
     def _times(self) -> list[str]:
         return [name for name in self.options.metadata if name in self.record.times]
@@ -210,26 +235,16 @@ class TypedRecords:
     def _may_be_marked(self, at: int, field: pa.Field) -> bool:
         return self._spark_type(field) == "STRING" and at <= MOST_MARKED
 
+    def _is_marked(self, at: int) -> str:
+        return f"coalesce({self.statements.dialect.is_placeholder(f'__r{at}', self.options.unavailable)}, false)"
+
     def _spark_type(self, field: pa.Field) -> str:
         counted = pt.is_date(field.type) or (pt.is_timestamp(field.type) and field.type.tz is None)
         return "BIGINT" if counted and self.record.counts_times else _SAME.get(field.type, "STRING")
 
 
 _Fields = dict[str, Any]
-_MARKS = ", ".join(f"'{mark}'" for mark in MARKS)
-
-
-def counted_day(number: str) -> str:
-    """Return the date of a number of days since 1970; NULL outside of the years 1 to 9999."""
-    return f"CASE WHEN {number} BETWEEN {FIRST_DAY} AND {LAST_DAY} THEN date_add(DATE'1970-01-01', CAST({number} AS INT)) END"
-
-
-def counted_instant(number: str, unit: str, *, with_zone: bool) -> str:
-    """Return the instant of a number of units since 1970; NULL outside of the years 1 to 9999."""
-    first, last = first_and_last(unit)
-    begin = "TIMESTAMP'1970-01-01 00:00:00Z'" if with_zone else "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
-    micros = f"{number} DIV 1000" if unit == "ns" else f"{number} * {1_000_000 // PER_SECOND[unit]}"
-    return f"CASE WHEN {number} BETWEEN {first}L AND {last}L THEN timestampadd(MICROSECOND, {micros}, {begin}) END"
+TIMESTAMP_NTZ = "TIMESTAMP_NTZ"
 
 
 def _path(path: Sequence[str]) -> str:
@@ -253,7 +268,13 @@ def struct_fields(fields: Mapping[str, object], between: str = " ") -> str:
     """Return the fields of a struct, by type or by their own fields, None for text; inside STRUCT<> they have colons."""
     return ", ".join(
         f"{quoted(name)}{between}"
-        + (f"STRUCT<{struct_fields(inner, ': ')}>" if isinstance(inner, Mapping) else str(inner or "STRING"))
+        + (
+            f"STRUCT<{struct_fields(inner, ': ')}>"
+            if isinstance(inner, Mapping)
+            else "VARIANT"
+            if inner == EXACT
+            else str(inner or "STRING")
+        )
         for name, inner in fields.items()
     )
 

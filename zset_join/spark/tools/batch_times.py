@@ -29,6 +29,7 @@ from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import field_type
 from zset_join.spark.tools.timed_history import TimedHistory
 from zset_join.stages import AsOfJoinStage, ExpiringStage, TemporalJoinStage
+from zset_join.state.time.event_time import is_measured
 from zset_join.state.time.version_join_shape import VersionJoinShape
 
 __all__ = ["alive", "as_of_joined", "joined_by_epoch", "temporally_joined"]
@@ -149,8 +150,10 @@ def _nearest(shape: VersionJoinShape, left: DataFrame, right: DataFrame, *, by_e
     columns = {**{("left", name): one for name, one in left_columns.items()}}
     columns |= {("right", name): one for name, one in right_columns.items()}
     left_time, right_time = shape.times.columns
-    ours = as_number(columns["left", left_time], shape.left.schema.field(left_time).type)
-    theirs = as_number(columns["right", right_time], shape.right.schema.field(right_time).type)
+    ours, theirs = columns["left", left_time], columns["right", right_time]
+    if is_measured(shape.times.kind):
+        ours = as_number(ours, shape.left.schema.field(left_time).type)
+        theirs = as_number(theirs, shape.right.schema.field(right_time).type)
     condition = reduce(lambda one, other: one & other, [columns["left", a] == columns["right", b] for a, b in shape.key])
     if by_epoch:
         condition &= F.col("__epoch") <= F.col(_KNOWN)

@@ -18,8 +18,8 @@ import pyarrow.types as pt
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import OptionError
+from zset_join.shapes.aggregate_calls import AggregateCall
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stages import Step
 from zset_join.spark.rows.condition import to_column

@@ -27,6 +27,7 @@ from zset_join.checkpoint.row_history import Row, RowHistory, RowQuestion, have_
 from zset_join.errors import OptionError
 from zset_join.plan.joins import InputNode, JoinNode
 from zset_join.relation import Relation
+from zset_join.shapes.join import joined_schema, visible_columns
 from zset_join.shown_values import shown_rows
 from zset_join.spark.planning.join_plan import JoinPlan
 from zset_join.spark.planning.row_steps import RowStep
@@ -39,7 +40,6 @@ from zset_join.spark.rows.names import column_named
 from zset_join.spark.tools.batch_view import batch_stage
 from zset_join.spark.tools.verification import logged_changes, stage_histories
 from zset_join.stages import ExpiringStage, JoinStage, Stage, StageOptions
-from zset_join.state.join.join_shape import joined_schema, visible_columns
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Branch", "LastingJoin", "Question", "branches_of", "is_stream", "unfollowed"]

@@ -31,13 +31,13 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.errors import KeyTypeError, OptionError
 from zset_join.key_types import common_key_type
 from zset_join.plan import JoinNode
+from zset_join.shapes.join import joined_schema
 from zset_join.spark.planning.join_plan import JoinPlan
 from zset_join.spark.planning.normalise import hashed_type
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import Step, name_after
 from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.names import column_named
-from zset_join.state.join.join_shape import joined_schema
 
 __all__ = ["Sample", "sample_of"]
 

@@ -29,6 +29,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from zset_join.changelog.formats import IMAGE
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
@@ -276,7 +277,8 @@ def _own_table(
     if control is not None:
         table = filled_table(changes, relation, control, columns)
     elif relation.mode == "upsert":
-        newest = [column_named(name).desc() for name in relation.sequence_by]
+        newest = [column_named(name).desc() for name in relation.sequence_by if name != IMAGE]
+        newest += [F.col("__weight").desc()] if IMAGE in relation.sequence_by else []  # of a commit, what comes stays
         newest += [F.col("__epoch").desc()]
         newest += [] if relation.sequence_by else [F.col("__position").desc(), F.col("__weight").desc()]
         newest += [F.col("__position").desc()] if relation.sequence_by else []

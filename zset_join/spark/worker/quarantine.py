@@ -37,7 +37,13 @@ _REASONS = {
     "UNAVAILABLE_VALUE": (
         "the database did not send a value that was not touched; let it send whole rows (REPLICA IDENTITY FULL): {}"
     ),
+    "FOREIGN_TABLE": "the record is of another table, or does not say of which; name them with RecordOptions(table=...): {}",
+    "OLD_ROW_MISSING": "an update of a table without keys has no old row (REPLICA IDENTITY FULL sends it): {}",
     "UNDECODABLE_RECORD": "the record cannot be read: {}",
+    "UNKNOWN_ENCODING": (
+        "a value may mean several things, and neither a schema in the record nor RecordOptions(time_unit=, decimals=, binary=) "
+        "says which: {}"
+    ),
     "UNDECODABLE_VALUE": "a value cannot be read as the type of its column: {}",
     "NULL_WEIGHT": "the weight is NULL",
     "UNDECODABLE_OP": "the operation {!r} is none of +I -U +U -D, insert, update and delete",

@@ -188,7 +188,7 @@ class StageTask:
                 return inputs
             which = judged.column("input").to_pylist()
             positions = judged.column("row").to_numpy()
-            codes, reasons = judged.column("code").to_pylist(), judged.column("reason").to_pylist()
+            found, reasons = judged.column("code").to_pylist(), judged.column("reason").to_pylist()
             for number, name in enumerate(names):
                 lines = [line for line, input_name in enumerate(which) if input_name == name]
                 if not lines:
@@ -197,7 +197,7 @@ class StageTask:
                 kept = np.ones(len(inputs[number]), bool)
                 kept[bad] = False
                 rejected[number].add(
-                    _taken(inputs[number], bad), [codes[line] for line in lines], [reasons[line] for line in lines]
+                    _taken(inputs[number], bad), [found[line] for line in lines], [reasons[line] for line in lines]
                 )
                 inputs[number] = _taken(inputs[number], np.flatnonzero(kept))
 

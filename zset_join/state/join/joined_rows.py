@@ -24,7 +24,7 @@ class JoinedRows:
         left: state of the left side.
         right: state of the right side.
         schema: the output's schema.
-        sources: per output column, (side, source column), from `zset_join.state.join.join_shape.joined_schema`.
+        sources: per output column, (side, source column), from `zset_join.shapes.join.joined_schema`.
     """
 
     def __init__(self, left: SideState, right: SideState, schema: pa.Schema, sources: Sequence[tuple[str, str]]) -> None:

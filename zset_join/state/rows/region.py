@@ -20,6 +20,7 @@ import os
 import sys
 from pathlib import Path
 
+from zset_join.errors import StateError
 from zset_join.storage.local import remove_file, rename
 from zset_join.storage.operations import perform
 from zset_join.storage.ownership import refuse_foreign
@@ -145,7 +146,7 @@ class Region:
 
 def _map_file(path: str, capacity: int) -> tuple[mmap.mmap, tuple[int, int]]:
     """Map a file of at least `capacity` bytes; return the mapping, and the device and inode."""
-    descriptor = perform("open", path, lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    descriptor = perform("open", path, lambda: _opened(path, os.O_CREAT))
     try:
         status = os.fstat(descriptor)
         refuse_foreign(path, status)
@@ -159,9 +160,28 @@ def _map_file(path: str, capacity: int) -> tuple[mmap.mmap, tuple[int, int]]:
         os.close(descriptor)
 
 
+def _opened(path: str, flags: int = 0) -> int:
+    """Open a file to be mapped.
+
+    Raises:
+        StateError: `FOREIGN_FILE`, it is a link.
+    """
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise StateError(
+            f"{path} is a symbolic link; state is kept in files of its own, and nothing is written through links. Remove the "
+            "link; local state is a cache and is rebuilt from the checkpoint.",
+            code="FOREIGN_FILE",
+            path=path,
+        ) from error
+
+
 def _allocate(path: str, begin: int, end: int, size: int) -> None:
     """Give bytes of a file blocks; where that fails it has `size` bytes afterwards, as before."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    descriptor = _opened(path)
     try:
         _give_blocks(descriptor, begin, end)
     except OSError:

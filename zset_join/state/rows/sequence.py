@@ -16,40 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.errors import KeyTypeError
-
-__all__ = ["count_sequence_words", "sequence_nulls", "sequence_words"]
+__all__ = ["sequence_nulls", "sequence_words"]
 
 _NARROW_DECIMAL_DIGITS = 18
-_WIDE_DECIMAL_DIGITS = 38
-
-
-def count_sequence_words(types: Sequence[pa.DataType], *, relation: str, columns: Sequence[str]) -> int:
-    """Return how many words order these columns.
-
-    Raises:
-        KeyTypeError: a column of a type that has no such order.
-    """
-    return sum(_words_of(kind, relation, column) for kind, column in zip(types, columns, strict=True))
-
-
-def _words_of(kind: pa.DataType, relation: str, column: str) -> int:
-    if pt.is_struct(kind):
-        return sum(_words_of(kind.field(at).type, relation, f"{column}.{kind.field(at).name}") for at in range(kind.num_fields))
-    if pt.is_decimal(kind) and _NARROW_DECIMAL_DIGITS < kind.precision <= _WIDE_DECIMAL_DIGITS:
-        return 2
-    if pt.is_integer(kind) or pt.is_floating(kind) or pt.is_temporal(kind) or pt.is_boolean(kind):
-        return 1
-    if pt.is_decimal(kind) and kind.precision <= _NARROW_DECIMAL_DIGITS:
-        return 1
-    raise KeyTypeError(
-        f'relation "{relation}": sequence column "{column}" has type {kind}; a sequence is a number (of up to 38 '
-        "digits), a date, a timestamp or a struct of these. Cast it to one of them.",
-        code="SEQUENCE_TYPE",
-        relation=relation,
-        column=column,
-        type=str(kind),
-    )
 
 
 def sequence_nulls(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:

@@ -32,11 +32,12 @@ from zset_join.kernels.values import columns as c
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
 from zset_join.row_layout import EncodedRows, RowLayout
+from zset_join.shapes.kept_types import count_sequence_words
 from zset_join.state.rows.delta_arrays import DeltaArrays, table_bits
 from zset_join.state.rows.directory_lock import hold_directory
 from zset_join.state.rows.hash_seed import hash_key
 from zset_join.state.rows.row_arena import RowArena
-from zset_join.state.rows.sequence import count_sequence_words, sequence_nulls, sequence_words
+from zset_join.state.rows.sequence import sequence_nulls, sequence_words
 from zset_join.state.rows.slot_table import SlotTable
 from zset_join.zset import ZSet
 

@@ -2,6 +2,12 @@
 
 A watermark is in microseconds, or in the unit of an integer event time. A time column keeps its own unit; what is compared with
 it is brought to that unit, so that `time <= watermark` means the same instant in both. NULL has the smallest number.
+
+Rows are ordered by any type whose order fits into 64 bits: besides timestamps, dates and integers a time of day, a decimal of
+up to 18 digits, a float (NaN last, -0.0 equal to 0.0) and a boolean. Only the first three have watermarks, and only types whose
+numbers are evenly spaced have distances.
+
+Known limits: text and wider numbers are refused; the smallest 64-bit integer is ordered with NULL.
 """
 
 from __future__ import annotations
@@ -21,10 +27,11 @@ from zset_join.row_conversion import cast_key
 from zset_join.state.rows.sequence import sequence_words
 from zset_join.state.time.order_words import NULL_WORD
 
-__all__ = ["EventTime", "time_column"]
+__all__ = ["EventTime", "has_clock", "is_measured", "time_column"]
 
 _MICROSECONDS = {"s": Fraction(10**6), "ms": Fraction(10**3), "us": Fraction(1), "ns": Fraction(1, 1000)}
 _LARGEST = (1 << 63) - 1
+_DECIMAL_DIGITS = 18
 
 
 def time_column(relation: Relation, *, role: str) -> str:
@@ -43,25 +50,49 @@ def time_column(relation: Relation, *, role: str) -> str:
     return relation.event_time
 
 
+def has_clock(kind: pa.DataType) -> bool:
+    """Return whether the clock reaches the values of a type: timestamps and dates."""
+    return bool(pt.is_timestamp(kind) or pt.is_date(kind))
+
+
+def is_measured(kind: pa.DataType) -> bool:
+    """Return whether values of a type have a watermark: timestamps, dates, and integers of up to 63 bits."""
+    return has_clock(kind) or bool(pt.is_integer(kind) and not pt.is_uint64(kind))
+
+
+def _is_ordered(kind: pa.DataType) -> bool:
+    """Return whether the order of a type fits into 64 bits, NULL beside it."""
+    is_short = pt.is_decimal(kind) and kind.precision <= _DECIMAL_DIGITS
+    return bool(is_measured(kind) or is_short or pt.is_time(kind) or pt.is_floating(kind) or pt.is_boolean(kind))
+
+
 class EventTime:
     """Bring the event times of some inputs to one kind of number.
 
     Args:
         relations: inputs with an event time.
         columns: the time column of each.
+        has_watermark: the times are compared with watermarks, so only types that have one are taken; else this depends on
+            what the relations declare.
 
     Raises:
-        KeyTypeError: types that are no times, or not of one kind.
+        KeyTypeError: types that have no such order, or not of one kind.
     """
 
-    def __init__(self, relations: Sequence[Relation], columns: Sequence[str]) -> None:
+    def __init__(self, relations: Sequence[Relation], columns: Sequence[str], *, has_watermark: bool = False) -> None:
         self.columns = tuple(columns)
         types = [storage_type(relation.schema.field(name).type) for relation, name in zip(relations, columns, strict=True)]
         for relation, name, kind in zip(relations, columns, types, strict=True):
-            if not (pt.is_timestamp(kind) or pt.is_date(kind) or (pt.is_integer(kind) and not pt.is_uint64(kind))):
+            timed = has_watermark or (relation.event_time == name and relation.watermark_delay is not None)
+            if not (is_measured(kind) if timed else _is_ordered(kind)):
+                expected = "with a watermark it is a timestamp, a date or an integer of up to 63 bits"
+                if not timed:
+                    expected = (
+                        "rows are ordered by a timestamp, a date, a time of day, an integer of up to 63 bits, a decimal of up "
+                        f"to {_DECIMAL_DIGITS} digits, a float or a boolean"
+                    )
                 raise KeyTypeError(
-                    f'relation "{relation.name}": "{name}" has type {kind}; an event time is a timestamp, a date or an integer '
-                    "of up to 63 bits. Cast it.",
+                    f'relation "{relation.name}": "{name}" has type {kind}, and it is the time of a join; {expected}. Cast it.',
                     code="TIME_TYPE",
                     relation=relation.name,
                     column=name,
@@ -78,8 +109,15 @@ class EventTime:
         self.kind = types[0]
         for kind in types[1:]:
             self.kind = common_key_type(self.kind, kind, left_column=columns[0], right_column=columns[1])
+        if pt.is_decimal(self.kind) and self.kind.precision > _DECIMAL_DIGITS:
+            raise KeyTypeError(
+                f'the times "{columns[0]}" and "{columns[1]}" are compared as {self.kind}, which has more than '
+                f"{_DECIMAL_DIGITS} digits. Cast both to one narrower type.",
+                code="TIME_TYPE",
+                type=str(self.kind),
+            )
         self._unit = Fraction(1)
-        if pt.is_timestamp(self.kind):
+        if pt.is_timestamp(self.kind) or pt.is_time(self.kind):
             self._unit = _MICROSECONDS[self.kind.unit]
         elif pt.is_date32(self.kind):
             self._unit = Fraction(86_400 * 10**6)
@@ -90,7 +128,8 @@ class EventTime:
     def _are_alike(left: pa.DataType, right: pa.DataType) -> bool:
         if pt.is_timestamp(left) and pt.is_timestamp(right):
             return bool((left.tz is None) == (right.tz is None))
-        return bool((pt.is_date(left) and pt.is_date(right)) or (pt.is_integer(left) and pt.is_integer(right)))
+        alike = (pt.is_date, pt.is_integer, pt.is_decimal, pt.is_floating)
+        return bool(left == right or any(one(left) and one(right) for one in alike))
 
     def words(self, rows: pa.RecordBatch, which: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
         """Return the time of each row of an input, and which have none (NULL, or out of range); None when all have one."""

@@ -139,7 +139,7 @@ class ExpiringRows:
     ) -> None:
         self.relation, self.ttl, self.name = relation, ttl, name
         self._key, self._directory = tuple(key), directory
-        self._time = EventTime([relation], [str(relation.event_time)]) if ttl.by_event_time else None
+        self._time = EventTime([relation], [str(relation.event_time)], has_watermark=True) if ttl.by_event_time else None
         self._after = ttl.after if self._time is None else self._time.of_delay(ttl.after)
         self._hash_seed = choose_seed(hash_seed, directory)
         self.side = SideState(

@@ -91,10 +91,11 @@ class ExpiringRuns:
             return int(freed), keys[: int(count)]
         most = min(max(_LEAST_KEYS, changes + changes // 4), self._forget.length)
         forgotten = np.empty(most, np.int64)
-        length, dropped, _ = e.forget_deletes(
+        length, dropped, newest = e.forget_deletes(
             view, place, forget_place, side, variables, self._forget.address, self._forget.length, now, past, most, forgotten
         )
         self._forget.length = int(length)
+        self._keys.forgotten_until = max(self._keys.forgotten_until, int(newest))
         return int(freed + dropped), np.concatenate([keys[: int(count)], forgotten[: int(dropped)]])
 
     def resident_bytes(self) -> int:

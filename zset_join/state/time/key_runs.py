@@ -32,6 +32,8 @@ from zset_join.state.time.state_files import open_arena, refuse_half_written
 __all__ = ["KeyGroups", "KeyRuns"]
 
 _Words = npt.NDArray[np.int64]
+_H_FORGOTTEN = 31  # of the header
+_NONE_FORGOTTEN = -(1 << 63)
 
 
 @dataclass(slots=True)
@@ -129,6 +131,15 @@ class KeyRuns:
     def run_place(self, run: int) -> int:
         """Return where the words of a run stand in a key record."""
         return self.layout.sequence_offset + run * r.RUN_BYTES
+
+    @property
+    def forgotten_until(self) -> int:
+        """Return the newest time of a DELETE that was forgotten; the smallest number where none was."""
+        return int(self.header[_H_FORGOTTEN]) ^ _NONE_FORGOTTEN
+
+    @forgotten_until.setter
+    def forgotten_until(self, time: int) -> None:
+        self.header[_H_FORGOTTEN] = time ^ _NONE_FORGOTTEN
 
     @property
     def waiting_place(self) -> int:

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.state.rows.sequence import count_sequence_words, sequence_words
+from zset_join.shapes.kept_types import count_sequence_words
+from zset_join.state.rows.sequence import sequence_words
 
 __all__ = ["NULL_WORD", "count_order_words", "order_words"]
 

@@ -22,7 +22,7 @@ from zset_join.state.time.key_runs import KeyRuns
 __all__ = ["RestorePart", "TimedState"]
 
 _FIRST_COUNT = 48  # of the header of the keys; up to the lists of free blocks
-_EPOCH, _COUNTS = b"zset_join.absorbed_epoch", b"zset_join.counts"
+_EPOCH, _COUNTS, _FORGOTTEN = b"zset_join.absorbed_epoch", b"zset_join.counts", b"zset_join.forgotten_until"
 
 RestorePart = Callable[[KeptRows, pa.RecordBatch, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]], None]
 """Takes rows of a snapshot back: the input, rows, weights, arrivals, DELETE marks."""
@@ -97,7 +97,11 @@ class TimedState:
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
         """Return what reads the rows of each input, batch by batch, until the state changes."""
-        facts = {_EPOCH: str(self.absorbed_epoch), _COUNTS: json.dumps(list(self.counts().values()))}
+        facts = {
+            _EPOCH: str(self.absorbed_epoch),
+            _COUNTS: json.dumps(list(self.counts().values())),
+            _FORGOTTEN: json.dumps({"time": self.keys.forgotten_until}),
+        }
         return {
             rows.name: pa.RecordBatchReader.from_batches(rows.snapshot_schema().with_metadata(facts), rows.snapshot_batches())
             for rows in self.inputs
@@ -114,7 +118,10 @@ class TimedState:
             epoch = max(epoch, snapshot_epoch(table))
             for batch, weights, arrivals, deletes in rows.restored(table):
                 take(rows, batch, weights, arrivals, deletes)
-            amounts = json.loads((table.schema.metadata or {}).get(_COUNTS, b"[]"))
+            facts = table.schema.metadata or {}
+            if _FORGOTTEN in facts:
+                self.keys.forgotten_until = max(self.keys.forgotten_until, json.loads(facts[_FORGOTTEN])["time"])
+            amounts = json.loads(facts.get(_COUNTS, b"[]"))
             if len(amounts) == len(self.counters):
                 self.keys.header[_FIRST_COUNT : _FIRST_COUNT + len(amounts)] = amounts
         self.end(epoch)

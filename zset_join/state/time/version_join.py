@@ -3,9 +3,9 @@
 Both keep the right rows of a key in order of time and ask for the last one at or before the time of a left row; an as-of join
 that looks forward counts time backwards. The three ways to answer:
 
-- `once`: a left row is answered when it comes, with what is known then, and not kept. - `on_watermark`: it waits until the
-watermark has passed its time, is answered once, and freed. - `eager`: it is answered when it comes and kept; a change of a
-right row corrects the left rows from its time up to the next one.
+- `once`: a left row is answered when it comes, with what is known then, and not kept.
+- `on_watermark`: it waits until the watermark has passed its time, is answered once, and freed.
+- `eager`: it is answered when it comes and kept; a change of a right row corrects the left rows from its time to the next one.
 
 The law: `answer` reads the state before the epoch and changes nothing; what it says follows from the rows and watermarks alone,
 not from what was freed: a right row is freed only when a newer one is past the watermark too, and no left row that counts is
@@ -260,10 +260,10 @@ class VersionJoin:
         return one, other, third, fourth
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return bad rows and rows that came too late: `input`, `row`, `weight`, `code`, `reason`."""
+        """Return bad and late rows: `input`, `row`, `weight`, `code`, `reason`; shared right rows are listed by their owner."""
         if not any(len(delta) for delta in deltas):
             return no_rejections()
-        return b.late_or_bad_rows(self._prepare(tick, deltas).given)
+        return b.late_or_bad_rows(self._prepare(tick, deltas).given[: 2 if self._owns_table else 1])
 
     def next_due(self) -> int | None:
         """Return the watermark at which a row that waits must be answered; None when none waits."""
@@ -331,10 +331,9 @@ class VersionJoin:
             encoded = self._left_layout.encode(batches[0], [probe_times, arrivals], records, int(records.ctypes.data))
             owners.append(encoded)
             address = encoded.address
-        given = (
-            b.GivenRows(shape.left, deltas[0], [pair[0] for pair in shape.key], left_status),
-            b.GivenRows(shape.right, deltas[1], [pair[1] for pair in shape.key], right_status),
-        )
+        left_key, right_key = zip(*shape.key, strict=True)
+        lefts = b.GivenRows(shape.left, deltas[0], left_key, left_status)
+        given = lefts, b.GivenRows(shape.right, deltas[1], right_key, right_status)
         self._prepared = VersionEpoch(
             tick, (deltas[0], deltas[1]), groups, right, left, address, probe_times, given, counts, owners
         )
@@ -405,10 +404,11 @@ class VersionJoin:
         shape = (self.keys.view, self.right.place, groups.numbers)
         is_late = (left_times <= passed) & (left_status == ch.OK)
         late_rows = int((is_late & (weights[0] > 0)).sum())
-        if late_rows or is_late.any():
+        if is_late.any():
             if self.shape.late == "join":
                 new = np.where(weights[0] > 0, left_status, ch.NOTHING).astype(np.uint8)
-                v.mark_unanswerable(*shape, groups.group_of[0], left_times, len(left_times), horizon, new, b.LATE_ROW)
+                until = self.keys.forgotten_until
+                v.mark_unanswerable(*shape, groups.group_of[0], left_times, len(new), horizon, until, new, b.LATE_ROW)
                 left_status[new == b.LATE_ROW] = b.LATE_ROW
             else:
                 code = b.LATE_ROW if self.shape.late == "side_output" else ch.NOTHING
@@ -595,6 +595,6 @@ class VersionJoin:
 
     def close(self) -> None:
         """Unmap what waits."""
-        self._prepared = None
+        self.forget_epoch()
         for one in self._expiring:
             one.close()

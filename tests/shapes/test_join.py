@@ -9,7 +9,7 @@ import pytest
 
 from zset_join.errors import KeyTypeError, OptionError, PlanError
 from zset_join.relation import Relation
-from zset_join.state.join.join_shape import JOIN_TYPES, check_join, joined_schema, output_key
+from zset_join.shapes.join import JOIN_TYPES, check_join, joined_schema, output_key
 
 ORDERS = Relation(
     name="orders",
@@ -29,9 +29,6 @@ GOOD: dict[str, Any] = {
     "how": "inner",
     "null_safe": None,
     "using": False,
-    "on_bad_input": "error",
-    "chunk_rows": 10,
-    "hash_bits": 32,
 }
 
 
@@ -56,9 +53,6 @@ def test_every_join_type_is_accepted(how: str) -> None:
     [
         ({"how": "outer"}, "UNKNOWN_JOIN_TYPE"),
         ({"how": "cross"}, "UNKNOWN_JOIN_TYPE"),
-        ({"on_bad_input": "ignore"}, "UNKNOWN_POLICY"),
-        ({"chunk_rows": 0}, "OPTION_RANGE"),
-        ({"hash_bits": 33}, "OPTION_RANGE"),
         ({"null_safe": [True, False]}, "NULL_SAFE_LENGTH"),
         ({"left": Relation(name="l", schema=ORDERS.schema)}, "JOIN_KEY_LENGTH"),
         ({"right": Relation(name="r", schema=ORDERS.schema, join_key=("id", "customer"))}, "JOIN_KEY_LENGTH"),

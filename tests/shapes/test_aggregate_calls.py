@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from zset_join.aggregates import FUNCTIONS, AggregateCall
-from zset_join.aggregates.calls import result_field
 from zset_join.errors import KeyTypeError, PlanError
 from zset_join.expressions import left
+from zset_join.shapes.aggregate_calls import result_field
 
 SCHEMA = pa.schema(
     {

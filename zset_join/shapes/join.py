@@ -7,14 +7,17 @@ first and once, as Spark's `USING` puts them; where either side may be missing (
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from zset_join.errors import OptionError, PlanError
+from zset_join.expressions import Expression, check
 from zset_join.key_types import check_key_type, common_key_type
 from zset_join.relation import Relation
+from zset_join.shapes.kept_types import check_kept
 
-__all__ = ["JOIN_TYPES", "check_join", "joined_schema", "output_key", "visible_columns"]
+__all__ = ["JOIN_TYPES", "JoinShape", "check_join", "join_shape", "joined_schema", "output_key", "visible_columns"]
 
 JOIN_TYPES = ("inner", "left", "right", "full", "left_semi", "left_anti")
 
@@ -22,30 +25,64 @@ _PADS_RIGHT = ("left", "full")
 _PADS_LEFT = ("right", "full")
 
 
-def check_join(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinShape:
+    """Describe a join from outside.
+
+    Args:
+        null_safe: per key column, whether it is compared with `<=>`.
+        key_types: per key column, the type both sides are compared in.
+        output: the answer.
+        sources: per output column, (side, source column).
+    """
+
+    null_safe: tuple[bool, ...]
+    key_types: tuple[pa.DataType, ...]
+    output: Relation
+    sources: tuple[tuple[str, str], ...]
+
+
+def join_shape(
     left: Relation,
     right: Relation,
     how: str,
-    null_safe: Sequence[bool] | None,
-    using: bool,
-    on_bad_input: str,
-    chunk_rows: int,
-    hash_bits: int,
-) -> tuple[bool, ...]:
+    *,
+    null_safe: Sequence[bool] | None = None,
+    using: bool = False,
+    residual: Expression | None = None,
+    hidden: Sequence[Collection[str]] = ((), ()),
+    output_names: Sequence[str] | None = None,
+) -> JoinShape:
+    """Return the shape of a join; the arguments are those of `zset_join.operators.join.HashJoin`.
+
+    Raises:
+        PlanError: relations that cannot be joined, or rows that cannot be kept.
+        KeyTypeError: key types that cannot be compared.
+    """
+    flags = check_join(left, right, how, null_safe, using)
+    key_types = tuple(
+        common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b)
+        for a, b in zip(left.join_key, right.join_key, strict=True)
+    )
+    if residual is not None:
+        check(residual, left.schema, right.schema)
+    schema, sources = joined_schema(left, right, how, using=using, output_names=output_names)
+    schema, sources = visible_columns(schema, sources, hidden)
+    check_kept(left)
+    check_kept(right)
+    output = Relation(
+        name=f"{left.name}_{how}_{right.name}",
+        schema=schema,
+        primary_key=output_key(left, right, how, schema, sources),
+        mode="changelog",
+    )
+    return JoinShape(null_safe=flags, key_types=key_types, output=output, sources=tuple(sources))
+
+
+def check_join(left: Relation, right: Relation, how: str, null_safe: Sequence[bool] | None, using: bool) -> tuple[bool, ...]:
     """Refuse arguments that make no join; return one null-safe flag per key column."""
     if how not in JOIN_TYPES:
         raise OptionError(f"how={how!r} is unknown; use one of {', '.join(JOIN_TYPES)}.", code="UNKNOWN_JOIN_TYPE", how=how)
-    if on_bad_input not in ("error", "quarantine"):
-        raise OptionError(
-            f'on_bad_input={on_bad_input!r} is unknown; use "error" or "quarantine".',
-            code="UNKNOWN_POLICY",
-            value=on_bad_input,
-        )
-    if chunk_rows < 1 or not 1 <= hash_bits <= 32:
-        raise OptionError(
-            f"chunk_rows and part_changes (the smaller is {chunk_rows}) must be positive, hash_bits={hash_bits} in 1..32.",
-            code="OPTION_RANGE",
-        )
     if not left.join_key or len(left.join_key) != len(right.join_key):
         raise PlanError(
             f'"{left.name}" is joined on {list(left.join_key)} and "{right.name}" on {list(right.join_key)}; both need the '

@@ -18,16 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import PlanError
-from zset_join.expressions import Expression, evaluate, references
+from zset_join.errors import OptionError, PlanError
+from zset_join.expressions import Expression, check, evaluate, references
 from zset_join.key_types import check_key_type, common_key_type, storage_type
 from zset_join.relation import Relation
 from zset_join.row_conversion import cast_key, plain, take_rows
-from zset_join.state.join.join_shape import joined_schema
-from zset_join.state.rows.keyed_rows import KeyedRows
-from zset_join.zset import ZSet, single_batch
+from zset_join.shapes.join import joined_schema
+from zset_join.shapes.kept_types import check_kept
 
-__all__ = ["FOUND", "LookupShape", "RetryPolicy"]
+__all__ = ["FOUND", "LookupShape", "RetryPolicy", "looked_up_relation", "process_time_relation"]
 
 FOUND = "_zset_found"
 _POLICY = ("_zset_max_retries", "_zset_delay_us", "_zset_padded_first", "_zset_max_parked", "_zset_pads_at_limit")
@@ -105,9 +104,10 @@ class LookupShape:
             leaves_process: keys go to another system, so they must be plain values.
 
         Raises:
-            PlanError: keys that do not go together, or names that clash.
+            PlanError: another `how`, keys that do not go together, or names that clash.
             KeyTypeError: key types that cannot be compared.
         """
+        _check_how(how, leaves_process=leaves_process)
         constants = dict(constants or {})
         plain_key = tuple(column for column in table.join_key if column not in constants)
         if not table.join_key or len(plain_key) != len(probe.join_key) or not set(constants) <= set(table.join_key):
@@ -194,43 +194,6 @@ class LookupShape:
         ]
         return pa.RecordBatch.from_arrays(cast, schema=self.key_schema)
 
-    def fetched_rows(self, keys: pa.RecordBatch, rows: pa.Table, policy: RetryPolicy, *, hash_seed: int | None = None) -> ZSet:
-        """Return the fetched rows for asked keys and what was found; rows of keys that were not asked are left out.
-
-        Args:
-            keys: distinct keys, as `keys_of` gives them.
-            rows: the columns of the table, in any order, castable to its types.
-            policy: what becomes of a miss.
-            hash_seed: what hashes are seeded with; default: a new one.
-        """
-        table_rows = single_batch(rows.select(self.table.schema.names).cast(self.table.schema))
-        kept = KeyedRows("fetched", self.key_schema, self.key_schema.names, hash_seed=hash_seed)
-        kept.add(self.table_keys_of(table_rows))
-        positions, numbers = kept.find(keys)
-        kept.close()
-        missed = np.ones(keys.num_rows, np.bool_)
-        missed[positions] = False
-        misses = np.flatnonzero(missed).astype(np.int64)
-        hits = take_rows(table_rows, numbers - 1)
-        fetched = [
-            pa.concat_arrays([plain(column, storage_type(column.type)), pa.nulls(len(misses), storage_type(column.type))]).cast(
-                column.type
-            )
-            for column in hits.columns
-        ]
-        asked = take_rows(keys, np.concatenate([positions, misses])).columns
-        is_found = np.concatenate([np.ones(len(positions), np.bool_), np.zeros(len(misses), np.bool_)])
-        words = (
-            policy.max_retries,
-            policy.delay_us,
-            int(policy.padded_first),
-            policy.max_parked_rows,
-            int(policy.pads_at_limit),
-        )
-        carried = [pa.array(np.full(len(is_found), word, np.int64)) for word in words]
-        batch = pa.RecordBatch.from_arrays([*fetched, *asked, pa.array(is_found), *carried], schema=self.fetched.schema)
-        return ZSet(batch, np.ones(batch.num_rows, np.int64))
-
     @staticmethod
     def policy_of(fetched: pa.RecordBatch) -> RetryPolicy:
         """Return what becomes of a miss, as it was decided when these rows were fetched."""
@@ -273,6 +236,87 @@ class LookupShape:
             picked = take_rows(rows.select(sorted(names)), chosen)
             sides.append(dict(zip(picked.schema.names, picked.columns, strict=True)))
         return evaluate(residual, sides[0], sides[1], len(positions))
+
+
+def looked_up_relation(
+    shape: LookupShape, how: str, *, residual: Expression | None = None, emits_padded_first: bool = False
+) -> Relation:
+    """Return the answer of a lookup join.
+
+    Args:
+        shape: of the join.
+        how: `inner` or `left`.
+        residual: the condition beside the keys.
+        emits_padded_first: parked rows are shown padded, and retracted when their partner comes.
+
+    Raises:
+        PlanError: a condition that does not fit the columns, or a type that cannot be kept.
+        OptionError: padded rows of an inner join.
+    """
+    if emits_padded_first and how != "left":
+        raise OptionError(
+            'emit_padded_first=True is for how="left": an inner join shows no row without its partner.',
+            code="OPTION_VALUE",
+            option="emit_padded_first",
+        )
+    _check_sides(shape, residual)
+    is_append_only = shape.probe.mode == "append" and not emits_padded_first
+    return Relation(
+        name=f"{shape.probe.name}_lookup_{shape.table.name}",
+        schema=shape.output_schema,
+        mode="append" if is_append_only else "changelog",
+    )
+
+
+def process_time_relation(shape: LookupShape, snapshot: str, *, residual: Expression | None = None) -> Relation:
+    """Return the answer of a join by processing time.
+
+    Args:
+        shape: of the join.
+        snapshot: `current` or `previous`.
+        residual: the condition beside the keys.
+
+    Raises:
+        PlanError: a condition that does not fit the columns, or a type that cannot be kept.
+        OptionError: another `snapshot`.
+    """
+    if snapshot not in ("current", "previous"):
+        raise OptionError(
+            f'snapshot={snapshot!r} is unknown; use "current" or "previous".',
+            code="OPTION_VALUE",
+            option="snapshot",
+            value=snapshot,
+        )
+    _check_sides(shape, residual)
+    return Relation(
+        name=f"{shape.probe.name}_as_of_now_{shape.table.name}",
+        schema=shape.output_schema,
+        mode="append" if shape.probe.mode == "append" else "changelog",
+    )
+
+
+def _check_how(how: str, *, leaves_process: bool) -> None:
+    if how in ("inner", "left"):
+        return
+    if leaves_process:
+        raise PlanError(
+            f"how={how!r}: a lookup join is INNER or LEFT; the rows of the outside table are not known, so they cannot be "
+            "kept.",
+            code="LOOKUP_JOIN_TYPE",
+            how=how,
+        )
+    raise PlanError(
+        f"how={how!r}: a join by processing time is INNER or LEFT; right rows have no moment at which they could be shown.",
+        code="TEMPORAL_JOIN_TYPE",
+        how=how,
+    )
+
+
+def _check_sides(shape: LookupShape, residual: Expression | None) -> None:
+    if residual is not None:
+        check(residual, shape.probe.schema, shape.table.schema)
+    check_kept(shape.probe)
+    check_kept(shape.table)
 
 
 def _inner_names(probe: Relation, table: Relation) -> list[str]:

@@ -32,14 +32,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.aggregates.value_codecs import is_orderable
 from zset_join.errors import PlanError
 from zset_join.expressions import Expression, check
 from zset_join.expressions.written import read_expression, write_expression
-from zset_join.kernels.values.nested_types import is_nested
 from zset_join.key_types import check_key_type, storage_type
+from zset_join.nested_types import is_bytes, is_nested
 
-__all__ = ["BIT_FUNCTIONS", "FUNCTIONS", "AggregateCall", "result_field"]
+__all__ = ["BIT_FUNCTIONS", "FUNCTIONS", "AggregateCall", "is_orderable", "result_field"]
 
 FUNCTIONS = {
     "avg": "avg",
@@ -216,6 +215,20 @@ def _result_type(call: AggregateCall, types: Sequence[pa.DataType]) -> pa.DataTy
     if kind in ("min_by", "max_by"):
         return first if _is_kept(first) and is_orderable(types[1]) else None
     return pa.list_(first) if _is_kept(first) else None
+
+
+def is_orderable(declared: pa.DataType) -> bool:
+    """Say whether min and max are offered for a type."""
+    kind = storage_type(declared)
+    return bool(
+        pt.is_integer(kind)
+        or pt.is_floating(kind)
+        or pt.is_boolean(kind)
+        or pt.is_temporal(kind)
+        or (pt.is_decimal(kind) and kind.precision <= _MAX_DIGITS)
+        or is_bytes(kind)
+        or pt.is_fixed_size_binary(kind)
+    )
 
 
 def _is_kept(declared: pa.DataType) -> bool:

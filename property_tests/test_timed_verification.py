@@ -1,0 +1,138 @@
+"""`verify()` calls right views right: ties, late rows, and retractions, over sources and behind another stage.
+
+Over sources every row is judged. Behind another stage only rows of a tie may stay unjudged; with times that are all different
+none does. What is changed in a view afterwards is found either way.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from property_tests.profiles import profile_name
+from zset_join.pipeline import Pipeline, View, appends, changes
+from zset_join.zset import ZSet
+
+LEFT = {"id": pa.int64(), "k": pa.string(), "t": pa.int64(), "w": pa.int64()}
+RIGHT = {"k": pa.string(), "v": pa.int64(), "at": pa.int64(), "w": pa.int64()}
+CASES = {"push": 3, "scout": 60, "nightly": 500}
+KINDS = ("dedup", "as_of", "once", "on_watermark", "eager")
+
+
+class Drawn:
+    """A view by time and its history, drawn from one number."""
+
+    def __init__(self, kind: str, seed: int, *, is_behind: bool, has_ties: bool) -> None:
+        draw = self.draw = random.Random(f"{kind}{seed}{is_behind}")
+        self.kind, self.has_ties, self.is_behind = kind, has_ties, is_behind
+        self.left_changes = kind in ("dedup", "as_of", "eager")
+        self.late = draw.choice([None, "join"] if kind == "eager" else [None, "drop", "join"])
+        self.live: dict[str, list[tuple[Any, ...]]] = {"l": [], "r": []}
+        self.number, self.top = 0, 0
+        left = changes("l", LEFT, weight_column="w", watermark=None if is_behind else ("t", 1))
+        right = changes("r", RIGHT, weight_column="w", watermark=None if is_behind else ("at", 1))
+        if not self.left_changes:
+            left = appends("l", {name: kind for name, kind in LEFT.items() if name != "w"}, watermark=("t", 1))
+        self.view = self._view(left, right)
+
+    def _view(self, left: View, right: View) -> View:
+        draw = self.draw
+        if self.is_behind:  # the rows of another stage: which arrived first is known to the state alone
+            right = right.dedup(keys=["k", "v", "at"], order_by=["at"], keep="first")
+        if self.kind == "dedup":
+            order, keep, n = draw.choice([["at"], ["at desc"]]), draw.choice(["first", "last"]), draw.choice([1, 2])
+            return right.dedup(keys="k", order_by=order, keep=keep, n=n)
+        how = draw.choice(["inner", "left"])
+        if self.kind == "as_of":
+            op, tolerance = draw.choice([">=", ">", "<=", "<"]), draw.choice([None, 2])
+            return left.join_asof(right, on="k", left_time="t", right_time="at", op=op, how=how, tolerance=tolerance)
+        versions = right.dedup(keys="k", order_by="at", keep="last")
+        keep_for = draw.choice([0, 3]) if self.kind == "eager" else 0
+        return left.temporal_join(versions, on="k", as_of="t", how=how, emit=self.kind, late=self.late, keep_probe_for=keep_for)
+
+    def _time(self) -> int:
+        if not self.has_ties:
+            self.number += 1
+            return 10 * (self.top + self.draw.randint(-4, 3)) + 1000 * self.number % 10_000_000
+        return self.top + self.draw.randint(-4, 3)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Return what comes to an input in an epoch; retractions are of rows that were not set aside."""
+        draw, made = self.draw, []
+        for _ in range(draw.randint(0, 4)):
+            self.number += 1
+            row = (draw.randint(1, 4), draw.choice("ab"), self._time())
+            made.append((row, draw.choice([1, 1, 2])))
+        if name == "r" or self.left_changes:
+            pool = self.live[name] + [row for row, weight in made for _ in range(weight)]
+            gone = draw.sample(pool, min(len(pool), draw.randint(0, 2)))
+            left = Counter(pool) - Counter(gone)
+            self.live[name] = list(left.elements())
+            made += [(row, -1) for row in gone]
+        if name == "l":
+            rows = [{"id": row[0], "k": row[1], "t": row[2], "w": weight} for row, weight in made]
+            return rows if self.left_changes else [{key: row[key] for key in ("id", "k", "t")} for row in rows]
+        return [{"k": row[1], "v": row[0], "at": row[2], "w": weight} for row, weight in made]
+
+    def run(self) -> Pipeline:
+        """Return the pipeline after some epochs."""
+        pipeline = Pipeline(self.view, keep_inputs=True)
+        for _ in range(self.draw.randint(2, 7)):
+            self.top += self.draw.randint(0, 3)
+            pipeline.step({name: self.rows(name) for name in pipeline.sources})
+        return pipeline
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_right_view_over_sources_is_called_right_and_every_row_is_judged(kind: str) -> None:
+    for seed in range(CASES[profile_name()]):
+        found = Drawn(kind, seed, is_behind=False, has_ties=True).run().verify()
+
+        assert found.equal, (seed, str(found))
+        assert found.unjudged_rows == 0
+
+
+@pytest.mark.parametrize("kind", ["dedup", "as_of"])
+@pytest.mark.parametrize("has_ties", [True, False])
+def test_behind_another_stage_only_rows_of_a_tie_stay_unjudged(kind: str, has_ties: bool) -> None:
+    for seed in range(CASES[profile_name()]):
+        found = Drawn(kind, seed, is_behind=True, has_ties=has_ties).run().verify()
+
+        assert found.equal, (seed, str(found))
+        assert has_ties or found.unjudged_rows == 0
+
+
+def test_the_other_row_of_a_tie_is_unjudged_and_a_third_one_is_wrong() -> None:
+    inner = changes("r", RIGHT, weight_column="w").dedup(keys=["k", "v", "at"], order_by=["at"], keep="first")
+    pipeline = Pipeline(inner.dedup(keys="k", order_by="at", keep="first"), keep_inputs=True)
+    pipeline.step({"r": [{"k": "a", "v": number, "at": time, "w": 1} for number, time in ((1, 5), (2, 5), (3, 6))]})
+    (shown,) = pipeline.view().to_pylist()
+    assert pipeline._contents is not None
+
+    verdicts = {}
+    for number, time in ((1, 5), (2, 5), (3, 6)):
+        row = {**shown, "v": number, "at": time}
+        pipeline._contents.replace(ZSet.from_rows([row], pipeline.schema))
+        found = pipeline.verify()
+        verdicts[number] = found.equal, found.unjudged_rows
+
+    assert sorted([verdicts[1], verdicts[2]]) == [(True, 0), (True, 2)]
+    assert not verdicts[3][0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_a_row_too_many_is_found(kind: str, is_behind: bool) -> None:
+    drawn = Drawn(kind, 1, is_behind=is_behind and kind in ("dedup", "as_of"), has_ties=True)
+    pipeline = drawn.run()
+    row = {field.name: "b" if pa.types.is_string(field.type) else 77 for field in pipeline.schema}
+    assert pipeline._contents is not None
+    pipeline._contents.add(ZSet.from_rows([row], pipeline.schema))
+
+    found = pipeline.verify()
+
+    assert (found.equal, found.different_rows) == (False, 1)

@@ -1,0 +1,147 @@
+"""The one table of conversions as data: what each spelling is in each type, or that it is refused.
+
+`spark_casts.json` has what Spark's ANSI `TRY_CAST(text AS type)` answered, as text; `tests/spark/rows/test_conversions.py` asks it
+again. On top of it stand the refusals that the contract adds, decided here by other means than the product does.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+REFUSED = "refused"
+TYPES = {
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "DECIMAL(5,2)": pa.decimal128(5, 2),
+    "DECIMAL(38,0)": pa.decimal128(38, 0),
+    "BOOLEAN": pa.bool_(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
+}
+_FROZEN = json.loads((Path(__file__).parent / "spark_casts.json").read_text(encoding="utf-8"))
+ANSWERS: dict[str, list[str | None]] = _FROZEN["answers"]
+assert list(TYPES) == _FROZEN["types"]
+
+NUMBERS: list[Any] = [
+    0,
+    1,
+    -1,
+    127,
+    128,
+    -129,
+    32768,
+    2**31,
+    2**53 + 1,
+    2**63 - 1,
+    2**63,
+    3.0,
+    3.9,
+    0.5,
+    -2.5,
+    1e18,
+    1e19,
+    1e300,
+]
+NUMBERS += [999.99, 1000.0, 0.1, 1.005, True, False, 2024, 19000]
+"""Values of Python that are JSON as they are."""
+
+
+def names() -> list[str]:
+    """Return the names of the columns, one per type."""
+    return [f"c{at}" for at in range(len(TYPES))]
+
+
+def schema() -> pa.Schema:
+    """Return `id` and a column of each type."""
+    return pa.schema([("id", pa.int64()), *zip(names(), TYPES.values(), strict=True)])
+
+
+def text_cells() -> list[tuple[int, str, Any]]:
+    """Return every cell: the number of its type, the text, and what it is there."""
+    return [(at, text, of_text(text, at)) for text in ANSWERS for at in range(len(TYPES))]
+
+
+def number_cells() -> list[tuple[int, Any, Any]]:
+    """Return every cell of numbers and booleans."""
+    return [(at, value, of_number(value, kind)) for value in NUMBERS for at, kind in enumerate(TYPES.values())]
+
+
+def of_text(text: str, at: int) -> Any:
+    """Return what a text is in a type."""
+    answer, kind = ANSWERS[text][at], list(TYPES.values())[at]
+    if answer is None or answer == "today":
+        return REFUSED
+    if pt.is_integer(kind):
+        return int(answer)
+    if pt.is_floating(kind):
+        return as_seen(np.float32(answer) if kind == pa.float32() else float(answer))
+    if pt.is_boolean(kind):
+        return answer == "true"
+    if pt.is_decimal(kind):
+        exact = decimal.Decimal(text.strip())
+        return as_seen(decimal.Decimal(answer)) if exact == decimal.Decimal(answer) else REFUSED
+    return _time(text, answer, kind)
+
+
+def _time(text: str, answer: str, kind: pa.DataType) -> Any:
+    if answer.startswith(("+", "-", "0000")):  # outside of the years 1 to 9999
+        return REFUSED
+    if pt.is_date(kind):
+        return datetime.date.fromisoformat(answer)
+    behind_seconds = re.search(r":\d+:\d+(?:\.(\d*))? *(.*)", text.strip())
+    if behind_seconds and (behind_seconds[1] or "")[6:].strip("0"):
+        return REFUSED
+    if behind_seconds and behind_seconds[2] and kind.tz is None:
+        return REFUSED
+    read = datetime.datetime.fromisoformat(answer)
+    return as_seen(read.replace(tzinfo=datetime.UTC) if kind.tz else read)
+
+
+def of_number(value: Any, kind: pa.DataType) -> Any:
+    """Return what a number or a boolean is in a type."""
+    if isinstance(value, bool) or pt.is_boolean(kind):
+        return value if isinstance(value, bool) and pt.is_boolean(kind) else REFUSED
+    exact = decimal.Decimal(repr(value))
+    if pt.is_integer(kind):
+        limits = np.iinfo(kind.to_pandas_dtype())
+        return int(exact) if exact == exact.to_integral_value() and limits.min <= exact <= limits.max else REFUSED
+    if pt.is_floating(kind):
+        with np.errstate(over="ignore"):
+            return as_seen(np.float32(float(value)) if kind == pa.float32() else float(value))
+    if pt.is_decimal(kind):
+        places = decimal.Decimal(1).scaleb(-kind.scale)
+        fits = abs(exact) < decimal.Decimal(10) ** (kind.precision - kind.scale) and exact % places == 0
+        return as_seen(exact.quantize(places)) if fits else REFUSED
+    return REFUSED
+
+
+def as_seen(value: Any) -> Any:
+    """Return a value so that equal ones are equal: NaN, the sign of zero, and zones by instant."""
+    if isinstance(value, float | np.floating):
+        return repr(float(value))
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        return value.astimezone(datetime.UTC).isoformat()
+    return str(value) if isinstance(value, decimal.Decimal) else value
+
+
+def seen(rows: pa.Table | pa.RecordBatch, cells: int) -> list[Any]:
+    """Return of each cell the value that its row has in it, refused where there is no row."""
+    got: list[Any] = [REFUSED] * cells
+    columns = [rows.column(name).to_pylist() for name in names()]
+    for row, number in enumerate(rows.column("id").to_pylist()):
+        got[number] = next((as_seen(column[row]) for column in columns if column[row] is not None), None)
+    return got

@@ -1,0 +1,167 @@
+"""An INSERT that a query cannot answer changes nothing; keys that two rows claim; files with a primary key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zset_join.dead_letters import read_letters
+from zset_join.errors import BadInputError, SinkError
+from zset_join.sql import Session, connect
+
+TABLES = "CREATE TABLE orders (id INT, total INT, qty INT, PRIMARY KEY (id))"
+PRICES = "SELECT id, total / qty AS price FROM orders"
+
+
+@pytest.fixture(params=["memory", "directory"])
+def session(request: Any, tmp_path: Path) -> Any:
+    with connect() if request.param == "memory" else connect(directory=tmp_path / "shop") as opened:
+        yield opened
+
+
+def shown(session: Session, text: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in session.sql(text).table().to_pylist())
+
+
+def test_a_query_behind_another_one_fails_the_insert_of_both(session: Session) -> None:
+    session.sql(f"{TABLES}; CREATE TABLE copies (id INT, total INT, qty INT, PRIMARY KEY (id))")
+    session.sql("INSERT INTO copies SELECT id, total, qty FROM orders")
+    prices = session.sql("SELECT id, total / qty AS price FROM copies").start(name="prices")
+
+    with pytest.raises(BadInputError, match='query "prices"') as refused:
+        session.sql("INSERT INTO orders VALUES (1, 6, 2), (2, 6, 0)")
+    session.sql("INSERT INTO orders VALUES (3, 6, 3)")
+
+    assert (refused.value.code, refused.value.facts["query"]) == ("DIVIDE_BY_ZERO", "prices")
+    assert shown(session, "SELECT id FROM orders") == shown(session, "SELECT id FROM copies") == [(3,)]
+    assert prices.table().to_pylist() == [{"id": 3, "price": 2.0}]
+
+
+def test_an_insert_of_a_select_is_all_or_nothing_too(session: Session) -> None:
+    session.sql(f"{TABLES}; CREATE TABLE drafts (id INT, total INT, qty INT); INSERT INTO drafts VALUES (1, 6, 2), (2, 6, 0)")
+    counts = session.sql("SELECT count(*) AS n FROM orders").start()
+    session.sql(PRICES).start()
+
+    with pytest.raises(BadInputError, match='query "query_2"'):
+        session.sql("INSERT INTO orders SELECT id, total, qty FROM table(drafts)")
+
+    assert shown(session, "SELECT id FROM orders") == []
+    assert counts.table().to_pylist() in ([], [{"n": 0}])
+
+
+def test_a_row_that_one_query_cannot_evaluate_is_a_dead_letter_of_it_and_of_no_other(session: Session) -> None:
+    session.sql(f"SET on_bad_input = 'quarantine'; {TABLES}")
+    totals = session.sql("SELECT id, total FROM orders").start(name="totals")
+    prices = session.sql(PRICES).start(name="prices")
+
+    session.sql("INSERT INTO orders VALUES (1, 6, 2), (2, 6, 0)")
+
+    (letter,) = prices.pipeline.dead_letters.to_pylist()
+    assert (letter["code"], letter["row"]) == ("DIVIDE_BY_ZERO", '{"id": 2, "total": 6, "qty": 0}')
+    assert letter["reason"].startswith('query "prices": the expression total / qty')
+    assert not totals.pipeline.dead_letters.num_rows
+    assert shown(session, "SELECT id FROM orders") == [(1,)] == [tuple(row.values())[:1] for row in totals.table().to_pylist()]
+
+
+def test_a_crash_between_the_table_and_the_queries_loses_no_row_and_no_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connect(directory=tmp_path) as session:
+        session.sql(f"SET on_bad_input = 'quarantine'; {TABLES}")
+        session.sql("SELECT id, total FROM orders").start(name="totals")
+        prices = session.sql(PRICES).start(name="prices")
+
+        def killed(*_: Any, **__: Any) -> Any:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(prices.pipeline, "commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            session.sql("INSERT INTO orders VALUES (1, 6, 2), (2, 6, 0)")
+
+    with connect(directory=tmp_path) as again:
+        again.sql(f"SET on_bad_input = 'quarantine'; {TABLES}")
+        assert again.sql("SELECT id, total FROM orders").start(name="totals").table().to_pylist() == [{"id": 1, "total": 6}]
+        assert again.sql(PRICES).start(name="prices").table().to_pylist() == [{"id": 1, "price": 3.0}]
+    assert read_letters(tmp_path / "queries" / "prices")["row"].to_pylist() == ['{"id": 2, "total": 6, "qty": 0}']
+
+
+@pytest.mark.parametrize("policy", ["error", "quarantine"])
+def test_rows_of_a_connector_are_taken_by_all_queries_or_by_none(session: Session, tmp_path: Path, policy: str) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "1.csv").write_text("id,total,qty\n1,6,2\n2,6,0\n")
+    session.sql(f"SET on_bad_input = '{policy}'")
+    session.sql(
+        f"CREATE TABLE orders (id INT, total INT, qty INT) WITH ('connector'='filesystem', 'path'='{files}', 'format'='csv')"
+    )
+    session.sql("CREATE TABLE others (id INT)")
+    totals = session.sql("SELECT id, total FROM orders").start()
+    session.sql(PRICES).start(name="prices")
+    others = session.sql("SELECT id FROM others").start()
+
+    session.sql("INSERT INTO others VALUES (1)")
+    if policy == "quarantine":
+        session.read(wait_seconds=0.0)
+    else:
+        for _ in range(2):  # the rows come again
+            with pytest.raises(BadInputError, match='query "prices"'):
+                session.read(wait_seconds=0.0)
+
+    assert totals.table().to_pylist() == ([{"id": 1, "total": 6}] if policy == "quarantine" else [])
+    assert others.table().num_rows == 1
+
+
+def test_two_rows_of_queries_may_not_claim_one_key_of_a_table(session: Session) -> None:
+    session.sql("CREATE TABLE flats (id INT, owner INT, city STRING, PRIMARY KEY (id))")
+    session.sql("CREATE TABLE owners (owner INT, city STRING, PRIMARY KEY (owner))")
+    session.sql("INSERT INTO owners SELECT owner, city FROM flats")
+    session.sql("INSERT INTO owners SELECT id AS owner, city FROM flats WHERE id > 90")
+    session.sql("INSERT INTO flats VALUES (1, 7, 'Rome')")
+
+    for second in ("(2, 7, 'Oslo')", "(2, 8, 'Oslo'), (3, 8, 'Bonn')", "(97, 97, 'Oslo')"):
+        with pytest.raises(SinkError, match="two live rows claim the key") as refused:
+            session.sql(f"INSERT INTO flats VALUES {second}")
+        assert refused.value.code == "SINK_KEY"
+    session.sql("INSERT INTO flats VALUES (1, 8, 'Rome')")
+    session.sql("INSERT INTO flats VALUES (2, 7, 'Oslo')")
+
+    assert shown(session, "SELECT * FROM owners") == [(7, "Oslo"), (8, "Rome")]
+
+
+def test_claims_are_known_after_a_restart(tmp_path: Path) -> None:
+    texts = (
+        "CREATE TABLE flats (id INT, owner INT, PRIMARY KEY (id)); CREATE TABLE owners (owner INT, PRIMARY KEY (owner)); "
+        "INSERT INTO owners SELECT owner FROM flats"
+    )
+    with connect(directory=tmp_path) as session:
+        session.sql(f"{texts}; INSERT INTO flats VALUES (1, 7)")
+
+    with connect(directory=tmp_path) as again:
+        again.sql(texts)
+        with pytest.raises(SinkError, match="SINK_KEY"):
+            again.sql("INSERT INTO flats VALUES (2, 7)")
+        again.sql("DELETE FROM flats WHERE id = 1")
+        again.sql("INSERT INTO flats VALUES (2, 7)")
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_a_table_with_a_key_over_files_holds_the_last_row_of_each_key(session: Session, tmp_path: Path, form: str) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    lines = {
+        "b": [(1, "b1"), (2, "b2")],
+        "a": [(1, "a1"), (2, "a2"), (2, "a3"), (3, "a4")],
+    }
+    for name, rows in lines.items():
+        texts = [f"{key},{value}" if form == "csv" else f'{{"k": {key}, "v": "{value}"}}' for key, value in rows]
+        (files / f"{name}.{form}").write_text("\n".join([*(["k,v"] if form == "csv" else []), *texts]) + "\n")
+    session.sql(
+        f"CREATE TABLE t (k INT, v STRING, PRIMARY KEY (k)) WITH ('connector'='filesystem', 'path'='{files}', 'format'='{form}')"
+    )
+    running = session.sql("SELECT k, v FROM t").start()
+
+    session.read(wait_seconds=0.0)
+
+    assert sorted(tuple(row.values()) for row in running.table().to_pylist()) == [(1, "b1"), (2, "b2"), (3, "a4")]

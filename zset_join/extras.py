@@ -1,0 +1,64 @@
+"""Packages that only some features need: what a missing one is called, and the line that installs it.
+
+The law: wherever such a package is imported, directly or by another one, its absence is `MissingPackageError` with the pip line
+of its extra, and never a bare `ImportError`. It is an `ImportError` too, so code that catches one still does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from zset_join.errors import MissingPackageError
+
+__all__ = ["EXTRAS", "needed_for"]
+
+EXTRAS: Mapping[str, str] = {
+    "confluent_kafka": "kafka",
+    "deltalake": "delta",
+    "duckdb": "duckdb",
+    "httpx": "http",
+    "hypothesis": "testing",
+    "pandas": "spark",
+    "prompt_toolkit": "sql",
+    "psycopg": "postgres",
+    "pyspark": "spark",
+    "redis": "redis",
+    "sortedcontainers": "testing",
+    "sqlglot": "sql",
+}
+"""Package to the extra that brings it, as pyproject.toml has them."""
+
+
+@contextmanager
+def needed_for(what: str, package: str | None = None) -> Iterator[None]:
+    """Import packages of extras inside; one that is missing is reported in our words.
+
+    Args:
+        what: the feature, as the message begins with it.
+        package: whose import may fail in its own way where a part of it is missing, as psycopg's does without libpq.
+
+    Raises:
+        MissingPackageError: a package of `EXTRAS` cannot be imported.
+
+    >>> with needed_for("nothing"):
+    ...     import json
+    """
+    try:
+        yield
+    except MissingPackageError:
+        raise
+    except ImportError as error:
+        name = (error.name or "").partition(".")[0]
+        missing = package if name not in EXTRAS and not isinstance(error, ModuleNotFoundError) else name
+        if missing is None or missing not in EXTRAS:
+            raise
+        reason = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported ({error})"
+        extra = EXTRAS[missing]
+        raise MissingPackageError(
+            f"{what} needs the package {missing}, which {reason}: pip install './path/to/the/clone[{extra}]', inside Spark on "
+            "the driver and all workers.",
+            code="MISSING_PACKAGE",
+            package=missing,
+            extra=extra,
+        ) from error

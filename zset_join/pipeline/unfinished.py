@@ -1,0 +1,65 @@
+"""What a pipeline reports once an epoch of its was interrupted: whether the epoch counts, and what to do.
+
+The law: an exception of any kind, at any line of a step, leaves a pipeline that goes on as if nothing had happened, or one that
+refuses every further step. What it reports of the epoch follows from the commit record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zset_join.errors import StateError
+from zset_join.storage.full_disk import EpochOutcome
+
+__all__ = ["closed", "out_of_memory", "unfinished"]
+
+_DURABLE: Mapping[EpochOutcome, str] = {
+    "open": "failed or was interrupted while it was committed, and does not count: open the pipeline again from its directory, "
+    "and give it the rows of this epoch once more",
+    "committed": "was committed, and what came behind failed or was interrupted: do not send its rows again. Open the pipeline "
+    "again from its directory; it goes on behind this epoch, and its outputs get what they do not have",
+    "unknown": "failed or was interrupted while it was committed, and whether it counts cannot be seen: open the pipeline "
+    "again from its directory, and compare its attribute epoch",
+}
+
+
+def closed() -> StateError:
+    """Return the error of a pipeline that was closed."""
+    return StateError("this pipeline was closed. Build it anew, or open it again from its directory.", code="PIPELINE_BROKEN")
+
+
+def unfinished(epoch: int, outcome: EpochOutcome | None) -> StateError:
+    """Return the error of a pipeline with an epoch that was not taken to its end.
+
+    Args:
+        epoch: its number.
+        outcome: whether it is committed; None for a pipeline in memory.
+    """
+    if outcome is None:
+        what = "failed or was interrupted while it was folded in, and this pipeline is in memory: build it anew from its inputs"
+    else:
+        what = _DURABLE[outcome]
+    return StateError(f"epoch {epoch} {what}.", code="PIPELINE_BROKEN", epoch=epoch)
+
+
+def out_of_memory(epoch: int, failure: MemoryError, refusal: StateError | None, *, is_taken: bool) -> StateError:
+    """Return the error of an epoch that needs more memory than there is.
+
+    Args:
+        epoch: its number.
+        failure: what was raised.
+        refusal: what the pipeline raises from now on; None where it goes on.
+        is_taken: the epoch counts.
+    """
+    if refusal is not None:
+        what = f"Besides, {refusal.message}"
+    elif is_taken:
+        what = "The epoch was taken, and the next step gives it to the outputs: do not send its rows again."
+    else:
+        what = "Nothing of it was taken: give its rows in several steps, or set a memory budget."
+    reason = str(failure) or "no reason given"
+    return StateError(
+        f"epoch {epoch} needs more memory than this process gets ({reason}). {what}",
+        code="OUT_OF_MEMORY",
+        epoch=epoch,
+    )

@@ -1,0 +1,69 @@
+"""What the table of the latest rows of an upsert input looks like from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import pyarrow as pa
+
+from zset_join.errors import PlanError
+from zset_join.key_types import check_key_type
+from zset_join.relation import Relation
+from zset_join.shapes.kept_types import check_kept
+
+__all__ = ["MOST_COLUMNS", "latest_rows", "without_control"]
+
+MOST_COLUMNS = 63
+"""How many columns a control word has bits for."""
+
+
+def latest_rows(relation: Relation, hidden: Collection[str]) -> Relation:
+    """Return the live rows of an input in upsert mode, as a changelog with their primary key.
+
+    Args:
+        relation: the input.
+        hidden: columns that only order its changes; they are not shown.
+
+    Raises:
+        PlanError: `LATEST_NOT_NEEDED`, an input in another mode or a key that is hidden; a type that cannot be kept.
+        KeyTypeError: a key column that has no equality, a sequence column that has no order.
+    """
+    if relation.mode != "upsert" or set(hidden) & set(relation.primary_key):
+        raise PlanError(
+            f'relation "{relation.name}" is in {relation.mode} mode with keys={list(relation.primary_key)}; only upserts '
+            "whose key is shown can become a changelog.",
+            code="LATEST_NOT_NEEDED",
+            relation=relation.name,
+        )
+    shown = [field.name for field in relation.schema if field.name not in hidden]
+    time = relation.event_time if relation.event_time in shown else None
+    for column in relation.primary_key:
+        check_key_type(relation.schema.field(column).type, relation=relation.name, column=column)
+    check_kept(relation)
+    return replace(
+        relation,
+        schema=pa.schema([relation.schema.field(name) for name in shown]),
+        join_key=(),
+        sequence_by=(),
+        mode="changelog",
+        event_time=time,
+        watermark_delay=None if time is None else relation.watermark_delay,
+    )
+
+
+def without_control(relation: Relation, control: str) -> Relation:
+    """Return an input without its last column, the control word of every change.
+
+    Raises:
+        PlanError: `CONTROL_COLUMN`, the last column is another one, or there are more columns than a control word has bits for.
+    """
+    fields = [field for field in relation.schema if field.name != control]
+    if control not in relation.schema.names or relation.schema.names[-1] != control or len(fields) > MOST_COLUMNS:
+        raise PlanError(
+            f'relation "{relation.name}": its last column must be "{control}", of at most {MOST_COLUMNS + 1}; it has '
+            f"{len(relation.schema.names)}, the last is {relation.schema.names[-1]}. Leave columns out at the source.",
+            code="CONTROL_COLUMN",
+            relation=relation.name,
+        )
+    return replace(relation, schema=pa.schema(fields))

@@ -1,0 +1,133 @@
+"""JSON values that stand in texts, one a row, as values of a column: a text in quotes is a string, one without is no string.
+
+The law: as `zset_join.sources.json_values`, which reads the same values parsed.
+
+Where a format counts times, a whole number is days since 1970 for a date, and units since 1970 for a timestamp; elsewhere a
+number is no time.
+
+Cost: a few passes in Arrow; value by value only what is written out of the ordinary: escapes, integers with a point, lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from zset_join.changelog.formats.record_sql import FIRST_DAY, LAST_DAY, first_and_last
+from zset_join.conversions import Converted, convert_values, read_texts, whole
+from zset_join.sources.json_values import json_values, parsed_json
+
+__all__ = ["read_json_texts"]
+
+_WHOLE = r"^-?[0-9]+$"
+_DIGITS = 15
+
+
+def read_json_texts(
+    texts: pa.Array,
+    kind: pa.DataType,
+    *,
+    counts_days: bool = False,
+    unit: Literal["s", "ms", "us", "ns"] | None = None,
+    most_digits: int | None = _DIGITS,
+) -> Converted:
+    """Return JSON texts as values of a type.
+
+    Args:
+        texts: JSON values.
+        kind: the type.
+        counts_days: whether a number is a date.
+        unit: of a number that is a timestamp; None where none is.
+        most_digits: of a decimal with a point that is written as a number; more may have been lost before. None: any.
+
+    >>> read_json_texts(pa.array(['3.0', '"3.0"', '"3"', 'true']), pa.int64()).values.to_pylist()
+    [3, None, 3, None]
+    """
+    is_string = pc.starts_with(texts, '"').fill_null(False)
+    strings, others = np.flatnonzero(is_string), np.flatnonzero(pc.and_not(texts.is_valid(), is_string))
+    parts = []
+    if len(strings):
+        parts.append((strings, _strings(texts.take(pa.array(strings)), kind)))
+    if len(others):
+        rest = texts.take(pa.array(others))
+        if pt.is_date(kind) or pt.is_timestamp(kind):
+            read = _times(rest, kind, unit, counts_days=counts_days)
+        else:
+            read = _plain(rest, kind, most_digits)
+        parts.append((others, read))
+    return parts[0][1] if len(parts) == 1 and len(parts[0][0]) == len(texts) else whole(parts, len(texts), kind)
+
+
+def _strings(texts: pa.Array, kind: pa.DataType) -> Converted:
+    if pt.is_nested(kind) or pt.is_binary(kind) or pt.is_large_binary(kind):
+        return _parsed(texts, kind)
+    inside = pc.utf8_slice_codeunits(texts, 1, -1)
+    if not pc.any(pc.match_substring(inside, "\\")).as_py():
+        return read_texts(inside, kind)
+    return _parsed(texts, kind)
+
+
+def _parsed(texts: pa.Array, kind: pa.DataType) -> Converted:
+    values = []
+    for text in texts.to_pylist():
+        try:
+            values.append(parsed_json(text))
+        except ValueError:
+            values.append(object())  # converts to nothing
+    return json_values(values, kind)
+
+
+def _plain(texts: pa.Array, kind: pa.DataType, most_digits: int | None) -> Converted:
+    if pt.is_nested(kind) or pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_string(kind) or pt.is_large_string(kind):
+        return _parsed(texts, kind)
+    if pt.is_integer(kind) or pt.is_floating(kind):
+        try:
+            return Converted(texts.cast(kind))  # JSON has no number that Arrow would read as another, as hexadecimal
+        except pa.ArrowInvalid:
+            pass  # a number that does not fit, or no number
+    if pt.is_boolean(kind):
+        return _if(pc.is_in(texts, pa.array(["true", "false"], texts.type)), texts, kind, read_texts)
+    if pt.is_floating(kind):
+        return _if(pc.match_substring_regex(texts, r"^-?([0-9]|NaN|Inf)"), texts, kind, read_texts)
+    if pt.is_integer(kind) and pc.all(pc.match_substring_regex(texts, _WHOLE)).as_py():
+        return read_texts(texts, kind)
+    if pt.is_decimal(kind):
+        if most_digits is not None:
+            digits = pc.utf8_length(pc.replace_substring_regex(pc.replace_substring_regex(texts, "[eE].*$", ""), "[^0-9]", ""))
+            is_kept = pc.or_(pc.match_substring_regex(texts, _WHOLE), pc.less_equal(digits, most_digits))
+            texts = pc.if_else(is_kept, texts, "none")
+        return read_texts(texts, kind)
+    return _parsed(texts, kind)
+
+
+def _if(fits: pa.Array, texts: pa.Array, kind: pa.DataType, read: Callable[[pa.Array, pa.DataType], Converted]) -> Converted:
+    return read(pc.if_else(fits, texts, "none"), kind)
+
+
+def _times(texts: pa.Array, kind: pa.DataType, unit: str | None, *, counts_days: bool) -> Converted:
+    is_date = pt.is_date(kind)
+    is_counted = counts_days if is_date else unit is not None
+    first, last = (FIRST_DAY, LAST_DAY) if is_date else first_and_last(unit or "us")
+    numbers = _plain(texts, pa.int64(), None).values if is_counted else pa.nulls(len(texts), pa.int64())
+    inside = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
+    numbers = pc.if_else(inside, numbers, pa.scalar(None, pa.int64()))
+    if is_date:
+        values = numbers.cast(pa.int32()).cast(pa.date32()).cast(kind)
+    elif unit == "ns" and kind.unit == "us":
+        values = _micros(numbers, kind)
+    else:
+        values = convert_values(numbers.cast(pa.timestamp(unit or "us", kind.tz)), kind).values
+    unfit = values.is_null().to_numpy(zero_copy_only=False) & texts.is_valid().to_numpy(zero_copy_only=False)
+    return Converted(values, unfit if unfit.any() else None)
+
+
+def _micros(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return nanoseconds as microseconds, rounded down: Debezium counts them, and no column of Spark has them."""
+    valid = numbers.is_valid().to_numpy(zero_copy_only=False)
+    micros = np.floor_divide(numbers.fill_null(0).to_numpy(zero_copy_only=False), 1000)
+    return pa.array(micros, mask=~valid).cast(kind)
