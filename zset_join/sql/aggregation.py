@@ -15,7 +15,7 @@ from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Call, Column, Expression, lit
 from zset_join.pipeline import Aggregated, StateTtl, View
 from zset_join.sql.binding import QueryContext
-from zset_join.sql.consumed import disregard
+from zset_join.sql.consumed import argument, disregard
 from zset_join.sql.places import near, written_name
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Scope
@@ -116,7 +116,7 @@ class Aggregation:
         aggregated = []
         parts = [one for _, one in outputs if isinstance(one, exp.Expr)]
         if node.args.get("having") is not None:
-            parts.append(node.args.get("having"))
+            parts.append(argument(node, "having"))
         parts += [] if row_number is None else list(row_number.this.iter_expressions())
         for call in [call for part in parts for call in aggregates_in(part)]:
             if self._name_of(call) is None:

@@ -22,7 +22,16 @@ from zset_join.pipeline import View, appends, changes
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.places import Place, near
 
-__all__ = ["PROCESSING_TIME_TYPE", "Catalog", "ColumnDefinition", "Mode", "NamedView", "Table", "TableIndex", "TemporalFunction"]
+__all__ = [
+    "PROCESSING_TIME_TYPE",
+    "Catalog",
+    "ColumnDefinition",
+    "Mode",
+    "NamedView",
+    "Table",
+    "TableIndex",
+    "TemporalFunction",
+]
 
 Mode = Literal["append", "upsert", "changelog"]
 

@@ -239,7 +239,9 @@ def _check_value(option: str, value: str, columns: Collection[str], at: Place | 
         column, _, what = option.removeprefix("fields.").rpartition(".")
         if what not in _OF_FIELDS or column not in columns:
             known = [f"fields.{one}.{other}" for one in columns for other in _OF_FIELDS]
-            raise SqlError(f"the option '{option}' is not known.{near(option, known)}", code="UNKNOWN_OPTION", at=at, name=option)
+            raise SqlError(
+                f"the option '{option}' is not known.{near(option, known)}", code="UNKNOWN_OPTION", at=at, name=option
+            )
         if what == "kind":
             expected = None if value in _KINDS else " or ".join(f"'{one}'" for one in _KINDS)
         elif not value.removeprefix("-").isdecimal():
@@ -251,7 +253,7 @@ def _check_value(option: str, value: str, columns: Collection[str], at: Place | 
 def _without_effect(name: str, options: Mapping[str, str]) -> list[str]:
     """Return what warnings say of options that a connector takes and that change nothing beside the others."""
     of_format = [option for option in options if option.startswith("csv.") and form_of(options) != "csv"]
-    of_server = ()
+    of_server: tuple[str, ...] = ()
     if name == "jdbc" and options.get("url", "").startswith(("jdbc:sqlite:", "jdbc:duckdb:")):
         of_server = ("password", "username")
     told = [f"the option '{option}' changes nothing for the format '{form_of(options)}'." for option in of_format]
@@ -288,7 +290,8 @@ def check_options(options: Mapping[str, str], *, at: Place | None, columns: Coll
         if unknown:
             known = ["connector", *_WITHOUT_CONNECTOR, *(one for each in CONNECTORS.values() for one in sorted(each.options))]
             raise SqlError(
-                f"the option '{unknown[0]}' means nothing without a connector: the table is fed by INSERT.{near(unknown[0], known)}",
+                f"the option '{unknown[0]}' means nothing without a connector: the table is fed by INSERT."
+                f"{near(unknown[0], known)}",
                 code="UNKNOWN_OPTION",
                 at=at,
                 name=unknown[0],

@@ -7,8 +7,8 @@ the first argument that holds something and that no rule has read.
 What is meant to change nothing is said so: `disregard`. A copy that is bound instead of its tree is made by `copied`; what is
 read of either is read of both.
 
-Known limits: an argument that is read and not used is not seen. `node.args["name"]` notes nothing; write `.get`. With a compiled
-sqlglot, whose properties note nothing, arguments that have a property are not checked.
+Known limits: an argument that is read and not used is not seen. `node.args["name"]` notes nothing; write `.get`. With a
+compiled sqlglot, whose properties note nothing, arguments that have a property are not checked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sqlglot import exp
 from zset_join.errors import SqlError
 from zset_join.sql.places import Place, place_of
 
-__all__ = ["check_consumed", "copied", "disregard", "flattened", "tracked"]
+__all__ = ["argument", "check_consumed", "copied", "disregard", "flattened", "tracked"]
 
 _Node = TypeVar("_Node", bound=exp.Expr)
 _WITHOUT_MEANING: dict[type[exp.Expr], frozenset[str]] = {
@@ -35,8 +35,8 @@ _WITHOUT_MEANING: dict[type[exp.Expr], frozenset[str]] = {
     exp.Table: frozenset({"catalog", "db"}),
     exp.Window: frozenset({"over"}),
 }
-"""How something is spelled, not what it says: a session has one database, lengths of types are not enforced, a plan needs no hint
-to keep a query of WITH."""
+"""How something is spelled, not what it says: a session has one database, lengths of types are not enforced, a plan needs
+no hint to keep a query of WITH."""
 _OF_PROPERTIES = frozenset({"alias", "db", "expression", "expressions", "kind", "side", "table", "this", "unit"})
 
 
@@ -52,6 +52,11 @@ class _Args(dict[str, Any]):
     def get(self, key: str, default: Any = None) -> Any:
         self.read.add(key)
         return super().get(key, default)
+
+
+def argument(node: exp.Expr, name: str) -> Any:
+    """Return an argument of a node that has it."""
+    return node.args.get(name)
 
 
 def tracked(node: _Node) -> _Node:

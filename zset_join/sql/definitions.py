@@ -19,35 +19,41 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 from sqlglot import exp
 
 from zset_join.errors import SqlError
-from zset_join.expressions.type_rules import kind_of
 from zset_join.sql.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Mode, Table
-from zset_join.sql.connectors import CONNECTORS, check_options, form_of, metadata_of, sink_options
+from zset_join.sql.connectors import check_options, form_of, metadata_of, sink_options
 from zset_join.sql.consumed import check_consumed
 from zset_join.sql.dialects import parse_expression
 from zset_join.sql.outside import OUTSIDE_CONNECTORS, outside_source
 from zset_join.sql.places import Place, SqlWarning, near
 from zset_join.sql.readers import Reader
+from zset_join.sql.table_clauses import (
+    LAYOUTS,
+    add_options,
+    check_distinct,
+    check_event_time,
+    encoding,
+    external_stream,
+    files_of,
+    layout,
+    on_conflict,
+)
 from zset_join.sql.types import type_named
 
-__all__ = ["Model", "add_options", "check_distinct", "encoding", "read_table"]
+__all__ = ["Model", "read_table"]
 
 _CHANGELOG_FORMATS = frozenset({"canal-json", "debezium-avro-confluent", "debezium-json", "maxwell-json", "upsert-json"})
-_ENCODINGS = {"PLAIN": "json", "APPEND": "json", "UPSERT": "upsert-json", "DEBEZIUM": "debezium-json",
-              "MAXWELL": "maxwell-json", "CANAL": "canal-json"}  # fmt: skip
 _MODES = ("append", "changelog", "changelog_kv", "versioned_kv")
 _INTERVALS = {
     "MICROSECOND": 1, "MILLISECOND": 1000, "SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6, "DAY": 86400 * 10**6,
     "US": 1, "MS": 1000, "S": 10**6, "M": 60 * 10**6, "H": 3600 * 10**6, "D": 86400 * 10**6,
 }  # fmt: skip
-_LAYOUTS = frozenset({"DISTRIBUTED", "DISTRIBUTED BY", "PARTITIONED", "PARTITIONED BY"})
-_ENDS_OF_LAYOUT = frozenset({"COMMENT", "FORMAT", "LIKE", "PRIMARY KEY", "SETTINGS", "WITH"})
 _TP_TIME = "_tp_time"
 TP_DELTA = "_tp_delta"
 
@@ -136,25 +142,25 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
             add_options(settings, reader.options(), at)
         elif model is not None and reader.word == "LIKE":
             reader.index = model.end
-        elif reader.word in _LAYOUTS:
-            _layout(reader, options if model is None else {**model.options, **options})
+        elif reader.word in LAYOUTS:
+            layout(reader, options if model is None else {**model.options, **options})
         elif reader.word == "FORMAT":
             add_options(options, encoding(reader), at)
         elif reader.has("ON", "CONFLICT"):
             declared.say_once("ON CONFLICT", "Keep one.", at)
-            version_column = _on_conflict(reader) or version_column
+            version_column = on_conflict(reader) or version_column
         elif reader.has("APPEND", "ONLY"):
             is_append_only = True
         elif reader.has("COMMENT"):
             reader.value()
         elif reader.has("USING"):
-            add_options(options, _files_of(reader), at)
+            add_options(options, files_of(reader), at)
         else:
             reader.fail("expected PRIMARY KEY, WITH (...), SETTINGS or the end")
     if model is not None:
         options, settings = {**model.options, **options}, {**model.settings, **settings}
     if settings.get("type") == "kafka":
-        options, settings = _external_stream(settings, options)
+        options, settings = external_stream(settings, options)
     options = sink_options(options) if options else options
     if not declared.columns:
         raise SqlError(f'"{name}" has no columns; name them in brackets.', code="SQL_SYNTAX", at=place)
@@ -175,9 +181,7 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
     virtual: set[str] = set()
     if mode == "upsert":
         # A processing time in a row that is kept by its key would make every repetition of the row a change.
-        virtual = {
-            column.name for column in columns if column.is_processing_time and reader.statement.dialect != "timeplus"
-        }
+        virtual = {column.name for column in columns if column.is_processing_time and reader.statement.dialect != "timeplus"}
         columns = [column for column in columns if column.name not in virtual]
         if virtual:
             warnings.warn(
@@ -203,29 +207,6 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         processing_times=tuple(sorted(virtual)),
     )
     return table, may_exist
-
-
-def _on_conflict(reader: Reader) -> str | None:
-    """Read what RisingWave writes behind ON CONFLICT; return the version column.
-
-    Raises:
-        SqlError: a conflict that is to be solved in another way than by the newer row.
-    """
-    at = reader.statement.place(reader.index)
-    if not (reader.has("OVERWRITE") or reader.has("DO", "UPDATE", "FULL")):
-        raise SqlError(
-            "ON CONFLICT is offered as OVERWRITE [WITH VERSION COLUMN (c)]: a row replaces the one of its key. To keep the first "
-            "row of a key, insert into a table without PRIMARY KEY, and keep WHERE rn = 1 over ROW_NUMBER().",
-            code="NOT_OFFERED",
-            at=at,
-        )
-    if not reader.has("WITH", "VERSION", "COLUMN"):
-        return None
-    at = reader.statement.place(reader.index)
-    names = reader.names() if reader.word == "(" else (reader.name("a column"),)
-    if len(names) != 1:
-        raise SqlError("a version is one column.", code="NOT_OFFERED", at=at)
-    return names[0]
 
 
 def _version_column(
@@ -254,110 +235,11 @@ def _version_column(
     return known[given.lower()]
 
 
-def add_options(options: dict[str, str], more: Mapping[str, str], at: Place) -> None:
-    """Add options to those that were written before.
-
-    Raises:
-        SqlError: one of them was.
-    """
-    for name, value in more.items():
-        if name in options:
-            raise SqlError(f"'{name}' is given twice. Keep one.", code="SAID_TWICE", at=at, name=name)
-        options[name] = value
-
-
-def _files_of(reader: Reader) -> dict[str, str]:
-    """Read Spark's USING format: a table of files.
-
-    Raises:
-        SqlError: files of another format.
-    """
-    at = reader.statement.place(reader.index)
-    form = reader.name("a format").lower()
-    formats = CONNECTORS["filesystem"].reads
-    if form not in formats:
-        raise SqlError(f"USING {form} is not offered.{near(form, formats)}", code="UNKNOWN_FORMAT", at=at)
-    return {"connector": "filesystem", "format": form}
-
-
 def _replace_copied(declared: _Declared, copied: int) -> None:
     """Let computed columns and metadata that are declared anew stand in the place of those that came along."""
     anew = {column.name for column in declared.columns[copied:]}
     kept = [one for one in declared.columns[:copied] if one.name not in anew or (one.is_given and one.metadata is None)]
     declared.columns[:copied] = kept
-
-
-def _layout(reader: Reader, options: dict[str, str]) -> None:
-    """Take PARTITIONED BY and DISTRIBUTED BY: rows are laid out by the plan.
-
-    Raises:
-        SqlError: the partitions of a table of files, whose values would be in the names of directories.
-    """
-    at = reader.statement.place(reader.index)
-    word = reader.word.split()[0]
-    while not reader.is_done and reader.word not in _ENDS_OF_LAYOUT:
-        if reader.has("("):
-            reader.until()
-            while reader.has(","):
-                reader.until()
-            reader.expect(")")
-        else:
-            reader.index += 1
-    if word == "PARTITIONED" and options.get("connector", "filesystem") == "filesystem" and _is_of_files(reader, options):
-        raise SqlError(
-            "PARTITIONED BY is not offered for files: values are read from files, not from the names of directories. Leave it "
-            "out, and give every directory a table of its own.",
-            code="NOT_OFFERED",
-            at=at,
-        )
-    warnings.warn(SqlWarning(f"{word} BY changes nothing here: rows are laid out by the plan."), stacklevel=7)
-
-
-def _is_of_files(reader: Reader, options: dict[str, str]) -> bool:
-    """Say whether a table is one of files; WITH may still be to come."""
-    texts = [token.text for token in reader.tokens[reader.index :]]
-    return "filesystem" in texts or options.get("connector") == "filesystem"
-
-
-def encoding(reader: Reader) -> dict[str, str]:
-    """Read RisingWave's FORMAT ... ENCODE ... as a format.
-
-    Raises:
-        SqlError: another comes.
-    """
-    at = reader.statement.place(reader.index)
-    reader.expect("FORMAT")
-    what = reader.name("a format").upper()
-    reader.expect("ENCODE")
-    how = reader.name("an encoding").upper()
-    if what not in _ENCODINGS or how != "JSON":
-        formats = "" if what in _ENCODINGS else near(what, _ENCODINGS)
-        raise SqlError(
-            f"FORMAT {what} ENCODE {how} is not offered.{formats} The encoding is JSON.",
-            code="UNKNOWN_FORMAT",
-            at=at,
-        )
-    given = {"format": _ENCODINGS[what]}
-    if reader.has("("):
-        for option, value in reader.options().items():
-            if option == "force_append_only":
-                given[option] = value
-            else:
-                warnings.warn(SqlWarning(f"the option '{option}' of ENCODE JSON changes nothing here."), stacklevel=6)
-        reader.expect(")")
-    return given
-
-
-def _external_stream(settings: dict[str, str], options: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the options and settings of Timeplus' external stream."""
-    left = {name: value for name, value in settings.items() if name not in {"type", "brokers", "topic", "data_format"}}
-    of_kafka = {
-        "connector": "kafka",
-        "topic": settings.get("topic", ""),
-        "properties.bootstrap.servers": settings.get("brokers", ""),
-        "format": {"JSONEachRow": "json"}.get(settings.get("data_format", "JSONEachRow"), settings.get("data_format", "json")),
-    }
-    return {**options, **of_kafka}, left
 
 
 def _schema(columns: list[ColumnDefinition]) -> pa.Schema:
@@ -531,42 +413,7 @@ def _check(declared: _Declared, name: str, reader: Reader) -> None:
     if declared.watermark is not None:
         declared.watermark = (lower[declared.watermark[0].lower()], declared.watermark[1])
         column = next(one for one in declared.columns if one.name == declared.watermark[0])
-        _check_event_time(column, place)
-
-
-def check_distinct(names: Sequence[str], what: str, at: Place) -> None:
-    """Refuse columns of one name, whatever its case.
-
-    Raises:
-        SqlError: as said.
-    """
-    lower = [one.lower() for one in names]
-    twice = list(dict.fromkeys(one for one in names if lower.count(one.lower()) > 1))
-    if twice:
-        how = "twice" if len({*twice}) == 1 else "which differ in case alone"
-        raise SqlError(f"{what} names {', '.join(twice)} {how}.", code="DUPLICATE_COLUMN", at=at)
-
-
-def _check_event_time(column: ColumnDefinition, at: Place) -> None:
-    """Refuse an event time that is no point in time, which no INSERT could fill."""
-    if column.is_processing_time:
-        raise SqlError(
-            f'"{column.name}" is the processing time, which has no WATERMARK. Name the column that holds the event time.',
-            code="WATERMARK",
-            at=at,
-        )
-    if kind_of(column.type) not in {"timestamp", "instant"}:
-        cures = {
-            "integer": f"TO_TIMESTAMP_LTZ({column.name}, 3), or 0 where it counts seconds",
-            "string": f"TO_TIMESTAMP({column.name})",
-        }
-        cure = cures.get(kind_of(column.type), f"CAST({column.name} AS TIMESTAMP)")
-        raise SqlError(
-            f'the WATERMARK is for "{column.name}", of type {column.type}; an event time is a TIMESTAMP. Compute one, and '
-            f"name that: event_time AS {cure}, WATERMARK FOR event_time AS event_time.",
-            code="WATERMARK",
-            at=at,
-        )
+        check_event_time(column, place)
 
 
 def _check_metadata(declared: _Declared, options: dict[str, str], name: str, *, at: Place) -> None:
@@ -630,7 +477,9 @@ def _mode(
         )
     if unknown:
         raise SqlError(
-            f"the setting {unknown[0]} of a stream is not known.{near(unknown[0], ('mode', 'version_column'))}", code="UNKNOWN_SETTING", at=place
+            f"the setting {unknown[0]} of a stream is not known.{near(unknown[0], ('mode', 'version_column'))}",
+            code="UNKNOWN_SETTING",
+            at=place,
         )
     needs_key = word == "MUTABLE STREAM" or wanted in {"versioned_kv", "changelog_kv"} or connector == "upsert-kafka"
     if needs_key and not declared.primary_key:

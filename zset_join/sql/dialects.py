@@ -227,6 +227,7 @@ def split(text: str, *, dialect: str) -> list[Statement]:
         raise SqlError(
             f"the text has {len(tokens)} words; at most {MAX_TOKENS} are read at once. Split the file.", code="SQL_TOO_LONG"
         )
+    tokens = [part for token in tokens for part in _parts_of_number(token)]
     statements: list[Statement] = []
     current: list[Token] = []
     depth = 0
@@ -252,6 +253,23 @@ def split(text: str, *, dialect: str) -> list[Statement]:
     if current:
         statements.append(Statement(text, tuple(current), dialect))
     return statements
+
+
+_EXPONENT = re.compile(r"((?:\d+\.?\d*|\.\d+)[eE][+-]?\d+)([+-])(.+)")
+
+
+def _parts_of_number(token: Token) -> list[Token]:
+    """Return `1e0+1`, which the tokenizer takes for one number, as a number, a sign and a number."""
+    found = _EXPONENT.fullmatch(token.text) if token.token_type == TokenType.NUMBER else None
+    if found is None:
+        return [token]
+    kinds = (TokenType.NUMBER, TokenType.PLUS if found[2] == "+" else TokenType.DASH, TokenType.NUMBER)
+    begins = [token.start + found.start(place) for place in (1, 2, 3)]
+    parts = [
+        Token(kind, found[place], line=token.line, col=token.col, start=begin, end=begin + len(found[place]) - 1)
+        for place, (kind, begin) in enumerate(zip(kinds, begins, strict=True), 1)
+    ]
+    return [*parts[:2], *_parts_of_number(parts[2])]
 
 
 def parse_query(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
@@ -329,8 +347,8 @@ def _check_whole(statement: Statement, root: exp.Expr) -> None:
 
 
 _BEHIND_LISTS = frozenset(
-    {TokenType.COMMA, TokenType.EXCEPT, TokenType.FROM, TokenType.GROUP_BY, TokenType.HAVING, TokenType.INTERSECT, TokenType.LIMIT,
-     TokenType.ON, TokenType.ORDER_BY, TokenType.QUALIFY, TokenType.R_PAREN, TokenType.UNION, TokenType.WHERE}
+    {TokenType.COMMA, TokenType.EXCEPT, TokenType.FROM, TokenType.GROUP_BY, TokenType.HAVING, TokenType.INTERSECT,
+     TokenType.LIMIT, TokenType.ON, TokenType.ORDER_BY, TokenType.QUALIFY, TokenType.R_PAREN, TokenType.UNION, TokenType.WHERE}
 )  # fmt: skip
 
 
@@ -365,7 +383,9 @@ def _check_join_words(statement: Statement, root: exp.Expr) -> None:
     begins = {one.meta.get("start") for one in names if one.name.upper() in cures}
     tokens = statement.tokens
     for place, token in enumerate(tokens) if begins else ():
-        is_name = token.start not in begins or tokens[place - 1].text.upper() == "AS" or token.token_type == TokenType.IDENTIFIER
+        is_name = (
+            token.start not in begins or tokens[place - 1].text.upper() == "AS" or token.token_type == TokenType.IDENTIFIER
+        )
         if is_name or any(one.table.lower() == token.text.lower() for one in root.find_all(exp.Column)):
             continue
         word, following = token.text.upper(), tokens[place + 1].text.upper().split()[:1] if place + 1 < len(tokens) else []

@@ -22,7 +22,7 @@ from zset_join.sql.places import Place
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item
 
-__all__ = ["keep_first", "limit_of", "limits_of", "read_row_number", "take_first"]
+__all__ = ["is_shown", "keep_first", "limit_of", "limits_of", "read_row_number", "take_first"]
 
 
 def read_row_number(
@@ -170,3 +170,14 @@ def keep_first(view: View, first_rows: FirstRows, count: int, at: Place) -> View
         return view.dedup(keys=first_rows.keys, order_by=first_rows.order_by, n=count, state_ttl=first_rows.state_ttl)
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at) from error
+
+
+def is_shown(name: str, limits: int, node: exp.Select) -> bool:
+    """Say whether a SELECT reads a number of rows elsewhere than in conditions that limit it."""
+    clauses = [node.args.get(clause) for clause in ("where", "group", "having", "qualify")]
+    parts = [*node.expressions, *(one for one in clauses if one is not None)]
+    parts += [join.args.get("on") for join in node.args.get("joins") or [] if join.args.get("on") is not None]
+    named = sum(1 for part in parts for column in part.find_all(exp.Column) if column.name.lower() == name.lower())
+    return named > limits or any(
+        isinstance(one, exp.Star) or isinstance(one.this, exp.Star) for one in node.expressions if not isinstance(one, exp.Func)
+    )

@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from zset_join.sql.aggregation import is_aggregate
 from zset_join.sql.catalog import pick
-from zset_join.sql.consumed import copied
+from zset_join.sql.consumed import argument, copied
 from zset_join.sql.scopes import Scope
 
 __all__ = ["expanded", "has_grouping_sets"]
@@ -43,7 +43,7 @@ def expanded(node: exp.Select, scope: Scope) -> list[exp.Select]:
         ValueError: there are too many sets, or a key is no place in the SELECT list.
     """
     node = _qualified(node, scope)
-    group = node.args.get("group")
+    group = argument(node, "group")
     sets: list[tuple[exp.Expr, ...]] = [()]
     plain = [one for one in group.expressions if not isinstance(one, _KINDS)]
     special = [one for one in group.expressions if isinstance(one, _KINDS)]
@@ -66,7 +66,11 @@ def expanded(node: exp.Select, scope: Scope) -> list[exp.Select]:
 def _qualified(node: exp.Select, scope: Scope) -> exp.Select:
     """Return a SELECT whose columns say which item they are of, so that one column is written in one way."""
     part = copied(node)
-    clauses = [*part.expressions, part.args.get("group"), *([part.args.get("having")] if part.args.get("having") is not None else [])]
+    clauses = [
+        *part.expressions,
+        part.args.get("group"),
+        *([part.args.get("having")] if part.args.get("having") is not None else []),
+    ]
     listed = {one.alias.lower() for one in part.expressions if isinstance(one, exp.Alias)}
     for place, one in enumerate(part.expressions):
         if isinstance(one, exp.Column) and not isinstance(one.this, exp.Star):
@@ -146,12 +150,16 @@ def _select(node: exp.Select, chosen: list[exp.Expr], keys: list[exp.Expr], *, i
         ],
     )
     if part.args.get("having") is not None:
-        part.args.get("having").set("this", _without(part.args.get("having").this, chosen, keys))
+        argument(part, "having").set("this", _without(argument(part, "having").this, chosen, keys))
     return part
 
 
 def _named(original: exp.Expr, made: exp.Expr) -> exp.Expr:
-    return made if isinstance(made, exp.Alias) else exp.alias_(made, original.sql(dialect="spark").lower(), quoted=True, copy=False)
+    return (
+        made
+        if isinstance(made, exp.Alias)
+        else exp.alias_(made, original.sql(dialect="spark").lower(), quoted=True, copy=False)
+    )
 
 
 def _without(node: exp.Expr, chosen: list[exp.Expr], keys: list[exp.Expr]) -> exp.Expr:

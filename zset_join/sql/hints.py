@@ -60,9 +60,9 @@ def read_hints(node: exp.Select, warnings: list[str]) -> Hints:
             if len(options) != len(one.expressions):
                 warnings.append("the hint STATE_TTL changes nothing: it takes pairs 'table'='duration', each table once.")
                 continue
-            for table, duration in options.items():
-                if hints.state_ttls.setdefault(table, duration) != duration:
-                    warnings.append(f"a second hint STATE_TTL of '{table}' changes nothing: {hints.state_ttls[table]} counts.")
+            for named, duration in options.items():
+                if hints.state_ttls.setdefault(named, duration) != duration:
+                    warnings.append(f"a second hint STATE_TTL of '{named}' changes nothing: {hints.state_ttls[named]} counts.")
             continue
         table = options.pop("table", None)
         if table is None or len(options) + 1 != len(one.expressions):

@@ -25,15 +25,16 @@ from zset_join.plan.conditions import together
 from zset_join.sql.aggregation import Aggregation, aggregates_in, has_aggregates
 from zset_join.sql.bound import BoundQuery, FirstRows
 from zset_join.sql.catalog import Catalog, NamedView, Table, pick
-from zset_join.sql.consumed import disregard
+from zset_join.sql.consumed import argument, disregard
 from zset_join.sql.dialects import Statement
 from zset_join.sql.first_rows import keep_first, limit_of, numbered_by, read_row_number
 from zset_join.sql.grouping_sets import expanded, has_grouping_sets
 from zset_join.sql.joins import JoinPlanner
 from zset_join.sql.places import Place, near, place_of
+from zset_join.sql.processing_times import times_kept, times_of_stars
 from zset_join.sql.scalar_subqueries import ScalarSubqueries
 from zset_join.sql.scalars import ScalarBinder
-from zset_join.sql.scopes import Item, Scope
+from zset_join.sql.scopes import Item, Scope, ordered_name
 from zset_join.sql.state_ttl import StateTtls
 from zset_join.sql.timed_joins import is_now
 
@@ -172,7 +173,7 @@ class QueryBinder:
 
     def _named(self, query: BoundQuery, cte: exp.CTE) -> BoundQuery:
         """Return the query of WITH under the names that are listed for its columns."""
-        names = [one.name for one in cte.args.get("alias").columns]
+        names = [one.name for one in argument(cte, "alias").columns]
         if not names:
             return query
         item = self.item_of_query(query, cte.alias).named(names, self.at(cte.args.get("alias")))
@@ -245,7 +246,7 @@ class QueryBinder:
             view = self._qualified(view, qualify, first_rows, shown)
             first_rows = None
         if node.args.get("distinct") is not None:
-            if node.args.get("distinct").args.get("on") is not None:
+            if argument(node, "distinct").args.get("on") is not None:
                 raise SqlError("DISTINCT ON is not offered; write ROW_NUMBER() ... = 1.", code="NOT_OFFERED", at=self.at(node))
             if first_rows is not None:
                 raise SqlError(
@@ -265,7 +266,7 @@ class QueryBinder:
             limit=limit,
             first_rows=first_rows,
             shown=shown if hidden and first_rows is not None else None,
-            processing_times=apart.processing_times | _kept_times(outputs, scope),
+            processing_times=apart.processing_times | times_kept(outputs, scope),
         )
 
     def _distinct(self, view: View, state_ttl: StateTtl | None, node: exp.Expr) -> View:
@@ -308,13 +309,11 @@ class QueryBinder:
             )
         return keep_first(view, first_rows, limit, self.at(qualify)).select(*shown)
 
-    def _outputs(
-        self, node: exp.Select, scope: Scope
-    ) -> tuple[list[tuple[str, Expression | exp.Expr]], _Apart]:
+    def _outputs(self, node: exp.Select, scope: Scope) -> tuple[list[tuple[str, Expression | exp.Expr]], _Apart]:
         """Return names with trees (of stars) or nodes, and what else the list holds."""
         outputs: list[tuple[str, Expression | exp.Expr]] = []
         shows_delta = False
-        times = self._times_of_stars(node, scope)
+        times = times_of_stars(node, scope)
         numbered: exp.Alias | None = None
         place = 0
         for one in node.expressions:
@@ -349,19 +348,6 @@ class QueryBinder:
         if isinstance(one, exp.Alias):
             return one.alias
         return inner.name if isinstance(inner, exp.Column) else self._title(inner)
-
-    @staticmethod
-    def _times_of_stars(node: exp.Select, scope: Scope) -> set[str]:
-        """Return the names that stars bring along from queries below, and that are no columns there; a table leaves them out."""
-        stars = [one for one in node.expressions if isinstance(one, exp.Star) or (isinstance(one, exp.Column) and isinstance(one.this, exp.Star))]
-        return {
-            name
-            for one in stars
-            for item in scope.items
-            if item.table is None and (isinstance(one, exp.Star) or one.table.lower() in {"", item.alias.lower()})
-            for name in item.processing_times
-            if name not in item.columns
-        }
 
     def _star(self, one: exp.Expr, inner: exp.Expr, scope: Scope) -> list[tuple[str, Expression | exp.Expr]]:
         """Return what a star stands for, without what EXCEPT names and with what REPLACE gives."""
@@ -468,7 +454,7 @@ class QueryBinder:
             )
         keys = []
         for ordered in order.expressions if order is not None else ():
-            name, descending = _ordered_name(node, ordered.this, columns), bool(ordered.args.get("desc"))
+            name, descending = ordered_name(node, ordered.this, columns), bool(ordered.args.get("desc"))
             if name is None:
                 raise SqlError("order by columns of the SELECT list.", code="NOT_OFFERED", at=self.at(ordered))
             # As in Spark, NULL is the smallest of all.
@@ -499,6 +485,15 @@ class QueryBinder:
             return replace(item, relation=entry.name, node=item.view.node)
         view = entry.rows
         if entry.lookup is not None:
+            lost = [one.name for one in entry.columns if one.name not in entry.lookup.schema.names]
+            if lost:
+                raise SqlError(
+                    f'"{entry.name}" is looked up outside, which has no {", ".join(lost)}. Leave it out of the declaration, '
+                    "and compute it in the SELECT list.",
+                    code="NOT_OFFERED",
+                    at=at,
+                    name=entry.name,
+                )
             columns = {column: column for column in entry.lookup.schema.names}
             return Item(
                 alias=alias, view=appends(entry.name, entry.lookup.schema), columns=columns, table=entry, lookup=entry.lookup
@@ -530,18 +525,6 @@ class QueryBinder:
         )
 
 
-def _kept_times(outputs: Sequence[tuple[str, Expression | exp.Expr]], scope: Scope) -> frozenset[str]:
-    """Return the columns of a SELECT list that hold the processing time of their row."""
-    times = set()
-    for name, one in outputs:
-        known = {item.columns[time] for item in scope.items for time in item.processing_times if time in item.columns}
-        place = scope.search(one) if isinstance(one, exp.Column) else None
-        physical = place[1] if place is not None else one.name if isinstance(one, Column) else None
-        if physical in known:
-            times.add(name)
-    return frozenset(times)
-
-
 def _of_one_type(left: View, right: View) -> tuple[View, View]:
     """Return two views whose columns, place by place, have the wider of both types, as in Spark; those without one stay."""
     schemas = {"left": left.schema, "right": right.schema}
@@ -558,26 +541,6 @@ def _of_one_type(left: View, right: View) -> tuple[View, View]:
         return view.select({name: Cast(Column("row", name), kind) for name, kind in zip(view.columns, wider, strict=True)})
 
     return cast(left), cast(right)
-
-
-def _ordered_name(node: exp.Expr, key: exp.Expr, columns: Sequence[str]) -> str | None:
-    """Return the column of the SELECT list that ORDER BY means: by its place, its name, or the column it is."""
-    if isinstance(key, exp.Literal) and key.is_int:
-        return columns[int(key.name) - 1] if 1 <= int(key.name) <= len(columns) else None
-    if not isinstance(key, exp.Column):
-        return None
-    known = pick({name: name for name in columns}, key.name)
-    if not key.table:
-        return known
-    listed = node.expressions if isinstance(node, exp.Select) else []
-    for one in listed:
-        inner = one.this if isinstance(one, exp.Alias) else one
-        is_same = isinstance(inner, exp.Column) and inner.name.lower() == key.name.lower()
-        if is_same and inner.table.lower() in {"", key.table.lower()}:
-            return pick({name: name for name in columns}, one.alias_or_name)
-    # Of one item a star has the names of its columns.
-    has_star = any(isinstance(one, exp.Star) for one in listed)
-    return known if has_star and not node.args.get("joins") else None
 
 
 def _or_listed(

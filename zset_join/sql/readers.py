@@ -127,7 +127,7 @@ class Reader:
             options[key] = self.value()
             if not self.has(","):
                 break
-            if self.is_done or self.word == ")":
+            if self.word in {"", ")"}:
                 self.fail("expected an option after the comma")
         return options
 

@@ -29,7 +29,7 @@ from zset_join.plan.conditions import together
 from zset_join.sql.aggregation import aggregates_in, joined_texts
 from zset_join.sql.binding import QueryContext, conjuncts_of
 from zset_join.sql.bound import BoundQuery
-from zset_join.sql.consumed import copied, disregard
+from zset_join.sql.consumed import argument, copied, disregard
 from zset_join.sql.joins import JoinPlanner
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Scope, on_side
@@ -195,7 +195,9 @@ class ScalarSubqueries:
         if not planner.correlated:
             return select, _Tied(inner_scope, [], [])
         pairs = [self._pair(one, inner_scope) for one in planner.correlated]
-        kept = [one for one in conjuncts_of(select.args.get("where").this) if not any(one is other for other in planner.correlated)]
+        kept = [
+            one for one in conjuncts_of(argument(select, "where").this) if not any(one is other for other in planner.correlated)
+        ]
         keyed = copied(select)
         keyed.set("where", exp.Where(this=exp.and_(*(copied(one) for one in kept), copy=False)) if kept else None)
         value, calls = keyed.expressions[0], aggregates_in(_output(select))
@@ -252,7 +254,7 @@ def _output(select: exp.Select) -> exp.Expr:
 
 def _is_aggregate(select: exp.Select) -> bool:
     return bool(aggregates_in(_output(select))) or (
-        select.args.get("having") is not None and bool(aggregates_in(select.args.get("having")))
+        argument(select, "having") is not None and bool(aggregates_in(argument(select, "having")))
     )
 
 

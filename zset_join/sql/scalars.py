@@ -26,7 +26,7 @@ from zset_join.expressions.evaluation import result_type
 from zset_join.expressions.rows import compute
 from zset_join.expressions.type_rules import kind_of, plain_type
 from zset_join.sql.catalog import pick
-from zset_join.sql.consumed import flattened
+from zset_join.sql.consumed import argument, flattened
 from zset_join.sql.dialects import Statement
 from zset_join.sql.intervals import counts_days, factors, is_interval, span_of
 from zset_join.sql.operands import check_operands
@@ -208,7 +208,8 @@ class ScalarBinder:
             case exp.Between():
                 value = node.this
                 return Call(
-                    "and", (self.compared("ge", value, node.args.get("low")), self.compared("le", value, node.args.get("high")))
+                    "and",
+                    (self.compared("ge", value, argument(node, "low")), self.compared("le", value, argument(node, "high"))),
                 )
             case exp.In():
                 return self._in(node)
@@ -353,9 +354,12 @@ class ScalarBinder:
 
     def _case(self, node: exp.Expr) -> Expression:
         if isinstance(node, exp.If):
-            branches, otherwise = [(node.this, node.args.get("true"))], node.args.get("false")
+            branches, otherwise = [(node.this, argument(node, "true"))], node.args.get("false")
         else:
-            branches, otherwise = [(one.this, one.args.get("true")) for one in node.args.get("ifs")], node.args.get("default")
+            branches, otherwise = (
+                [(one.this, argument(one, "true")) for one in argument(node, "ifs")],
+                argument(node, "default"),
+            )
         subject = node.this if isinstance(node, exp.Case) else None
         bound = [
             (self.condition(one) if subject is None else self.compared("eq", subject, one), self.bind(value))
@@ -364,7 +368,7 @@ class ScalarBinder:
         return self.case(bound, None if otherwise is None else self.bind(otherwise))
 
     def _cast(self, node: exp.Expr) -> Expression:
-        target = type_of_node(node.args.get("to"), dialect=self._statement.dialect)
+        target = type_of_node(argument(node, "to"), dialect=self._statement.dialect)
         if target is None:
             raise SqlError(
                 f"the type {node.args['to'].sql(dialect='spark')} is not known in a cast.",
@@ -451,7 +455,7 @@ class ScalarBinder:
         return Call({"LEADING": "ltrim", "TRAILING": "rtrim"}.get(position, "trim"), (self.bind(node.this),))
 
     def _substring(self, node: exp.Substring) -> Expression:
-        places = [self.bind(node.args.get(name)) for name in ("start", "length") if node.args.get(name)]
+        places = [self.bind(argument(node, name)) for name in ("start", "length") if node.args.get(name)]
         # A place beyond an INT fails, as in Spark.
         cast = [
             Cast(one, pa.int32()) if self.type_of(one) == pa.int64() and not isinstance(one, Literal) else one for one in places

@@ -40,7 +40,7 @@ from zset_join.sql.dialects import Statement, split
 from zset_join.sql.key_claims import KeyClaims
 from zset_join.sql.places import SqlWarning, near
 from zset_join.sql.queries import QueryBinder
-from zset_join.sql.results import Message, Query, Running, sorted_rows
+from zset_join.sql.results import Message, Query, Running, has_row_of_nothing, sorted_rows
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.settings import idle_timeout, jump_in, stage_options, without_effect
 from zset_join.sql.shared_epochs import SharedEpoch, in_order
@@ -254,7 +254,7 @@ class Session:
         try:
             self._claim(running)
             rows = self._contents(query)
-            if rows:
+            if rows or has_row_of_nothing(query.bound):
                 self._step(running, rows, self._clock())
         except BaseException:
             running.pipeline.close()

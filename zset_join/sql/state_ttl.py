@@ -78,12 +78,12 @@ class StateTtls:
 
     def check_used(self, items: Sequence[Item], warnings: list[str]) -> None:
         """Warn of hints that no join of several items has taken."""
-        for alias in self.hinted if len(items) > 1 else ():
-            if alias not in self.used:
-                warnings.append(
-                    f"the hint STATE_TTL changes nothing for '{alias}': no join remembers rows of it alone. What a join as of a "
-                    "time keeps is ruled by its watermark; behind a join, SET state_ttl."
-                )
+        unused = [alias for alias in self.hinted if alias not in self.used] if len(items) > 1 else []
+        warnings += [
+            f"the hint STATE_TTL changes nothing for '{alias}': no join remembers rows of it alone. What a join as of a time "
+            "keeps is ruled by its watermark; behind a join, SET state_ttl."
+            for alias in unused
+        ]
 
     def of_group(self, items: Sequence[Item]) -> StateTtl | None:
         """Return how long groups, or first rows, over these items live; only their own rows begin their time anew."""

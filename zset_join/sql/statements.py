@@ -24,7 +24,7 @@ from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.changing import delete, update
 from zset_join.sql.consumed import check_consumed
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.definitions import Model, check_distinct, read_table
+from zset_join.sql.definitions import Model, read_table
 from zset_join.sql.dialects import Statement, parse_expression
 from zset_join.sql.indexes import create_index, drop_index
 from zset_join.sql.like_clauses import find_like, model_of
@@ -37,6 +37,7 @@ from zset_join.sql.settings import check_setting, is_ignored, is_misspelt, known
 from zset_join.sql.showing import describe, show, use
 from zset_join.sql.sink_statements import columns_of, create_sink, written_table
 from zset_join.sql.sink_tables import SinkWriter, is_outside
+from zset_join.sql.table_clauses import check_distinct
 from zset_join.sql.writing import fitted, takes_back, writer_of
 from zset_join.zset import ZSet, single_batch
 
@@ -166,12 +167,14 @@ def _let_go(session: StatementContext, name: str, replaces: bool, *, at: Place) 
     """
     if not replaces:
         return
-    running = [one.name for one in session.running if one.name != name and (name in one.query.bound.names or one.writes == name)]
+    running = [
+        one.name for one in session.running if one.name != name and (name in one.query.bound.names or one.writes == name)
+    ]
     bound_to_it = list(dict.fromkeys([*session.catalog.readers_of(name), *running]))
     if bound_to_it:
         raise SqlError(
-            f'"{name}" is read or written by {", ".join(bound_to_it)}, which would not follow. DROP these views and sinks, stop() '
-            "these queries, and make them again behind CREATE OR REPLACE.",
+            f'"{name}" is read or written by {", ".join(bound_to_it)}, which would not follow. DROP these views and sinks, '
+            "stop() these queries, and make them again behind CREATE OR REPLACE.",
             code="STILL_READ",
             at=at,
             name=name,

@@ -170,30 +170,31 @@ def _in_words_of_sql(error: PlanError, view: View, item: Item) -> str:
         case "NOT_VERSIONED":
             why = "a query" if item.table is None else item.table.why()
             return (
-                f'"{right}" has no versions by event time ({why}). Declare PRIMARY KEY (...) NOT ENFORCED and WATERMARK FOR its '
-                "time, or keep the newest row of each key: WHERE rn = 1 over ROW_NUMBER() OVER (PARTITION BY key ORDER BY time "
-                "DESC), of a table with WATERMARK FOR that time. To join what holds when the row comes, write AS OF PROCTIME()."
+                f'"{right}" has no versions by event time ({why}). Declare PRIMARY KEY (...) NOT ENFORCED and WATERMARK FOR '
+                "its time, or keep the newest row of each key: WHERE rn = 1 over ROW_NUMBER() OVER (PARTITION BY key ORDER BY "
+                "time DESC), of a table with WATERMARK FOR that time. To join what holds when the row comes, write AS OF "
+                "PROCTIME()."
             )
         case "TEMPORAL_WATERMARK":
             without = " and ".join(f'"{one}"' for one in error.facts.get("without", ()))
             return (
-                f"a join as of an event time answers when the watermarks of both sides have passed, and {without} declares none: "
-                "rows would wait for ever. Add WATERMARK FOR t AS t - INTERVAL '5' SECOND to its columns, or SET "
+                f"a join as of an event time answers when the watermarks of both sides have passed, and {without} declares "
+                "none: rows would wait for ever. Add WATERMARK FOR t AS t - INTERVAL '5' SECOND to its columns, or SET "
                 "temporal_join_emit = 'eager'."
             )
         case "TEMPORAL_KEY":
             key, compared = ", ".join(error.facts["primary_key"]), ", ".join(error.facts["join_key"])
             return (
-                f'"{right}" has the primary key ({key}), and ON compares {compared}: a row would meet several at one time. Compare '
-                f"the whole key in ON, or join the newest row of each: WHERE rn = 1 over ROW_NUMBER() OVER (PARTITION BY {compared} "
-                "ORDER BY time DESC)."
+                f'"{right}" has the primary key ({key}), and ON compares {compared}: a row would meet several at one time. '
+                f"Compare the whole key in ON, or join the newest row of each: WHERE rn = 1 over ROW_NUMBER() OVER (PARTITION "
+                f"BY {compared} ORDER BY time DESC)."
             )
         case "TEMPORAL_LEFT_CHANGES":
             cure = (
                 "Join a table whose rows are only added, or use AS OF PROCTIME()"
                 if error.facts.get("emit") == "eager"
-                else "Join a table without PRIMARY KEY, SET temporal_join_emit = 'eager' where its rows come with old and new values, "
-                "or use AS OF PROCTIME()"
+                else "Join a table without PRIMARY KEY, SET temporal_join_emit = 'eager' where its rows come with old and new "
+                "values, or use AS OF PROCTIME()"
             )
             return f'rows of "{left}" change, and what a join as of an event time has answered is not taken back. {cure}.'
     return error.message
