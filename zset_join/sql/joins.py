@@ -358,8 +358,7 @@ class JoinPlanner:
     def _is_outer(self, conjunct: exp.Expr, scope: Scope) -> bool:
         """Return whether a condition reads the query around this one; columns of queries within are theirs."""
         seen = Scope(scope.statement, [*scope.items, *scope.unseen])
-        own = conjunct.walk(prune=lambda node: isinstance(node, exp.Query))
-        columns = [node for node in own if isinstance(node, exp.Column)]
+        columns = [one for one in conjunct.walk(prune=lambda one: isinstance(one, exp.Query)) if isinstance(one, exp.Column)]
         return any(
             seen.search(column) is None and self.outer is not None and self.outer.search(column) is not None
             for column in columns

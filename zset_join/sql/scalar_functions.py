@@ -144,8 +144,7 @@ def _position(binder: Binder, node: exp.Expr) -> Expression:
 
 
 def _right(binder: Binder, node: exp.Expr) -> Expression:
-    count = binder.bind(node.expression)
-    text = binder.text(node.this)
+    count, text = binder.bind(node.expression), binder.text(node.this)
     if isinstance(count, Literal) and isinstance(count.value, int):
         return Call("substring", (text, lit(-count.value))) if count.value > 0 else Call("substring", (text, lit(1), lit(0)))
     raise binder.refused(node, "right takes a literal number of characters")
