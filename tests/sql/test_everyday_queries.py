@@ -125,7 +125,7 @@ def test_a_declaration_is_shown_without_its_secrets_and_can_be_declared_again() 
     with connect(dialect="flink") as session:
         session.sql(
             "CREATE TABLE t (id INT, at TIMESTAMP(3), n AS id + 1, WATERMARK FOR at AS at - INTERVAL '5' SECOND, "
-            "PRIMARY KEY (id) NOT ENFORCED) WITH ('connector'='jdbc', 'url'='jdbc:duckdb:x', 'table-name'='t', 'password'='hush')"
+            "PRIMARY KEY (id) NOT ENFORCED) WITH ('connector'='jdbc', 'url'='jdbc:postgresql://h/d', 'table-name'='t', 'password'='hush')"
         )
         shown = str(session.sql("SHOW CREATE TABLE t"))
 

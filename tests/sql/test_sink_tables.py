@@ -238,12 +238,15 @@ def test_a_query_whose_rows_would_come_back_to_it_is_refused(tmp_path: Path, dir
         assert contents(session, "c") == [(3,)]
 
 
-def test_a_table_that_is_replaced_forgets_its_rows_and_the_queries_of_it() -> None:
+def test_a_table_is_replaced_once_nothing_reads_it_and_forgets_its_rows() -> None:
     with connect() as session:
         session.sql("CREATE TABLE t (v INT); INSERT INTO t VALUES (1)")
-        session.sql("SELECT v FROM t").start()
+        reader = session.sql("SELECT v FROM t").start()
 
+        with pytest.raises(SqlError, match="query_1") as refused:
+            session.sql("CREATE OR REPLACE TABLE t (v STRING, w INT)")
+        reader.stop()
         session.sql("CREATE OR REPLACE TABLE t (v STRING, w INT); INSERT INTO t VALUES ('a', 2)")
 
+        assert refused.value.code == "STILL_READ"
         assert contents(session, "t") == [("a", 2)]
-        assert session.running == []

@@ -45,7 +45,7 @@ from typing import Any
 
 from zset_join.errors import OptionError
 
-__all__ = ["Lookup", "LookupHintWarning", "LookupSettings", "parse_duration_us"]
+__all__ = ["LOOKUP_NAMES", "Lookup", "LookupHintWarning", "LookupSettings", "parse_duration_us"]
 
 _UNITS_US = {
     "us": 1,
@@ -428,6 +428,8 @@ _DEFAULTS: Mapping[str, Any] = {
     "circuit_open": "5s",
 }
 _SQL_NAMES = {at.name.rstrip("_").replace("_", "-") for at in fields(Lookup)}
+LOOKUP_NAMES = frozenset(_SQL_NAMES - {"table"})
+"""The options of a join, as SQL names them."""
 
 
 def _own_name(name: str) -> str | None:

@@ -15,6 +15,7 @@ from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Call, Column, Expression, lit
 from zset_join.pipeline import Aggregated, StateTtl, View
 from zset_join.sql.binding import QueryContext
+from zset_join.sql.consumed import argument, disregard
 from zset_join.sql.places import near, written_name
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Scope
@@ -39,7 +40,7 @@ def has_aggregates(node: exp.Select) -> bool:
     """Say whether a SELECT makes groups."""
     if node.args.get("group") is not None:
         return True
-    parts = [*node.expressions, *([node.args["having"]] if node.args.get("having") is not None else [])]
+    parts = [*node.expressions, *([node.args.get("having")] if node.args.get("having") is not None else [])]
     return any(aggregates_in(part) for part in parts)
 
 
@@ -115,13 +116,16 @@ class Aggregation:
         aggregated = []
         parts = [one for _, one in outputs if isinstance(one, exp.Expr)]
         if node.args.get("having") is not None:
-            parts.append(node.args["having"])
+            parts.append(argument(node, "having"))
         parts += [] if row_number is None else list(row_number.this.iter_expressions())
         for call in [call for part in parts for call in aggregates_in(part)]:
             if self._name_of(call) is None:
                 name = f"aggregate {len(self._calls) + 1}"
                 aggregated.append(self._aggregated(call).alias(name))
                 self._calls.append((call, name))
+            else:
+                # It is written once more.
+                disregard(call)
         keys = {name: Column("left", tree.name) if isinstance(tree, Column) else tree for name, tree in self._keys}
         try:
             if not aggregated:

@@ -17,7 +17,7 @@ from zset_join.sql.hints import Hints
 from zset_join.sql.places import Place
 from zset_join.sql.scopes import Item, Scope
 
-__all__ = ["JoinContext", "QueryContext", "conjuncts_of"]
+__all__ = ["JoinContext", "QueryContext", "conjuncts_of", "subquery_of"]
 
 
 class QueryContext(Protocol):
@@ -80,3 +80,13 @@ def conjuncts_of(node: exp.Expr | None) -> list[exp.Expr]:
     if isinstance(node, exp.And):
         return [part for side in (node.this, node.expression) for part in conjuncts_of(side)]
     return [node]
+
+
+def subquery_of(node: exp.Expr) -> tuple[exp.Expr, bool] | None:
+    """Return the EXISTS or IN of a condition, and whether NOT stands before it."""
+    is_negated = False
+    while isinstance(node, exp.Paren | exp.Not):
+        is_negated ^= isinstance(node, exp.Not)
+        node = node.this
+    is_one = isinstance(node, exp.Exists) or (isinstance(node, exp.In) and node.args.get("query") is not None)
+    return (node, is_negated) if is_one else None

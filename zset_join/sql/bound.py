@@ -38,6 +38,9 @@ class BoundQuery:
     Args:
         view: its rows.
         reads: the declared tables below.
+        names: the tables and views that its text names.
+        processing_times: names of its SELECT list that stand for the processing time; one that is no column of `view` can be
+            used in FOR SYSTEM_TIME AS OF alone.
         is_bounded: it reads what is stored, and ends.
         shows_delta: `_tp_delta` is among its columns.
         order_by: of a bounded query: columns, each with whether it is descending, and whether NULLs come first.
@@ -56,6 +59,13 @@ class BoundQuery:
     first_rows: FirstRows | None = None
     warnings: tuple[str, ...] = ()
     shown: tuple[str, ...] | None = None
+    names: frozenset[str] = frozenset()
+    processing_times: frozenset[str] = frozenset()
+
+    @property
+    def virtual(self) -> list[str]:
+        """Return the names of its SELECT list that are no columns."""
+        return sorted(self.processing_times - set(self.columns))
 
     @property
     def columns(self) -> list[str]:

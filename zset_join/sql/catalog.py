@@ -22,9 +22,21 @@ from zset_join.pipeline import View, appends, changes
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.places import Place, near
 
-__all__ = ["Catalog", "ColumnDefinition", "Mode", "NamedView", "Table", "TableIndex", "TemporalFunction"]
+__all__ = [
+    "PROCESSING_TIME_TYPE",
+    "Catalog",
+    "ColumnDefinition",
+    "Mode",
+    "NamedView",
+    "Table",
+    "TableIndex",
+    "TemporalFunction",
+]
 
 Mode = Literal["append", "upsert", "changelog"]
+
+PROCESSING_TIME_TYPE = pa.timestamp("us", tz="UTC")
+"""The type of PROCTIME()."""
 
 _Entry = TypeVar("_Entry")
 
@@ -68,6 +80,8 @@ class Table:
         settings: those of SETTINGS.
         delta_column: the column whose -1 deletes; None where there is none.
         lookup: the outside table it is, which is only ever looked up; None for a table of the session.
+        version_column: the column whose larger value wins among changes of a key; None: the later one.
+        processing_times: names that stand for the processing time in FOR SYSTEM_TIME AS OF alone, and are no columns.
     """
 
     name: str
@@ -80,6 +94,8 @@ class Table:
     settings: Mapping[str, str] = field(default_factory=dict)
     delta_column: str | None = None
     lookup: LookupSource | None = None
+    version_column: str | None = None
+    processing_times: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -111,6 +127,7 @@ class Table:
     def rows(self) -> View:
         """Return its rows, for the fluent API: one source, however often it is asked for."""
         watermark = None if self.watermark is None else (self.watermark[0], f"{self.watermark[1]} microseconds")
+        sequence = () if self.version_column is None else (self.version_column,)
         if self.mode == "append":
             return appends(self.name, self.schema, keys=self.primary_key, watermark=watermark)
         if self.delta_column is not None:
@@ -121,12 +138,13 @@ class Table:
                     self.name,
                     self.schema,
                     keys=self.primary_key,
+                    sequence_by=sequence,
                     apply_as_deletes=col(self.delta_column) < 0,
                     except_column_list=[self.delta_column],
                     watermark=watermark,
                 )
             return changes(self.name, self.schema, weight_column=self.delta_column, watermark=watermark)
-        return changes(self.name, self.schema, keys=self.primary_key, watermark=watermark)
+        return changes(self.name, self.schema, keys=self.primary_key, sequence_by=sequence, watermark=watermark)
 
 
 @dataclass(frozen=True)
@@ -290,13 +308,17 @@ class Catalog:
                 at=at,
                 name=entry.name,
             )
-        readers = [view.name for view in self.views.values() if entry.name in view.query.reads and view.name != entry.name]
+        readers = self.readers_of(entry.name)
         if readers:
             raise SqlError(
                 f'"{entry.name}" is read by {", ".join(readers)}. Drop those first.', code="STILL_READ", at=at, name=entry.name
             )
         self._forget(entry.name)
         return entry.name
+
+    def readers_of(self, name: str) -> list[str]:
+        """Return the views whose query names a table or view."""
+        return [view.name for view in self.views.values() if name in view.query.names and view.name != name]
 
     def _forget(self, name: str) -> None:
         kept: Iterable[dict[str, Any]] = (self.tables, self.views, self.functions, self.sinks)

@@ -118,7 +118,7 @@ def _stored(
         value = given.get(name) if given is not None else None
         kind = exp.DataType.build(type_name(table.schema.field(name).type, "spark"), dialect="spark")
         new = _column(name) if value is None else exp.Cast(this=exp.Paren(this=value), to=kind)
-        chosen.append(exp.alias_(new, f"new {place}", quoted=True))
+        chosen.append(exp.alias_(new, f"new {place}", quoted=True, copy=False))
     # No text is put together: a condition is one expression, parsed as such.
     source = exp.Table(this=exp.Anonymous(this="table", expressions=[_column(table.name)]))
     node = exp.Select(expressions=chosen, from_=exp.From(this=source))

@@ -9,12 +9,14 @@ missing is named; one that other systems know and that changes nothing here warn
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from zset_join.changelog.formats import RECORD_FORMATS
 from zset_join.errors import SqlError
+from zset_join.sinks.record_texts import RecordForm
+from zset_join.sql.lookup_options import lookup_of, lookup_without_effect
 from zset_join.sql.places import Place, near
 
 __all__ = [
@@ -107,8 +109,8 @@ CONNECTORS: dict[str, Connector] = {
     ),
     "jdbc": Connector(
         needs=("url", "table-name"),
-        takes=("driver", "password", "username"),
-        ignored=("sink.buffer-flush.interval", "sink.buffer-flush.max-rows", "sink.max-retries", "sink.parallelism",
+        takes=("password", "username"),
+        ignored=("driver", "sink.buffer-flush.interval", "sink.buffer-flush.max-rows", "sink.max-retries", "sink.parallelism",
                  "connection.max-retry-timeout", "scan.fetch-size", "scan.auto-commit"),
         prefixes=("lookup.",),
         is_row_sink=True,
@@ -122,6 +124,12 @@ CONNECTORS: dict[str, Connector] = {
 }  # fmt: skip
 """By name."""
 
+
+_WITHOUT_CONNECTOR = ("format", "value.format")
+_WHOLE = frozenset({"database", "number-of-rows", "port", "rows-per-second", "seed"})
+_CHOICES = {"layout": ("hash", "json"), "sink.form": get_args(RecordForm)}
+_OF_FIELDS = ("kind", "start", "min", "max", "length")
+_KINDS = ("random", "sequence")
 
 _IN_KAFKA = {name: name for name in ("topic", "partition", "offset")}
 _TIME_IN_KAFKA = "timestamp"
@@ -220,8 +228,48 @@ def _is_of_format(connector: Connector, option: str) -> bool:
     return bool(connector.reads) and _OF_RECORDS.fullmatch(option) is not None
 
 
-def check_options(options: Mapping[str, str], *, at: Place | None) -> list[str]:
-    """Refuse a connector, an option or a format that is not known, or is missing.
+def _check_value(option: str, value: str, columns: Collection[str], at: Place | None) -> None:
+    """Refuse a value that an option cannot have, and an option of a column that is not there."""
+    expected = None
+    if option in _WHOLE and not value.isdecimal():
+        expected = "a whole number"
+    elif option in _CHOICES and value not in _CHOICES[option]:
+        expected = " or ".join(f"'{one}'" for one in _CHOICES[option])
+    elif option.startswith("fields."):
+        column, _, what = option.removeprefix("fields.").rpartition(".")
+        if what not in _OF_FIELDS or column not in columns:
+            known = [f"fields.{one}.{other}" for one in columns for other in _OF_FIELDS]
+            raise SqlError(
+                f"the option '{option}' is not known.{near(option, known)}", code="UNKNOWN_OPTION", at=at, name=option
+            )
+        if what == "kind":
+            expected = None if value in _KINDS else " or ".join(f"'{one}'" for one in _KINDS)
+        elif not value.removeprefix("-").isdecimal():
+            expected = "a whole number"
+    if expected is not None:
+        raise SqlError(f"'{option}' = '{value}'; expected {expected}.", code="OPTION_VALUE", at=at, name=option)
+
+
+def _without_effect(name: str, options: Mapping[str, str]) -> list[str]:
+    """Return what warnings say of options that a connector takes and that change nothing beside the others."""
+    of_format = [option for option in options if option.startswith("csv.") and form_of(options) != "csv"]
+    of_server: tuple[str, ...] = ()
+    if name == "jdbc" and options.get("url", "").startswith(("jdbc:sqlite:", "jdbc:duckdb:")):
+        of_server = ("password", "username")
+    told = [f"the option '{option}' changes nothing for the format '{form_of(options)}'." for option in of_format]
+    told += [f"the option '{option}' changes nothing for a database in a file." for option in of_server if option in options]
+    if "properties.group.id" in options:
+        told.append("the option 'properties.group.id' changes nothing here: each query keeps its own position.")
+    return told
+
+
+def check_options(options: Mapping[str, str], *, at: Place | None, columns: Collection[str] = ()) -> list[str]:
+    """Refuse a connector, an option or a format that is not known, is missing, or has a value it cannot have.
+
+    Args:
+        options: those of WITH.
+        at: where they stand.
+        columns: of the table; for options of a column.
 
     Returns:
         What warnings say of options that change nothing.
@@ -235,12 +283,30 @@ def check_options(options: Mapping[str, str], *, at: Place | None) -> list[str]:
         raise SqlError(f"the connector '{name}' is not known.{near(name, CONNECTORS)}", code="UNKNOWN_CONNECTOR", at=at)
     if form is not None and form not in FORMATS:
         raise SqlError(f"the format '{form}' is not known.{near(form, FORMATS)}", code="UNKNOWN_FORMAT", at=at)
+    if "format" in options and "value.format" in options:
+        raise SqlError("'format' and 'value.format' say the same. Keep one.", code="SAID_TWICE", at=at)
     if name is None:
+        unknown = [option for option in options if option not in _WITHOUT_CONNECTOR]
+        if unknown:
+            known = ["connector", *_WITHOUT_CONNECTOR, *(one for each in CONNECTORS.values() for one in sorted(each.options))]
+            raise SqlError(
+                f"the option '{unknown[0]}' means nothing without a connector: the table is fed by INSERT."
+                f"{near(unknown[0], known)}",
+                code="UNKNOWN_OPTION",
+                at=at,
+                name=unknown[0],
+            )
         return []
     connector = CONNECTORS[name]
-    warnings = []
+    warnings = _without_effect(name, options)
+    if "lookup." in connector.prefixes:
+        lookup_of(options, at=at)
+        warnings += lookup_without_effect(options)
     for option in options:
-        if option in connector.options or option.startswith(connector.prefixes) or _is_encoding(options, option):
+        if option in connector.options or option.startswith(connector.prefixes):
+            _check_value(option, options[option], columns, at)
+            continue
+        if _is_encoding(options, option):
             continue
         if option == "value.fields-include" and options[option].upper() == "EXCEPT_KEY" and form_of(options) == "json":
             raise SqlError(

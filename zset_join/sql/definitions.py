@@ -19,32 +19,41 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from sqlglot import exp
 
 from zset_join.errors import SqlError
-from zset_join.sql.catalog import ColumnDefinition, Mode, Table
+from zset_join.sql.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Mode, Table
 from zset_join.sql.connectors import check_options, form_of, metadata_of, sink_options
+from zset_join.sql.consumed import check_consumed
 from zset_join.sql.dialects import parse_expression
 from zset_join.sql.outside import OUTSIDE_CONNECTORS, outside_source
 from zset_join.sql.places import Place, SqlWarning, near
 from zset_join.sql.readers import Reader
+from zset_join.sql.table_clauses import (
+    LAYOUTS,
+    add_options,
+    check_distinct,
+    check_event_time,
+    encoding,
+    external_stream,
+    files_of,
+    layout,
+    on_conflict,
+)
 from zset_join.sql.types import type_named
 
-__all__ = ["Model", "encoding", "read_table"]
+__all__ = ["Model", "read_table"]
 
 _CHANGELOG_FORMATS = frozenset({"canal-json", "debezium-avro-confluent", "debezium-json", "maxwell-json", "upsert-json"})
-_ENCODINGS = {"PLAIN": "json", "APPEND": "json", "UPSERT": "upsert-json", "DEBEZIUM": "debezium-json",
-              "MAXWELL": "maxwell-json", "CANAL": "canal-json"}  # fmt: skip
 _MODES = ("append", "changelog", "changelog_kv", "versioned_kv")
 _INTERVALS = {
     "MICROSECOND": 1, "MILLISECOND": 1000, "SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6, "DAY": 86400 * 10**6,
     "US": 1, "MS": 1000, "S": 10**6, "M": 60 * 10**6, "H": 3600 * 10**6, "D": 86400 * 10**6,
 }  # fmt: skip
-_LAYOUTS = frozenset({"DISTRIBUTED", "DISTRIBUTED BY", "PARTITIONED", "PARTITIONED BY"})
-_ENDS_OF_LAYOUT = frozenset({"COMMENT", "FORMAT", "LIKE", "PRIMARY KEY", "SETTINGS", "WITH"})
 _TP_TIME = "_tp_time"
 TP_DELTA = "_tp_delta"
 
@@ -54,6 +63,22 @@ class _Declared:
     columns: list[ColumnDefinition]
     primary_key: tuple[str, ...] = ()
     watermark: tuple[str, int] | None = None
+    said: set[str] = field(default_factory=set)
+
+    def say_once(self, what: str, cure: str, at: Place) -> None:
+        """Note a clause that a declaration has once; what comes along by LIKE gives way to it.
+
+        Raises:
+            SqlError: it is there already.
+        """
+        if what in self.said:
+            raise SqlError(f"there are two of {what}. {cure}", code="SAID_TWICE", at=at)
+        self.said.add(what)
+
+    def set_key(self, names: tuple[str, ...], at: Place) -> None:
+        """Take the primary key."""
+        self.say_once("PRIMARY KEY", "Name all its columns in one: PRIMARY KEY (a, b).", at)
+        self.primary_key = names
 
 
 @dataclass(frozen=True)
@@ -100,50 +125,72 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
     if reader.has("("):
         _elements(reader, declared)
         _replace_copied(declared, 0 if model is None else len(model.columns))
-    options: dict[str, str] = {} if model is None else model.options
-    settings: dict[str, str] = {} if model is None else model.settings
+    options: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    version_column: str | None = None
     is_append_only = model is not None and model.is_append_only and bool(model.primary_key)
     while not reader.is_done:
+        at = reader.statement.place(reader.index)
         if reader.has("PRIMARY", "KEY"):
-            declared.primary_key = reader.names() if reader.word == "(" else (reader.name("a column"),)
+            declared.set_key(reader.names() if reader.word == "(" else (reader.name("a column"),), at)
             reader.has("NOT", "ENFORCED")
         elif reader.has("WITH"):
             reader.expect("(")
-            options = {**options, **reader.options()}
+            add_options(options, reader.options(), at)
             reader.expect(")")
         elif reader.has("SETTINGS"):
-            settings = {**settings, **reader.options()}
+            add_options(settings, reader.options(), at)
         elif model is not None and reader.word == "LIKE":
             reader.index = model.end
-        elif reader.word in _LAYOUTS:
-            _layout(reader, options)
+        elif reader.word in LAYOUTS:
+            layout(reader, options if model is None else {**model.options, **options})
         elif reader.word == "FORMAT":
-            options |= encoding(reader)
+            add_options(options, encoding(reader), at)
+        elif reader.has("ON", "CONFLICT"):
+            declared.say_once("ON CONFLICT", "Keep one.", at)
+            version_column = on_conflict(reader) or version_column
         elif reader.has("APPEND", "ONLY"):
             is_append_only = True
         elif reader.has("COMMENT"):
             reader.value()
         elif reader.has("USING"):
-            options["connector"] = {"parquet": "filesystem"}.get(reader.name("a format"), "filesystem")
+            add_options(options, files_of(reader), at)
         else:
             reader.fail("expected PRIMARY KEY, WITH (...), SETTINGS or the end")
+    if model is not None:
+        options, settings = {**model.options, **options}, {**model.settings, **settings}
     if settings.get("type") == "kafka":
-        options, settings = _external_stream(settings, options)
+        options, settings = external_stream(settings, options)
     options = sink_options(options) if options else options
     if not declared.columns:
         raise SqlError(f'"{name}" has no columns; name them in brackets.', code="SQL_SYNTAX", at=place)
     _check(declared, name, reader)
     _check_metadata(declared, options, name, at=place)
+    if "version_column" in settings:
+        if version_column is not None:
+            declared.say_once("ON CONFLICT", "The version column is named there, and by SETTINGS.", place)
+        version_column = settings["version_column"]
+    elif version_column is not None:
+        settings["version_column"] = version_column
     mode, delta = _mode(reader, word, declared, options, settings, is_append_only)
     columns = list(declared.columns)
     if delta is not None and delta not in {column.name for column in columns}:
         columns.append(ColumnDefinition(delta, pa.int8()))
     if reader.statement.dialect == "timeplus" and _TP_TIME not in {column.name for column in columns}:
-        columns.append(ColumnDefinition(_TP_TIME, pa.timestamp("us", tz="UTC"), is_processing_time=True))
+        columns.append(ColumnDefinition(_TP_TIME, PROCESSING_TIME_TYPE, is_processing_time=True))
+    virtual: set[str] = set()
     if mode == "upsert":
         # A processing time in a row that is kept by its key would make every repetition of the row a change.
-        kept = reader.statement.dialect == "timeplus"
-        columns = [column for column in columns if kept or not column.is_processing_time]
+        virtual = {column.name for column in columns if column.is_processing_time and reader.statement.dialect != "timeplus"}
+        columns = [column for column in columns if column.name not in virtual]
+        if virtual:
+            warnings.warn(
+                SqlWarning(
+                    f'"{name}" keeps the row of a key, so {", ".join(sorted(virtual))} is no column of it: it stands for the '
+                    "processing time in FOR SYSTEM_TIME AS OF, and * leaves it out."
+                ),
+                stacklevel=5,
+            )
     is_outside = options.get("connector") in OUTSIDE_CONNECTORS
     table = Table(
         lookup=outside_source(name, _schema(columns), options, at=place) if is_outside else None,
@@ -156,8 +203,36 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         options=options,
         settings=settings,
         delta_column=delta,
+        version_column=_version_column(version_column, declared, mode, options, name, place),
+        processing_times=tuple(sorted(virtual)),
     )
     return table, may_exist
+
+
+def _version_column(
+    given: str | None, declared: _Declared, mode: Mode, options: Mapping[str, str], name: str, at: Place
+) -> str | None:
+    if given is None:
+        return None
+    known = {column.name.lower(): column.name for column in declared.columns if not column.is_processing_time}
+    if given.lower() not in known:
+        raise SqlError(
+            f'the version column {given} is not in "{name}".{near(given, known.values())}', code="UNKNOWN_COLUMN", at=at
+        )
+    if mode != "upsert":
+        raise SqlError(
+            "a version column says which row of a key is the newest, and rows have no key here. Add PRIMARY KEY (...).",
+            code="NO_PRIMARY_KEY",
+            at=at,
+        )
+    if options.get("connector") not in {None, "memory"}:
+        raise SqlError(
+            f"a version column is not offered for the connector '{options['connector']}': what comes later wins. Keep the "
+            f"newest rows by WHERE rn = 1 over ROW_NUMBER() OVER (PARTITION BY ... ORDER BY {given} DESC) instead.",
+            code="NOT_OFFERED",
+            at=at,
+        )
+    return known[given.lower()]
 
 
 def _replace_copied(declared: _Declared, copied: int) -> None:
@@ -165,79 +240,6 @@ def _replace_copied(declared: _Declared, copied: int) -> None:
     anew = {column.name for column in declared.columns[copied:]}
     kept = [one for one in declared.columns[:copied] if one.name not in anew or (one.is_given and one.metadata is None)]
     declared.columns[:copied] = kept
-
-
-def _layout(reader: Reader, options: dict[str, str]) -> None:
-    """Take PARTITIONED BY and DISTRIBUTED BY: rows are laid out by the plan.
-
-    Raises:
-        SqlError: the partitions of a table of files, whose values would be in the names of directories.
-    """
-    at = reader.statement.place(reader.index)
-    word = reader.word.split()[0]
-    while not reader.is_done and reader.word not in _ENDS_OF_LAYOUT:
-        if reader.has("("):
-            reader.until()
-            while reader.has(","):
-                reader.until()
-            reader.expect(")")
-        else:
-            reader.index += 1
-    if word == "PARTITIONED" and options.get("connector", "filesystem") == "filesystem" and _is_of_files(reader, options):
-        raise SqlError(
-            "PARTITIONED BY is not offered for files: values are read from files, not from the names of directories. Leave it "
-            "out, and give every directory a table of its own.",
-            code="NOT_OFFERED",
-            at=at,
-        )
-    warnings.warn(SqlWarning(f"{word} BY changes nothing here: rows are laid out by the plan."), stacklevel=7)
-
-
-def _is_of_files(reader: Reader, options: dict[str, str]) -> bool:
-    """Say whether a table is one of files; WITH may still be to come."""
-    texts = [token.text for token in reader.tokens[reader.index :]]
-    return "filesystem" in texts or options.get("connector") == "filesystem"
-
-
-def encoding(reader: Reader) -> dict[str, str]:
-    """Read RisingWave's FORMAT ... ENCODE ... as a format.
-
-    Raises:
-        SqlError: another comes.
-    """
-    at = reader.statement.place(reader.index)
-    reader.expect("FORMAT")
-    what = reader.name("a format").upper()
-    reader.expect("ENCODE")
-    how = reader.name("an encoding").upper()
-    if what not in _ENCODINGS or how != "JSON":
-        formats = "" if what in _ENCODINGS else near(what, _ENCODINGS)
-        raise SqlError(
-            f"FORMAT {what} ENCODE {how} is not offered.{formats} The encoding is JSON.",
-            code="UNKNOWN_FORMAT",
-            at=at,
-        )
-    given = {"format": _ENCODINGS[what]}
-    if reader.has("("):
-        for option, value in reader.options().items():
-            if option == "force_append_only":
-                given[option] = value
-            else:
-                warnings.warn(SqlWarning(f"the option '{option}' of ENCODE JSON changes nothing here."), stacklevel=6)
-        reader.expect(")")
-    return given
-
-
-def _external_stream(settings: dict[str, str], options: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the options and settings of Timeplus' external stream."""
-    left = {name: value for name, value in settings.items() if name not in {"type", "brokers", "topic", "data_format"}}
-    of_kafka = {
-        "connector": "kafka",
-        "topic": settings.get("topic", ""),
-        "properties.bootstrap.servers": settings.get("brokers", ""),
-        "format": {"JSONEachRow": "json"}.get(settings.get("data_format", "JSONEachRow"), settings.get("data_format", "json")),
-    }
-    return {**options, **of_kafka}, left
 
 
 def _schema(columns: list[ColumnDefinition]) -> pa.Schema:
@@ -251,15 +253,19 @@ def _elements(reader: Reader, declared: _Declared) -> None:
             reader.name("the name of the constraint")
             if reader.word.split()[:1] != ["PRIMARY"]:
                 reader.fail("expected PRIMARY KEY")
+        at = reader.statement.place(reader.index)
         if reader.has("PRIMARY", "KEY"):
-            declared.primary_key = reader.names()
+            declared.set_key(reader.names(), at)
             reader.has("NOT", "ENFORCED")
         elif reader.has("WATERMARK", "FOR"):
+            declared.say_once("WATERMARK", "A table has one event time.", at)
             declared.watermark = _watermark(reader)
         else:
             _column(reader, declared)
         if not reader.has(",") and reader.word != ")":
             reader.fail("expected a comma or a closing bracket")
+        if reader.word == ")" and reader.tokens[reader.index - 1].text == ",":
+            reader.fail("expected a column after the comma")
 
 
 def _watermark(reader: Reader) -> tuple[str, int]:
@@ -269,7 +275,7 @@ def _watermark(reader: Reader) -> tuple[str, int]:
     node = parse_expression(reader.statement, reader.until())
     delay = 0
     if isinstance(node, exp.Sub) and isinstance(node.expression, exp.Interval):
-        unit = str(node.expression.unit or "").upper().removesuffix("S") or "SECOND"
+        unit = ("" if node.expression.unit is None else node.expression.unit.name).upper().removesuffix("S") or "SECOND"
         amount = node.expression.this
         text = amount.name if isinstance(amount, exp.Literal) else ""
         parts = text.split()
@@ -296,23 +302,25 @@ def _column(reader: Reader, declared: _Declared) -> None:
     if reader.has("AS"):
         node = parse_expression(reader.statement, reader.until())
         if isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME":
-            declared.columns.append(ColumnDefinition(name, pa.timestamp("us", tz="UTC"), is_processing_time=True))
+            declared.columns.append(ColumnDefinition(name, PROCESSING_TIME_TYPE, is_processing_time=True))
             return
         kind = _computed_type(node, declared, reader)
+        check_consumed(node, reader.statement.text)
         declared.columns.append(ColumnDefinition(name, kind, computed=node))
         return
     kind = _type(reader)
     metadata: str | None = None
     computed: exp.Expr | None = None
     while True:
+        at = reader.statement.place(reader.index)
         if reader.has("NOT", "NULL") or reader.has("NULL") or reader.has("VIRTUAL"):
             continue
         if reader.has("PRIMARY", "KEY"):
-            declared.primary_key = (name,)
+            declared.set_key((name,), at)
             reader.has("NOT", "ENFORCED")
-        elif reader.has("METADATA"):
+        elif metadata is None and reader.has("METADATA"):
             metadata = reader.value() if reader.has("FROM") else name
-        elif reader.has("AS", "SYSTEM_METADATA"):
+        elif metadata is None and reader.has("AS", "SYSTEM_METADATA"):
             reader.expect("(")
             metadata = reader.value()
             reader.expect(")")
@@ -387,9 +395,8 @@ def _type(reader: Reader) -> pa.DataType:
 def _check(declared: _Declared, name: str, reader: Reader) -> None:
     names = [column.name for column in declared.columns]
     place = reader.statement.place(0)
-    twice = sorted({one for one in names if names.count(one) > 1})
-    if twice:
-        raise SqlError(f'"{name}" names {", ".join(twice)} twice.', code="DUPLICATE_COLUMN", at=place)
+    check_distinct(names, f'"{name}"', place)
+    check_distinct(declared.primary_key, f'the PRIMARY KEY of "{name}"', place)
     lower = {one.lower(): one for one in names}
     for what, wanted in (
         ("PRIMARY KEY", declared.primary_key),
@@ -405,6 +412,8 @@ def _check(declared: _Declared, name: str, reader: Reader) -> None:
     declared.primary_key = tuple(lower[one.lower()] for one in declared.primary_key)
     if declared.watermark is not None:
         declared.watermark = (lower[declared.watermark[0].lower()], declared.watermark[1])
+        column = next(one for one in declared.columns if one.name == declared.watermark[0])
+        check_event_time(column, place)
 
 
 def _check_metadata(declared: _Declared, options: dict[str, str], name: str, *, at: Place) -> None:
@@ -453,15 +462,24 @@ def _mode(
 ) -> tuple[Mode, str | None]:
     place = reader.statement.place(0)
     connector, form = options.get("connector"), options.get("format", options.get("value.format"))
-    for warning in check_options(options, at=place):
+    for warning in check_options(options, at=place, columns=[column.name for column in declared.columns if column.is_given]):
         warnings.warn(SqlWarning(warning), stacklevel=6)
     wanted = settings.get("mode")
     if wanted is not None and wanted not in _MODES:
         raise SqlError(f"mode='{wanted}' is not known.{near(wanted, _MODES)}", code="UNKNOWN_SETTING", at=place)
-    unknown = [key for key in settings if key != "mode"]
+    unknown = [key for key in settings if key not in {"mode", "version_column"}]
+    if "keep_versions" in unknown:
+        raise SqlError(
+            "keep_versions is not offered: a table with a PRIMARY KEY and WATERMARK FOR its event time keeps the versions that "
+            "joins as of a time still need. Leave it out, and declare the WATERMARK.",
+            code="NOT_OFFERED",
+            at=place,
+        )
     if unknown:
         raise SqlError(
-            f"the setting {unknown[0]} of a stream is not known.{near(unknown[0], ('mode',))}", code="UNKNOWN_SETTING", at=place
+            f"the setting {unknown[0]} of a stream is not known.{near(unknown[0], ('mode', 'version_column'))}",
+            code="UNKNOWN_SETTING",
+            at=place,
         )
     needs_key = word == "MUTABLE STREAM" or wanted in {"versioned_kv", "changelog_kv"} or connector == "upsert-kafka"
     if needs_key and not declared.primary_key:

@@ -21,6 +21,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import OptionError, SqlError
+from zset_join.sql.consumed import tracked
 from zset_join.sql.places import Place, near, place_of
 
 # What the parser cannot read becomes an error of ours; it need not be logged as well.
@@ -56,6 +57,13 @@ class _StreamParser(SparkParser):
                     if alias is not None:
                         table.set("alias", alias)
         return table
+
+    def _parse_join_parts(self) -> tuple[Token | None, Token | None, Token | None]:
+        method, side, kind = super()._parse_join_parts()
+        # LEFT ASOF JOIN is ASOF LEFT JOIN.
+        if method is None and (side or kind) and self._match(TokenType.ASOF):
+            method = self._prev
+        return method, side, kind
 
     def _parse_join(self, *args: Any, **options: Any) -> exp.Join | None:
         is_comma = self._curr.token_type == TokenType.COMMA
@@ -219,6 +227,7 @@ def split(text: str, *, dialect: str) -> list[Statement]:
         raise SqlError(
             f"the text has {len(tokens)} words; at most {MAX_TOKENS} are read at once. Split the file.", code="SQL_TOO_LONG"
         )
+    tokens = [part for token in tokens for part in _parts_of_number(token)]
     statements: list[Statement] = []
     current: list[Token] = []
     depth = 0
@@ -244,6 +253,23 @@ def split(text: str, *, dialect: str) -> list[Statement]:
     if current:
         statements.append(Statement(text, tuple(current), dialect))
     return statements
+
+
+_EXPONENT = re.compile(r"((?:\d+\.?\d*|\.\d+)[eE][+-]?\d+)([+-])(.+)")
+
+
+def _parts_of_number(token: Token) -> list[Token]:
+    """Return `1e0+1`, which the tokenizer takes for one number, as a number, a sign and a number."""
+    found = _EXPONENT.fullmatch(token.text) if token.token_type == TokenType.NUMBER else None
+    if found is None:
+        return [token]
+    kinds = (TokenType.NUMBER, TokenType.PLUS if found[2] == "+" else TokenType.DASH, TokenType.NUMBER)
+    begins = [token.start + found.start(place) for place in (1, 2, 3)]
+    parts = [
+        Token(kind, found[place], line=token.line, col=token.col, start=begin, end=begin + len(found[place]) - 1)
+        for place, (kind, begin) in enumerate(zip(kinds, begins, strict=True), 1)
+    ]
+    return [*parts[:2], *_parts_of_number(parts[2])]
 
 
 def parse_query(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
@@ -296,6 +322,8 @@ def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
         raise SqlError("one statement is expected here.", code="SQL_SYNTAX", at=statement.place(0))
     node: exp.Expr = nodes[0]
     _check_whole(statement, node)
+    _check_commas(statement, tokens)
+    _check_join_words(statement, node)
     joins = sum(1 for _ in node.find_all(exp.Join))
     if joins > MAX_JOINS:
         raise SqlError(
@@ -303,7 +331,7 @@ def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
             code="SQL_TOO_DEEP",
             at=statement.place(0),
         )
-    return node
+    return tracked(node)
 
 
 def _check_whole(statement: Statement, root: exp.Expr) -> None:
@@ -315,6 +343,58 @@ def _check_whole(statement: Statement, root: exp.Expr) -> None:
                 f"syntax: an operand of {type(node).__name__.upper()} is missing.",
                 code="SQL_SYNTAX",
                 at=place_of(node, statement.text) or statement.place(0),
+            )
+
+
+_BEHIND_LISTS = frozenset(
+    {TokenType.COMMA, TokenType.EXCEPT, TokenType.FROM, TokenType.GROUP_BY, TokenType.HAVING, TokenType.INTERSECT,
+     TokenType.LIMIT, TokenType.ON, TokenType.ORDER_BY, TokenType.QUALIFY, TokenType.R_PAREN, TokenType.UNION, TokenType.WHERE}
+)  # fmt: skip
+
+
+def _check_commas(statement: Statement, tokens: tuple[Token, ...]) -> None:
+    """Refuse a comma that nothing follows, which the parser passes over."""
+    for token, following in zip(tokens, (*tokens[1:], None), strict=True):
+        if token.token_type == TokenType.COMMA and (following is None or following.token_type in _BEHIND_LISTS):
+            raise SqlError("syntax: nothing follows this comma.", code="SQL_SYNTAX", at=Place(statement.text, token.start))
+
+
+_JOIN_WORDS = {
+    "ALL": "JOIN keeps every match by itself: leave ALL out",
+    "ANY": "To keep one match, join a query that keeps the first row of each key: WHERE rn = 1 over ROW_NUMBER()",
+    "GLOBAL": "Rows are placed by the plan: leave GLOBAL out",
+    "LATEST": "To join the newest row of each key, join a table with a PRIMARY KEY, or WHERE rn = 1 over ROW_NUMBER()",
+    **dict.fromkeys(
+        ("ARRAY", "ASYNC", "BROADCAST", "HASH", "INTERVAL", "LOCAL", "LOOKUP", "LOOP", "MERGE", "PASTE", "POSITIONAL", "REMOTE",
+         "SHUFFLE", "SKEW", "STRICT", "TEMPORAL", "UNIQUE", "WINDOW"), "Leave it out"),
+}  # fmt: skip
+_AFTER_TABLES = {"FINAL": "A table with a PRIMARY KEY holds the newest row of each key by itself: leave FINAL out"}
+_BEFORE_JOIN = frozenset({"ANTI", "ASOF", "CROSS", "FULL", "INNER", "JOIN", "LEFT", "NATURAL", "OUTER", "RIGHT", "SEMI"})
+
+
+def _check_join_words(statement: Statement, root: exp.Expr) -> None:
+    """Refuse a word behind a table that another system reads as a kind of join, and the parser as the name of the table.
+
+    Where a column is qualified with it, or AS stands before it, it is a name.
+    """
+    cures = {**_JOIN_WORDS, **_AFTER_TABLES}
+    aliases = [one.args.get("alias") for one in root.find_all(exp.Table, exp.Subquery)]
+    names = [one.this for one in aliases if isinstance(one, exp.TableAlias) and one.this is not None]
+    begins = {one.meta.get("start") for one in names if one.name.upper() in cures}
+    tokens = statement.tokens
+    for place, token in enumerate(tokens) if begins else ():
+        is_name = (
+            token.start not in begins or tokens[place - 1].text.upper() == "AS" or token.token_type == TokenType.IDENTIFIER
+        )
+        if is_name or any(one.table.lower() == token.text.lower() for one in root.find_all(exp.Column)):
+            continue
+        word, following = token.text.upper(), tokens[place + 1].text.upper().split()[:1] if place + 1 < len(tokens) else []
+        is_join = bool(_BEFORE_JOIN.intersection(following))
+        if is_join or word in _AFTER_TABLES:
+            raise SqlError(
+                f"{word}{' JOIN' if is_join else ''} is not offered. {cures[word]}; if it is a name, write AS {token.text}.",
+                code="NOT_OFFERED",
+                at=Place(statement.text, token.start),
             )
 
 

@@ -17,11 +17,12 @@ from zset_join.pipeline import View
 from zset_join.sql.binding import QueryContext
 from zset_join.sql.bound import FirstRows
 from zset_join.sql.catalog import pick
+from zset_join.sql.consumed import copied
 from zset_join.sql.places import Place
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item
 
-__all__ = ["keep_first", "limit_of", "limits_of", "read_row_number", "take_first"]
+__all__ = ["is_shown", "keep_first", "limit_of", "limits_of", "read_row_number", "take_first"]
 
 
 def read_row_number(
@@ -68,7 +69,7 @@ def read_row_number(
         nulls_first = part.args.get("nulls_first")
         if nulls_first is not None and bool(nulls_first) != (how == "asc"):
             # NULLs come first going up and last going down; otherwise whether it is one is asked before.
-            is_null = exp.Is(this=part.this.copy(), expression=exp.Null())
+            is_null = exp.Is(this=copied(part.this), expression=exp.Null())
             number = exp.Case(ifs=[exp.If(this=is_null, true=exp.Literal.number(1))], default=exp.Literal.number(0))
             ordered.append(f"{column(number)} {'desc' if nulls_first else 'asc'}")
         ordered.append(f"{name} {how}")
@@ -81,7 +82,7 @@ def numbered_by(qualify: exp.Expr) -> tuple[exp.Alias | None, exp.Expr]:
     if window is None:
         return None, qualify
     name = exp.to_identifier("row number", quoted=True)
-    compared = qualify.transform(lambda node: exp.Column(this=name.copy()) if node == window else node)
+    compared = copied(qualify).transform(lambda node: exp.Column(this=name.copy()) if node == window else node, copy=False)
     return exp.Alias(this=window, alias=name), compared
 
 
@@ -93,9 +94,9 @@ def limit_of(node: exp.Expr, name: str) -> int | None:
     while isinstance(node, exp.Paren):
         node = node.this
     if isinstance(node, exp.Between):
-        low = node.args["low"]
+        low = node.args.get("low")
         begins = isinstance(low, exp.Literal) and low.name == "1"
-        return limit_of(exp.LTE(this=node.this, expression=node.args["high"]), name) if begins else None
+        return limit_of(exp.LTE(this=node.this, expression=node.args.get("high")), name) if begins else None
     if type(node) not in pairs:
         return None
     one, other = node.this, node.expression
@@ -169,3 +170,14 @@ def keep_first(view: View, first_rows: FirstRows, count: int, at: Place) -> View
         return view.dedup(keys=first_rows.keys, order_by=first_rows.order_by, n=count, state_ttl=first_rows.state_ttl)
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at) from error
+
+
+def is_shown(name: str, limits: int, node: exp.Select) -> bool:
+    """Say whether a SELECT reads a number of rows elsewhere than in conditions that limit it."""
+    clauses = [node.args.get(clause) for clause in ("where", "group", "having", "qualify")]
+    parts = [*node.expressions, *(one for one in clauses if one is not None)]
+    parts += [join.args.get("on") for join in node.args.get("joins") or [] if join.args.get("on") is not None]
+    named = sum(1 for part in parts for column in part.find_all(exp.Column) if column.name.lower() == name.lower())
+    return named > limits or any(
+        isinstance(one, exp.Star) or isinstance(one.this, exp.Star) for one in node.expressions if not isinstance(one, exp.Func)
+    )

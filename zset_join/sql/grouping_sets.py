@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from zset_join.sql.aggregation import is_aggregate
 from zset_join.sql.catalog import pick
+from zset_join.sql.consumed import argument, copied
 from zset_join.sql.scopes import Scope
 
 __all__ = ["expanded", "has_grouping_sets"]
@@ -42,7 +43,7 @@ def expanded(node: exp.Select, scope: Scope) -> list[exp.Select]:
         ValueError: there are too many sets, or a key is no place in the SELECT list.
     """
     node = _qualified(node, scope)
-    group = node.args["group"]
+    group = argument(node, "group")
     sets: list[tuple[exp.Expr, ...]] = [()]
     plain = [one for one in group.expressions if not isinstance(one, _KINDS)]
     special = [one for one in group.expressions if isinstance(one, _KINDS)]
@@ -64,12 +65,16 @@ def expanded(node: exp.Select, scope: Scope) -> list[exp.Select]:
 
 def _qualified(node: exp.Select, scope: Scope) -> exp.Select:
     """Return a SELECT whose columns say which item they are of, so that one column is written in one way."""
-    part = node.copy()
-    clauses = [*part.expressions, part.args["group"], *([part.args["having"]] if part.args.get("having") is not None else [])]
+    part = copied(node)
+    clauses = [
+        *part.expressions,
+        part.args.get("group"),
+        *([part.args.get("having")] if part.args.get("having") is not None else []),
+    ]
     listed = {one.alias.lower() for one in part.expressions if isinstance(one, exp.Alias)}
     for place, one in enumerate(part.expressions):
         if isinstance(one, exp.Column) and not isinstance(one.this, exp.Star):
-            part.expressions[place].replace(exp.alias_(one.copy(), one.name, quoted=True))
+            part.expressions[place].replace(exp.alias_(copied(one), one.name, quoted=True, copy=False))
     clauses = [*part.expressions, *clauses[len(part.expressions) :]]
     for column in [column for clause in clauses for column in clause.find_all(exp.Column)]:
         if column.find_ancestor(exp.Query) is not part or isinstance(column.this, exp.Star):
@@ -131,8 +136,8 @@ def _distinct(keys: list[exp.Expr]) -> list[exp.Expr]:
 
 
 def _select(node: exp.Select, chosen: list[exp.Expr], keys: list[exp.Expr], *, is_grouped: bool) -> exp.Select:
-    part = node.copy()
-    listed = [key.copy() for key in chosen] or ([exp.true()] if is_grouped else [])
+    part = copied(node)
+    listed = [copied(key) for key in chosen] or ([exp.true()] if is_grouped else [])
     part.set("group", exp.Group(expressions=listed) if listed else None)
     part.set("distinct", None)
     part.set("order", None)
@@ -145,12 +150,16 @@ def _select(node: exp.Select, chosen: list[exp.Expr], keys: list[exp.Expr], *, i
         ],
     )
     if part.args.get("having") is not None:
-        part.args["having"].set("this", _without(part.args["having"].this, chosen, keys))
+        argument(part, "having").set("this", _without(argument(part, "having").this, chosen, keys))
     return part
 
 
 def _named(original: exp.Expr, made: exp.Expr) -> exp.Expr:
-    return made if isinstance(made, exp.Alias) else exp.alias_(made, original.sql(dialect="spark").lower(), quoted=True)
+    return (
+        made
+        if isinstance(made, exp.Alias)
+        else exp.alias_(made, original.sql(dialect="spark").lower(), quoted=True, copy=False)
+    )
 
 
 def _without(node: exp.Expr, chosen: list[exp.Expr], keys: list[exp.Expr]) -> exp.Expr:
@@ -158,7 +167,7 @@ def _without(node: exp.Expr, chosen: list[exp.Expr], keys: list[exp.Expr]) -> ex
     if node in chosen or isinstance(node, exp.Query):
         return node
     if node in keys:
-        return exp.Max(this=exp.Case(ifs=[exp.If(this=exp.false(), true=node.copy())]))
+        return exp.Max(this=exp.Case(ifs=[exp.If(this=exp.false(), true=copied(node))]))
     if isinstance(node, exp.Grouping | exp.GroupingId):
         return _number(node, chosen, keys)
     if not is_aggregate(node):

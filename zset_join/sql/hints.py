@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from zset_join.sql.consumed import disregard
+
 __all__ = ["Hints", "read_hints"]
 
 
@@ -19,10 +21,20 @@ class Hints:
     Args:
         lookups: by the table it names, the options of LOOKUP.
         state_ttls: by the table it names, the duration of STATE_TTL.
+        used: the tables whose LOOKUP a join has taken.
     """
 
     lookups: dict[str, dict[str, str]] = field(default_factory=dict)
     state_ttls: dict[str, str] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+
+    def lookup(self, *names: str) -> dict[str, str]:
+        """Return the options of LOOKUP for a table, by the first of its names that a hint has."""
+        name = next((one for one in names if one in self.lookups), None)
+        if name is None:
+            return {}
+        self.used.add(name)
+        return self.lookups[name]
 
 
 def read_hints(node: exp.Select, warnings: list[str]) -> Hints:
@@ -30,6 +42,8 @@ def read_hints(node: exp.Select, warnings: list[str]) -> Hints:
     hints = Hints()
     given = node.args.get("hint")
     for one in given.expressions if given is not None else ():
+        # What is wrong with a hint is warned of here, and what it says is looked for in vain.
+        disregard(one)
         if not isinstance(one, exp.Expr):
             warnings.append(f"the hints {one} cannot be read and change nothing.")
             continue
@@ -46,11 +60,14 @@ def read_hints(node: exp.Select, warnings: list[str]) -> Hints:
             if len(options) != len(one.expressions):
                 warnings.append("the hint STATE_TTL changes nothing: it takes pairs 'table'='duration', each table once.")
                 continue
-            hints.state_ttls.update(options)
+            for named, duration in options.items():
+                if hints.state_ttls.setdefault(named, duration) != duration:
+                    warnings.append(f"a second hint STATE_TTL of '{named}' changes nothing: {hints.state_ttls[named]} counts.")
             continue
         table = options.pop("table", None)
         if table is None or len(options) + 1 != len(one.expressions):
             warnings.append("the hint LOOKUP changes nothing: it takes 'key'='value' pairs, 'table' among them.")
             continue
-        hints.lookups[table] = options
+        if hints.lookups.setdefault(table, options) is not options:
+            warnings.append(f"a second hint LOOKUP of '{table}' changes nothing: the first counts. Write one with all options.")
     return hints

@@ -76,6 +76,7 @@ def drop_index(session: StatementContext, reader: Reader) -> Message:
     may_lack = reader.has("IF", "EXISTS")
     at = reader.statement.place(reader.index)
     name = reader.name("the name of the index")
+    reader.end()
     index = pick(session.catalog.indexes, name)
     if index is None and may_lack:
         return Message(f"there is no index {name}")
@@ -98,6 +99,7 @@ def show_indexes(session: StatementContext, reader: Reader) -> Message:
         at = reader.statement.place(reader.index)
         relation = session.catalog.find(reader.name("the name of a table or view"), at=at).name
         listed = [one for one in listed if one.relation == relation]
+    reader.end()
     rows = {
         "name": [one.name for one in listed],
         "table": [one.relation for one in listed],

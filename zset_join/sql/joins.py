@@ -24,17 +24,18 @@ from zset_join.expressions import Call, Column, Expression, lit, references
 from zset_join.expressions.rows import named
 from zset_join.pipeline import View
 from zset_join.plan.conditions import together
-from zset_join.sql.binding import QueryContext, conjuncts_of
+from zset_join.sql.binding import QueryContext, conjuncts_of, subquery_of
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.catalog import pick
-from zset_join.sql.first_rows import limits_of, take_first
+from zset_join.sql.consumed import argument, disregard
+from zset_join.sql.first_rows import is_shown, limits_of, take_first
 from zset_join.sql.hints import Hints, read_hints
 from zset_join.sql.places import near
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item, Merged, Scope, on_side
 from zset_join.sql.state_ttl import StateTtls
 from zset_join.sql.timed_joins import Version, as_of_join, temporal_join, versions_of
-from zset_join.sql.windows import WINDOWS, windowed
+from zset_join.sql.windows import WINDOWS, names_a_table, names_one_table, windowed
 
 __all__ = ["JoinPlanner"]
 
@@ -94,12 +95,12 @@ class JoinPlanner:
         """
         self.hints = read_hints(node, self.query.warnings)
         scope = Scope(self.query.statement, outer=self.outer)
-        first = self._item(node.args["from_"].this)
-        if node.args["from_"].this.args.get("version") is not None:
+        first = self._item(argument(node, "from_").this)
+        if argument(node, "from_").this.args.get("version") is not None:
             raise SqlError(
                 "FOR SYSTEM_TIME AS OF is offered behind JOIN: the rows before it say at which time.",
                 code="NOT_OFFERED",
-                at=self.query.at(node.args["from_"]),
+                at=self.query.at(node.args.get("from_")),
             )
         if first.lookup is not None or first.time_expression is not None:
             raise SqlError(
@@ -107,7 +108,6 @@ class JoinPlanner:
             )
         steps = [self._step(join) for join in node.args.get("joins") or []]
         scope.items = [first, *(step.item for step in steps)]
-        self._check_hints(steps)
         self._check_names(scope, node)
         self._check_commas(steps)
         self.state_ttls = StateTtls.of(self.hints, scope.items, self.query.settings, self.query.warnings)
@@ -119,13 +119,15 @@ class JoinPlanner:
         scope.items = [item for item in scope.items if not any(item is one for one in unseen)]
         scope.unseen = tuple(unseen)
         self._merge(scope, steps)
-        conjuncts = self._correlated(conjuncts, scope)
-        subqueries = [one for one in conjuncts if _subquery_of(one) is not None]
+        conjuncts = self._correlated([*conjuncts, *self._correlated_on(scope, steps)], scope)
+        subqueries = [one for one in conjuncts if subquery_of(one) is not None]
         conjuncts = self._pushed([one for one in conjuncts if one not in subqueries], scope, steps)
         view, joined = first.view.alias(first.alias), [first]
         for step in self._in_order(first, steps, conjuncts, scope):
             view, conjuncts = self._joined(view, joined, step, conjuncts, scope)
             joined += [] if step.how in _SHOWS_LEFT else [step.item]
+        self._check_hints(steps)
+        self.state_ttls.check_used(scope.items, self.query.warnings)
         first.reads = first.reads.union(*(item.reads for item in unseen))
         first.is_bounded = first.is_bounded and all(item.is_bounded for item in unseen)
         for one in subqueries:
@@ -139,8 +141,15 @@ class JoinPlanner:
 
     def _unnamed_item(self, node: exp.Expr) -> Item:
         query, at = self.query, self.query.at(node)
+        if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table) and not node.alias:
+            return self._unnamed_item(node.this)
         if node.args.get("joins"):
-            raise SqlError("joins in brackets are not offered; write them one after the other.", code="NOT_OFFERED", at=at)
+            raise SqlError(
+                "a join inside of a join is not offered. Write it as a query with a name: JOIN (SELECT b.k, c.v FROM b JOIN c "
+                "ON b.k = c.k) AS bc ON ...",
+                code="NOT_OFFERED",
+                at=at,
+            )
         if isinstance(node, exp.Subquery):
             bound = query.bind(node.this, ctes=self.ctes)
             if bound.limit is not None:
@@ -160,14 +169,14 @@ class JoinPlanner:
                 at=at,
             )
         inner = node.this
-        if isinstance(inner, exp.Anonymous) and inner.name.lower() == "table" and _is_name(inner):
+        if isinstance(inner, exp.Anonymous) and inner.name.lower() == "table" and names_one_table(inner):
             name = inner.expressions[0].name
             item = query.item_of(name, node.alias or name, query.at(inner.expressions[0]), self.ctes)
             item.is_bounded = True
             return item
         is_table = isinstance(inner, exp.Anonymous) and inner.name.upper() == "TABLE" and len(inner.expressions) == 1
         window = inner.expressions[0] if is_table else inner
-        if isinstance(window, exp.Anonymous) and window.name.upper() in WINDOWS and _names_a_table(window):
+        if isinstance(window, exp.Anonymous) and window.name.upper() in WINDOWS and names_a_table(window):
             name = window.expressions[0].name
             item = query.item_of(name, node.alias or name, query.at(window), self.ctes)
             return windowed(item, window, query)
@@ -238,15 +247,17 @@ class JoinPlanner:
         return {own: settings[prefix + name].lower() for name, own in names.items() if prefix + name in settings}
 
     def _check_hints(self, steps: Sequence[_Step]) -> None:
-        """Warn of a hint for a table that is not looked up here."""
+        """Warn of a hint that no join has taken: its table is not looked up here, or has another hint by its alias."""
         looked_up = [step.item for step in steps if step.item.lookup is not None]
         named_here = {name for item in looked_up for name in (item.alias, getattr(item.lookup, "name", ""))}
         for name in self.hints.lookups:
-            if name not in named_here:
-                self.query.warnings.append(
-                    f"the hint LOOKUP('table'='{name}') changes nothing: no table of that name is looked up here."
-                    f"{near(name, named_here)}"
+            if name not in self.hints.used:
+                why = (
+                    "each join that looks it up has a hint by its alias."
+                    if name in named_here
+                    else f"no table of that name is looked up here.{near(name, named_here)}"
                 )
+                self.query.warnings.append(f"the hint LOOKUP('table'='{name}') changes nothing: {why}")
 
     def _check_names(self, scope: Scope, node: exp.Select) -> None:
         names = [item.alias.lower() for item in scope.items]
@@ -255,7 +266,7 @@ class JoinPlanner:
                 raise SqlError(
                     f'two items of FROM are called "{item.alias}"; give one of them another name with AS.',
                     code="DUPLICATE_NAME",
-                    at=self.query.at(node.args["from_"]),
+                    at=self.query.at(node.args.get("from_")),
                     name=item.alias,
                 )
 
@@ -303,7 +314,7 @@ class JoinPlanner:
                 limits += limits_of(own.on, item, items)
             taken = {id(one) for one, _ in limits}
             at = self.query.at(limits[0][0] if limits else node)
-            take_first(item, [count for _, count in limits], at, is_shown=_is_shown(item.first_rows.name, len(limits), node))
+            take_first(item, [count for _, count in limits], at, is_shown=is_shown(item.first_rows.name, len(limits), node))
             conjuncts = [one for one in conjuncts if id(one) not in taken]
             if own is not None:
                 own.on = [one for one in own.on if id(one) not in taken]
@@ -322,19 +333,42 @@ class JoinPlanner:
             item.view = item.view.select({mine.get(name, name): named(name) for name in item.view.columns})
             item.columns = {name: mine.get(physical, physical) for name, physical in item.columns.items()}
 
+    def _correlated_on(self, scope: Scope, steps: Sequence[_Step]) -> list[exp.Expr]:
+        """Take the conditions that read the query around this one out of ON: of an inner join they are those of WHERE.
+
+        Raises:
+            SqlError: such a condition of another join.
+        """
+        if self.outer is None:
+            return []
+        moved: list[exp.Expr] = []
+        for step in steps:
+            own = [one for one in step.on if self._is_outer(one, scope)]
+            if own and (step.how != "inner" or step.is_timed):
+                raise SqlError(
+                    "a column of the query around this one is read in WHERE and in ON of an inner join, not in ON of other "
+                    "joins. Write the condition into WHERE, or join the tables in a query with a name.",
+                    code="NOT_OFFERED",
+                    at=self.query.at(own[0]),
+                )
+            step.on = [one for one in step.on if not any(one is other for other in own)]
+            moved += own
+        return moved
+
+    def _is_outer(self, conjunct: exp.Expr, scope: Scope) -> bool:
+        """Return whether a condition reads the query around this one; columns of queries within are theirs."""
+        seen = Scope(scope.statement, [*scope.items, *scope.unseen])
+        columns = [one for one in conjunct.walk(prune=lambda one: isinstance(one, exp.Query)) if isinstance(one, exp.Column)]
+        return any(
+            seen.search(column) is None and self.outer is not None and self.outer.search(column) is not None
+            for column in columns
+        )
+
     def _correlated(self, conjuncts: list[exp.Expr], scope: Scope) -> list[exp.Expr]:
         """Set those conditions aside that read the query around this one."""
         if self.outer is None:
             return conjuncts
-        outer = self.outer
-
-        def is_outer(conjunct: exp.Expr) -> bool:
-            # Columns of queries within are theirs.
-            own = conjunct.walk(prune=lambda node: isinstance(node, exp.Query))
-            columns = [node for node in own if isinstance(node, exp.Column)]
-            return any(scope.search(column) is None and outer.search(column) is not None for column in columns)
-
-        self.correlated = [one for one in conjuncts if is_outer(one)]
+        self.correlated = [one for one in conjuncts if self._is_outer(one, scope)]
         return [one for one in conjuncts if one not in self.correlated]
 
     def _pushed(self, conjuncts: list[exp.Expr], scope: Scope, steps: Sequence[_Step]) -> list[exp.Expr]:
@@ -467,11 +501,11 @@ class JoinPlanner:
         return shown, Merged(item, physical, one, aliases)
 
     def _subquery(self, view: View, scope: Scope, conjunct: exp.Expr) -> View:
-        subquery = _subquery_of(conjunct)
+        subquery = subquery_of(conjunct)
         assert subquery is not None  # noqa: S101 - only such conjuncts come here
         node, is_negated = subquery
         at = self.query.at(conjunct)
-        select = node.args["query"] if isinstance(node, exp.In) else node.this
+        select = argument(node, "query") if isinstance(node, exp.In) else node.this
         while isinstance(select, exp.Subquery):
             select = select.this
         if isinstance(node, exp.In) and is_negated:
@@ -481,13 +515,21 @@ class JoinPlanner:
                 code="NOT_IN",
                 at=at,
             )
-        cut = next((select.args[name] for name in ("limit", "offset", "qualify") if select.args.get(name) is not None), None)
+        cut = next(
+            (select.args.get(name) for name in ("limit", "offset", "qualify") if select.args.get(name) is not None), None
+        )
         if cut is not None:
             raise SqlError(
                 "LIMIT, OFFSET and QUALIFY are not offered behind EXISTS and IN; the subquery is asked whole.",
                 code="NOT_OFFERED",
                 at=self.query.at(cut),
             )
+        # Rows are there, or not, in any order; for EXISTS it does not matter what is selected of them.
+        disregard(select.args.get("order"))
+        if select.args.get("distinct") is not None and select.args.get("distinct").args.get("on") is not None:
+            raise SqlError("DISTINCT ON is not offered; write ROW_NUMBER() ... = 1.", code="NOT_OFFERED", at=at)
+        if isinstance(node, exp.Exists):
+            disregard([*select.expressions, select.args.get("distinct")])
         how = "left_anti" if is_negated else "left_semi"
         planner = JoinPlanner(self.query, self.ctes, scope)
         outputs: list[exp.Expr]
@@ -556,32 +598,3 @@ def _padded(items: Sequence[Item], steps: Sequence[_Step]) -> set[str]:
         if step.how in {"right", "full"}:
             fixed |= {item.alias for item in items[: place + 1]}
     return fixed
-
-
-def _is_shown(name: str, limits: int, node: exp.Select) -> bool:
-    """Say whether a SELECT reads a number of rows elsewhere than in conditions that limit it."""
-    clauses = [node.args.get(clause) for clause in ("where", "group", "having", "qualify")]
-    parts = [*node.expressions, *(one for one in clauses if one is not None)]
-    parts += [join.args["on"] for join in node.args.get("joins") or [] if join.args.get("on") is not None]
-    named = sum(1 for part in parts for column in part.find_all(exp.Column) if column.name.lower() == name.lower())
-    return named > limits or any(
-        isinstance(one, exp.Star) or isinstance(one.this, exp.Star) for one in node.expressions if not isinstance(one, exp.Func)
-    )
-
-
-def _is_name(call: exp.Anonymous) -> bool:
-    return len(call.expressions) == 1 and isinstance(call.expressions[0], exp.Column)
-
-
-def _names_a_table(call: exp.Anonymous) -> bool:
-    return bool(call.expressions) and isinstance(call.expressions[0], exp.Column)
-
-
-def _subquery_of(node: exp.Expr) -> tuple[exp.Expr, bool] | None:
-    """Return the EXISTS or IN of a condition, and whether NOT stands before it."""
-    is_negated = False
-    while isinstance(node, exp.Paren | exp.Not):
-        is_negated ^= isinstance(node, exp.Not)
-        node = node.this
-    is_one = isinstance(node, exp.Exists) or (isinstance(node, exp.In) and node.args.get("query") is not None)
-    return (node, is_negated) if is_one else None

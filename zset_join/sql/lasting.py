@@ -33,7 +33,7 @@ from zset_join.pipeline import Pipeline
 from zset_join.sql.catalog import Table
 from zset_join.sql.in_directory import InDirectory, claim_directory
 from zset_join.sql.lasting_queries import LastingRunning, advance_together, groups_of
-from zset_join.sql.results import Query, Running, sorted_rows
+from zset_join.sql.results import Query, Running, has_row_of_nothing, sorted_rows
 from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
 from zset_join.sql.shared_epochs import SharedEpoch, in_order
@@ -117,6 +117,8 @@ class LastingSession(InDirectory, Session):
         self.running.append(running)
         try:
             self.settle()
+            if running.pipeline.epoch == 0 and has_row_of_nothing(query.bound):
+                running.take({}, running.pipeline.positions, self._clock(), claims=self.claims)
         except BaseException:
             self.stop(running)
             raise

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from sqlglot.tokenizer_core import TokenType
 
 from zset_join.errors import SqlError
-from zset_join.sql.catalog import ColumnDefinition, Table
+from zset_join.sql.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Table
 from zset_join.sql.definitions import Model
 from zset_join.sql.places import near
 from zset_join.sql.readers import Reader
@@ -90,7 +90,8 @@ def _clause(reader: Reader) -> LikeClause:
 
 def model_of(table: Table, clause: LikeClause) -> Model:
     """Return what comes along of a table."""
-    columns = tuple(column for column in table.columns if _is_taken(column, table, clause.taken))
+    times = [ColumnDefinition(name, PROCESSING_TIME_TYPE, is_processing_time=True) for name in table.processing_times]
+    columns = tuple(column for column in (*table.columns, *times) if _is_taken(column, table, clause.taken))
     names = {column.name for column in columns}
     has_key = "CONSTRAINTS" in clause.taken and set(table.primary_key) <= names
     has_watermark = "WATERMARKS" in clause.taken and table.watermark is not None and table.watermark[0] in names

@@ -25,19 +25,39 @@ from zset_join.plan.conditions import together
 from zset_join.sql.aggregation import Aggregation, aggregates_in, has_aggregates
 from zset_join.sql.bound import BoundQuery, FirstRows
 from zset_join.sql.catalog import Catalog, NamedView, Table, pick
+from zset_join.sql.consumed import argument, disregard
 from zset_join.sql.dialects import Statement
 from zset_join.sql.first_rows import keep_first, limit_of, numbered_by, read_row_number
 from zset_join.sql.grouping_sets import expanded, has_grouping_sets
 from zset_join.sql.joins import JoinPlanner
 from zset_join.sql.places import Place, near, place_of
+from zset_join.sql.processing_times import times_kept, times_of_stars
 from zset_join.sql.scalar_subqueries import ScalarSubqueries
 from zset_join.sql.scalars import ScalarBinder
-from zset_join.sql.scopes import Item, Scope
+from zset_join.sql.scopes import Item, Scope, ordered_name
 from zset_join.sql.state_ttl import StateTtls
+from zset_join.sql.timed_joins import is_now
 
 __all__ = ["QueryBinder"]
 
 _MOST_NESTED = 40
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """What a SELECT list holds beside its columns.
+
+    Args:
+        shows_delta: `_tp_delta` is in it.
+        row_number: a ROW_NUMBER().
+        place: of that.
+        processing_times: names that stand for the processing time.
+    """
+
+    shows_delta: bool
+    row_number: exp.Alias | None
+    place: int
+    processing_times: frozenset[str]
 
 
 @dataclass
@@ -48,6 +68,9 @@ class QueryBinder:
         catalog: what names stand for.
         statement: for messages.
         settings: of the session, and over them those of the statement.
+        warnings: what cannot be honoured.
+        depth: how many queries are open.
+        names: the tables and views that were looked up.
     """
 
     catalog: Catalog
@@ -55,6 +78,7 @@ class QueryBinder:
     settings: Mapping[str, str]
     warnings: list[str] = field(default_factory=list)
     depth: int = 0
+    names: set[str] = field(default_factory=set)
 
     def bind(self, node: exp.Expr, *, ctes: Mapping[str, BoundQuery] | None = None, outer: Scope | None = None) -> BoundQuery:
         """Return a query that can run.
@@ -149,10 +173,10 @@ class QueryBinder:
 
     def _named(self, query: BoundQuery, cte: exp.CTE) -> BoundQuery:
         """Return the query of WITH under the names that are listed for its columns."""
-        names = [one.name for one in cte.args["alias"].columns]
+        names = [one.name for one in argument(cte, "alias").columns]
         if not names:
             return query
-        item = self.item_of_query(query, cte.alias).named(names, self.at(cte.args["alias"]))
+        item = self.item_of_query(query, cte.alias).named(names, self.at(cte.args.get("alias")))
         return replace(query, view=item.view.select({name: named(physical) for name, physical in item.columns.items()}))
 
     def _grouping_sets(self, node: exp.Select, ctes: dict[str, BoundQuery], outer: Scope | None) -> BoundQuery:
@@ -193,7 +217,8 @@ class QueryBinder:
         for conjunct in rest:
             view = view.where(binder.condition(conjunct))
         bounded = all(item.is_bounded for item in scope.items)
-        outputs, shows_delta, row_number, place = self._outputs(node, scope)
+        outputs, apart = self._outputs(node, scope)
+        row_number = apart.row_number
         qualify = node.args.get("qualify")
         if qualify is not None and row_number is None:
             row_number, qualify = numbered_by(qualify)
@@ -202,7 +227,7 @@ class QueryBinder:
             view, binder = self._grouped(node, subqueries, view, binder, outputs, row_number, listed, state_ttl)
         elif node.args.get("having") is not None:
             raise SqlError(
-                "HAVING needs GROUP BY or an aggregate; write WHERE.", code="NOT_OFFERED", at=self.at(node.args["having"])
+                "HAVING needs GROUP BY or an aggregate; write WHERE.", code="NOT_OFFERED", at=self.at(node.args.get("having"))
             )
         reads = frozenset().union(*(item.reads for item in scope.items))
         bound = []
@@ -214,14 +239,14 @@ class QueryBinder:
         first_rows: FirstRows | None = None
         if row_number is not None:
             first_rows, hidden = read_row_number(row_number, chosen, binder, self)
-            first_rows = replace(first_rows, state_ttl=state_ttl, place=place)
+            first_rows = replace(first_rows, state_ttl=state_ttl, place=apart.place)
         view = self._projected(view, [*chosen, *hidden], node)
         shown = tuple(name for name, _ in chosen)
         if qualify is not None:
             view = self._qualified(view, qualify, first_rows, shown)
             first_rows = None
         if node.args.get("distinct") is not None:
-            if node.args["distinct"].args.get("on") is not None:
+            if argument(node, "distinct").args.get("on") is not None:
                 raise SqlError("DISTINCT ON is not offered; write ROW_NUMBER() ... = 1.", code="NOT_OFFERED", at=self.at(node))
             if first_rows is not None:
                 raise SqlError(
@@ -236,11 +261,12 @@ class QueryBinder:
             view=view,
             reads=reads,
             is_bounded=bounded,
-            shows_delta=shows_delta,
+            shows_delta=apart.shows_delta,
             order_by=order,
             limit=limit,
             first_rows=first_rows,
             shown=shown if hidden and first_rows is not None else None,
+            processing_times=apart.processing_times | times_kept(outputs, scope),
         )
 
     def _distinct(self, view: View, state_ttl: StateTtl | None, node: exp.Expr) -> View:
@@ -283,12 +309,11 @@ class QueryBinder:
             )
         return keep_first(view, first_rows, limit, self.at(qualify)).select(*shown)
 
-    def _outputs(
-        self, node: exp.Select, scope: Scope
-    ) -> tuple[list[tuple[str, Expression | exp.Expr]], bool, exp.Alias | None, int]:
-        """Return names with trees (of stars) or nodes; whether `_tp_delta` is among them; the ROW_NUMBER(), and its place."""
+    def _outputs(self, node: exp.Select, scope: Scope) -> tuple[list[tuple[str, Expression | exp.Expr]], _Apart]:
+        """Return names with trees (of stars) or nodes, and what else the list holds."""
         outputs: list[tuple[str, Expression | exp.Expr]] = []
         shows_delta = False
+        times = times_of_stars(node, scope)
         numbered: exp.Alias | None = None
         place = 0
         for one in node.expressions:
@@ -297,6 +322,8 @@ class QueryBinder:
                 outputs += self._star(one, inner, scope)
             elif isinstance(inner, exp.Column) and inner.name == "_tp_delta" and scope.search(inner) is None:
                 shows_delta = True
+            elif is_now(inner, scope.items) and (not isinstance(inner, exp.Column) or scope.search(inner) is None):
+                times.add(self._time_name(one, inner))
             elif isinstance(inner, exp.Window) and isinstance(inner.this, exp.RowNumber):
                 if numbered is not None or not isinstance(one, exp.Alias):
                     raise SqlError(
@@ -309,8 +336,18 @@ class QueryBinder:
                 name = one.alias if isinstance(one, exp.Alias) else self._title(inner)
                 outputs.append((name, inner))
         if not outputs:
-            raise SqlError("the SELECT list holds no column of a table.", code="NOT_OFFERED", at=self.at(node))
-        return outputs, shows_delta, numbered, place
+            why = "the SELECT list holds no column of a table."
+            if times:
+                why = f"{min(times)} has another value each time it is read, and the SELECT list holds no column beside it."
+            raise SqlError(why, code="NON_DETERMINISTIC" if times else "NOT_OFFERED", at=self.at(node))
+        return outputs, _Apart(shows_delta, numbered, place, frozenset(times))
+
+    def _time_name(self, one: exp.Expr, inner: exp.Expr) -> str:
+        """Return what a SELECT list calls the processing time."""
+        disregard(inner)
+        if isinstance(one, exp.Alias):
+            return one.alias
+        return inner.name if isinstance(inner, exp.Column) else self._title(inner)
 
     def _star(self, one: exp.Expr, inner: exp.Expr, scope: Scope) -> list[tuple[str, Expression | exp.Expr]]:
         """Return what a star stands for, without what EXCEPT names and with what REPLACE gives."""
@@ -417,7 +454,7 @@ class QueryBinder:
             )
         keys = []
         for ordered in order.expressions if order is not None else ():
-            name, descending = _ordered_name(node, ordered.this, columns), bool(ordered.args.get("desc"))
+            name, descending = ordered_name(node, ordered.this, columns), bool(ordered.args.get("desc"))
             if name is None:
                 raise SqlError("order by columns of the SELECT list.", code="NOT_OFFERED", at=self.at(ordered))
             # As in Spark, NULL is the smallest of all.
@@ -442,11 +479,21 @@ class QueryBinder:
         if name.lower() in known:
             return self.item_of_query(self._unlimited(known[name.lower()], at), alias)
         entry: Table | NamedView = self.catalog.find(name, at=at)
+        self.names.add(entry.name)
         if isinstance(entry, NamedView):
             item = self.item_of_query(self._unlimited(entry.query, at), alias)
             return replace(item, relation=entry.name, node=item.view.node)
         view = entry.rows
         if entry.lookup is not None:
+            lost = [one.name for one in entry.columns if one.name not in entry.lookup.schema.names]
+            if lost:
+                raise SqlError(
+                    f'"{entry.name}" is looked up outside, which has no {", ".join(lost)}. Leave it out of the declaration, '
+                    "and compute it in the SELECT list.",
+                    code="NOT_OFFERED",
+                    at=at,
+                    name=entry.name,
+                )
             columns = {column: column for column in entry.lookup.schema.names}
             return Item(
                 alias=alias, view=appends(entry.name, entry.lookup.schema), columns=columns, table=entry, lookup=entry.lookup
@@ -456,7 +503,9 @@ class QueryBinder:
             view=view,
             columns={column: column for column in view.columns},
             table=entry,
-            processing_times=frozenset(column.name for column in entry.columns if column.is_processing_time),
+            processing_times=frozenset(
+                {*entry.processing_times, *(column.name for column in entry.columns if column.is_processing_time)}
+            ),
             reads=frozenset({entry.name}),
             relation=entry.name,
             node=view.node,
@@ -472,6 +521,7 @@ class QueryBinder:
             first_rows=query.first_rows,
             is_bounded=query.is_bounded,
             reads=query.reads,
+            processing_times=query.processing_times,
         )
 
 
@@ -491,26 +541,6 @@ def _of_one_type(left: View, right: View) -> tuple[View, View]:
         return view.select({name: Cast(Column("row", name), kind) for name, kind in zip(view.columns, wider, strict=True)})
 
     return cast(left), cast(right)
-
-
-def _ordered_name(node: exp.Expr, key: exp.Expr, columns: Sequence[str]) -> str | None:
-    """Return the column of the SELECT list that ORDER BY means: by its place, its name, or the column it is."""
-    if isinstance(key, exp.Literal) and key.is_int:
-        return columns[int(key.name) - 1] if 1 <= int(key.name) <= len(columns) else None
-    if not isinstance(key, exp.Column):
-        return None
-    known = pick({name: name for name in columns}, key.name)
-    if not key.table:
-        return known
-    listed = node.expressions if isinstance(node, exp.Select) else []
-    for one in listed:
-        inner = one.this if isinstance(one, exp.Alias) else one
-        is_same = isinstance(inner, exp.Column) and inner.name.lower() == key.name.lower()
-        if is_same and inner.table.lower() in {"", key.table.lower()}:
-            return pick({name: name for name in columns}, one.alias_or_name)
-    # Of one item a star has the names of its columns.
-    has_star = any(isinstance(one, exp.Star) for one in listed)
-    return known if has_star and not node.args.get("joins") else None
 
 
 def _or_listed(

@@ -24,12 +24,30 @@ __all__ = ["bind_query"]
 _OTHER_EMITS = frozenset({"AFTER", "FINAL", "LAST", "ON", "PERIODIC", "STREAM", "TIMEOUT"})
 
 
-def bind_query(session: StatementContext, statement: Statement, begin: int = 0) -> Query:
-    """Bind the query that begins at a token; EMIT CHANGELOG and SETTINGS are taken off its end."""
+def bind_query(session: StatementContext, statement: Statement, begin: int = 0, *, is_named: bool = False) -> Query:
+    """Bind the query that begins at a token; EMIT CHANGELOG and SETTINGS are taken off its end.
+
+    Args:
+        session: knows the names.
+        statement: the whole of it.
+        begin: the token.
+        is_named: the query of a view, which others may read as of its PROCTIME().
+
+    Raises:
+        SqlError: it cannot be bound; or its rows would hold the time at which they are read.
+    """
     tokens, emits, settings = _without_tail(statement, begin)
     _warn_of_table_hints(statement, tokens)
     node = parse_query(statement, tokens)
-    return session.query(statement, node, settings, emits_changelog=emits)
+    query = session.query(statement, node, settings, emits_changelog=emits)
+    if query.bound.virtual and not is_named:
+        raise SqlError(
+            f"{query.bound.virtual[0]} has another value each time a row is read, so the row could not be taken back as it "
+            "came. Use it behind FOR SYSTEM_TIME AS OF; to show it, give the source a column that holds it.",
+            code="NON_DETERMINISTIC",
+            at=statement.place(begin),
+        )
+    return query
 
 
 def _without_tail(statement: Statement, begin: int) -> tuple[tuple[Token, ...], bool, dict[str, str]]:

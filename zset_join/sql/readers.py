@@ -57,6 +57,15 @@ class Reader:
         if not self.has(*words):
             self.fail(f"expected {' '.join(words)}")
 
+    def end(self) -> None:
+        """Refuse what stands behind the statement.
+
+        Raises:
+            SqlError: something does.
+        """
+        if not self.is_done:
+            self.fail("expected the end")
+
     def fail(self, what: str) -> None:
         """Refuse what comes next.
 
@@ -110,11 +119,16 @@ class Reader:
         """Read `key = value, ...` as long as it goes on."""
         options: dict[str, str] = {}
         while not self.is_done and self.word != ")":
+            at = self.statement.place(self.index)
             key = self._key()
             self.expect(equals)
+            if key in options:
+                raise SqlError(f"'{key}' is given twice. Keep one.", code="SAID_TWICE", at=at, name=key)
             options[key] = self.value()
             if not self.has(","):
                 break
+            if self.word in {"", ")"}:
+                self.fail("expected an option after the comma")
         return options
 
     def _key(self) -> str:

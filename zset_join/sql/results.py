@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 from zset_join.errors import PlanError, SqlError
 from zset_join.pipeline import Pipeline
 from zset_join.pipeline.reading import Reading
+from zset_join.plan.requests import AggregateRequest
+from zset_join.plan.tree import Operate
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.catalog import Table
 from zset_join.sql.plan_text import plan_sql
@@ -233,6 +235,17 @@ def changelog_table(delta: ZSet) -> pa.Table:
     """Return a delta as rows, with the weight as the last column."""
     schema = changelog_schema(delta.schema)
     return pa.Table.from_arrays([*delta.rows.columns, pa.array(delta.weights)], schema=schema)
+
+
+def has_row_of_nothing(bound: BoundQuery) -> bool:
+    """Return whether a query aggregates without GROUP BY, whose one row is there before any row of a table, as in Spark."""
+    waiting = [bound.view.node]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Operate) and isinstance(node.request, AggregateRequest) and not node.request.group_by:
+            return True
+        waiting += node.children
+    return False
 
 
 def sorted_rows(table: pa.Table, bound: BoundQuery) -> pa.Table:

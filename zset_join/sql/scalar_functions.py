@@ -21,11 +21,13 @@ from typing import Protocol
 
 import pyarrow as pa
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 
 from zset_join.errors import SqlError
 from zset_join.expressions import Call, Cast, Expression, Literal, lit
 from zset_join.expressions.calendar_functions import PATTERN_LETTERS
 from zset_join.expressions.type_rules import kind_of
+from zset_join.sql.consumed import argument
 
 __all__ = ["FUNCTION_NAMES", "Binder", "bind_function", "microseconds_of", "second_of", "time_between", "whole_quotient"]
 
@@ -110,7 +112,7 @@ def _texts(operation: str, *names: str) -> Callable[[Binder, exp.Expr], Expressi
     """Call with the first operand as text, and the others as they are."""
 
     def make(binder: Binder, node: exp.Expr) -> Expression:
-        rest = [binder.bind(node.args[name]) for name in names if node.args.get(name) is not None]
+        rest = [binder.bind(argument(node, name)) for name in names if node.args.get(name) is not None]
         return Call(operation, (binder.text(node.this), *rest))
 
     return make
@@ -124,6 +126,11 @@ def _numbers(operation: str) -> Callable[[Binder, exp.Expr], Expression]:
     return make
 
 
+def _sha2(binder: Binder, node: exp.Expr) -> Expression:
+    length = node.args.get("length")
+    return Call("sha2", (binder.text(node.this), lit(256) if length is None else binder.bind(length)))
+
+
 def _pad(binder: Binder, node: exp.Expr) -> Expression:
     fill = node.args.get("fill_pattern")
     filled = lit(" ") if fill is None else binder.bind(fill)
@@ -133,12 +140,11 @@ def _pad(binder: Binder, node: exp.Expr) -> Expression:
 def _position(binder: Binder, node: exp.Expr) -> Expression:
     if node.args.get("position") is not None:
         raise binder.refused(node, "a search begins at the first character; take a substring first")
-    return Call("instr", (binder.text(node.this), binder.bind(node.args["substr"])))
+    return Call("instr", (binder.text(node.this), binder.bind(argument(node, "substr"))))
 
 
 def _right(binder: Binder, node: exp.Expr) -> Expression:
-    count = binder.bind(node.expression)
-    text = binder.text(node.this)
+    count, text = binder.bind(node.expression), binder.text(node.this)
     if isinstance(count, Literal) and isinstance(count.value, int):
         return Call("substring", (text, lit(-count.value))) if count.value > 0 else Call("substring", (text, lit(1), lit(0)))
     raise binder.refused(node, "right takes a literal number of characters")
@@ -172,7 +178,7 @@ def _nvl2(binder: Binder, node: exp.Expr) -> Expression:
     if node.args.get("true") is None or node.args.get("false") is None:
         raise binder.refused(node, "nvl2 takes three operands")
     known = Call("is_not_null", (binder.bind(node.this),))
-    return binder.case([(known, binder.bind(node.args["true"]))], binder.bind(node.args["false"]))
+    return binder.case([(known, binder.bind(argument(node, "true")))], binder.bind(argument(node, "false")))
 
 
 def _json_node(binder: Binder, node: exp.Expr) -> Expression:
@@ -185,7 +191,7 @@ def _json_node(binder: Binder, node: exp.Expr) -> Expression:
 
 
 def _json_value(binder: Binder, node: exp.Expr) -> Expression:
-    path = node.args["path"]
+    path = argument(node, "path")
     written = _path_text(binder, path) if isinstance(path, exp.JSONPath) else _dollar(path.name)[1:]
     return Call("get_json_object", (binder.text(node.this), lit("$" + written)))
 
@@ -237,6 +243,19 @@ def _array(binder: Binder, node: exp.Expr) -> Expression:
     if not node.expressions:
         raise binder.refused(node, "an array of nothing has no type; name an element")
     return Call("array", tuple(binder.bind(one) for one in node.expressions))
+
+
+def _array_size(binder: Binder, node: exp.Expr) -> Expression:
+    if node.args.get("expression") is not None and node.expression.name != "1":
+        raise binder.refused(node, "the length of an array is that of its first dimension; leave the number out")
+    return Call("size", (binder.bind(node.this),))
+
+
+def _initcap(binder: Binder, node: exp.Expr) -> Expression:
+    # The parser writes down what separates words where nobody says it.
+    if node.args.get("expression") is not None and node.expression.name != Spark.INITCAP_DEFAULT_DELIMITER_CHARS:
+        raise binder.refused(node, "initcap takes a text alone: words end at a space, as in Spark")
+    return Call("initcap", (binder.text(node.this),))
 
 
 def _split_index(binder: Binder, node: exp.Expr, text: exp.Expr, separator: exp.Expr, place: exp.Expr) -> Expression:
@@ -462,7 +481,7 @@ def _format_datetime(binder: Binder, node: exp.Expr, value: exp.Expr, pattern: e
 _NODES: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Expression]] = {
     exp.Array: _array,
     exp.ArrayContains: lambda binder, node: Call("array_contains", (binder.bind(node.this), binder.bind(node.expression))),
-    exp.ArraySize: lambda binder, node: Call("size", (binder.bind(node.this),)),
+    exp.ArraySize: _array_size,
     exp.ArrayToString: lambda binder, node: Call("array_join", (binder.bind(node.this), binder.bind(node.expression))),
     exp.Ascii: _texts("ascii"),
     exp.BitwiseAnd: _numbers("bit_and"),
@@ -475,7 +494,7 @@ _NODES: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Expression]] = {
     exp.DecodeCase: _decode,
     exp.EndsWith: _texts("ends_with", "expression"),
     exp.Exp: _numbers("exp"),
-    exp.Initcap: _texts("initcap"),
+    exp.Initcap: _initcap,
     exp.IsNan: _numbers("is_nan"),
     exp.JSONExtract: _json_node,
     exp.JSONExtractScalar: _json_node,
@@ -495,9 +514,7 @@ _NODES: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Expression]] = {
     exp.Replace: _texts("replace", "expression", "replacement"),
     exp.Reverse: _texts("reverse"),
     exp.Right: _right,
-    exp.SHA2: lambda binder, node: Call(
-        "sha2", (binder.text(node.this), lit(256) if node.args.get("length") is None else binder.bind(node.args["length"]))
-    ),
+    exp.SHA2: _sha2,
     exp.Sign: _numbers("sign"),
     exp.Split: _split,
     exp.SplitPart: _texts("split_part", "delimiter", "part_index"),

@@ -29,6 +29,7 @@ from zset_join.plan.conditions import together
 from zset_join.sql.aggregation import aggregates_in, joined_texts
 from zset_join.sql.binding import QueryContext, conjuncts_of
 from zset_join.sql.bound import BoundQuery
+from zset_join.sql.consumed import argument, copied, disregard
 from zset_join.sql.joins import JoinPlanner
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Scope, on_side
@@ -140,7 +141,9 @@ class ScalarSubqueries:
                 code="NOT_OFFERED",
                 at=self.query.at(node),
             )
-        counted = select.copy()
+        # Whether rows are there does not depend on what is selected of them.
+        disregard([*select.expressions, select.args.get("distinct")])
+        counted = copied(select)
         counted.set("expressions", [exp.Count(this=exp.Star())])
         counted.set("distinct", None)
         return counted
@@ -192,12 +195,14 @@ class ScalarSubqueries:
         if not planner.correlated:
             return select, _Tied(inner_scope, [], [])
         pairs = [self._pair(one, inner_scope) for one in planner.correlated]
-        kept = [one for one in conjuncts_of(select.args["where"].this) if not any(one is other for other in planner.correlated)]
-        keyed = select.copy()
-        keyed.set("where", exp.Where(this=exp.and_(*kept, copy=True)) if kept else None)
+        kept = [
+            one for one in conjuncts_of(argument(select, "where").this) if not any(one is other for other in planner.correlated)
+        ]
+        keyed = copied(select)
+        keyed.set("where", exp.Where(this=exp.and_(*(copied(one) for one in kept), copy=False)) if kept else None)
         value, calls = keyed.expressions[0], aggregates_in(_output(select))
-        keys = [exp.alias_(mine.copy(), f"key {place}", quoted=True) for place, (mine, _) in enumerate(pairs)]
-        value = value if isinstance(value, exp.Alias) else exp.alias_(value, "value", quoted=True)
+        keys = [exp.alias_(copied(mine), f"key {place}", quoted=True, copy=False) for place, (mine, _) in enumerate(pairs)]
+        value = value if isinstance(value, exp.Alias) else exp.alias_(value, "value", quoted=True, copy=False)
         keyed.set("expressions", [value, *keys])
         if not calls:
             return keyed, _Tied(inner_scope, pairs, [])
@@ -211,10 +216,12 @@ class ScalarSubqueries:
                 code="NOT_OFFERED",
                 at=self.query.at(lists),
             )
-        values = [exp.alias_(call.copy(), f"value {place}", quoted=True) for place, call in enumerate(calls, 1)]
+        values = [exp.alias_(copied(call), f"value {place}", quoted=True, copy=False) for place, call in enumerate(calls, 1)]
         keyed.set("expressions", [*values, *keys])
+        # An aggregate of one key is one row.
+        disregard(select.args.get("distinct"))
         keyed.set("distinct", None)
-        keyed.set("group", exp.Group(expressions=[mine.copy() for mine, _ in pairs]))
+        keyed.set("group", exp.Group(expressions=[copied(mine) for mine, _ in pairs]))
         return keyed, _Tied(inner_scope, pairs, calls)
 
     def _pair(self, node: exp.Expr, inner: Scope) -> tuple[exp.Expr, exp.Expr]:
@@ -247,7 +254,7 @@ def _output(select: exp.Select) -> exp.Expr:
 
 def _is_aggregate(select: exp.Select) -> bool:
     return bool(aggregates_in(_output(select))) or (
-        select.args.get("having") is not None and bool(aggregates_in(select.args["having"]))
+        argument(select, "having") is not None and bool(aggregates_in(argument(select, "having")))
     )
 
 

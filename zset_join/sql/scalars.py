@@ -26,6 +26,7 @@ from zset_join.expressions.evaluation import result_type
 from zset_join.expressions.rows import compute
 from zset_join.expressions.type_rules import kind_of, plain_type
 from zset_join.sql.catalog import pick
+from zset_join.sql.consumed import argument, flattened
 from zset_join.sql.dialects import Statement
 from zset_join.sql.intervals import counts_days, factors, is_interval, span_of
 from zset_join.sql.operands import check_operands
@@ -207,7 +208,8 @@ class ScalarBinder:
             case exp.Between():
                 value = node.this
                 return Call(
-                    "and", (self.compared("ge", value, node.args["low"]), self.compared("le", value, node.args["high"]))
+                    "and",
+                    (self.compared("ge", value, argument(node, "low")), self.compared("le", value, argument(node, "high"))),
                 )
             case exp.In():
                 return self._in(node)
@@ -294,7 +296,7 @@ class ScalarBinder:
 
     def _connected(self, node: exp.Expr) -> Expression:
         operation = "and" if isinstance(node, exp.And) else "or"
-        parts = list(node.flatten())
+        parts = flattened(node)
         tree = self.condition(parts[0])
         for part in parts[1:]:
             tree = Call(operation, (tree, self.condition(part)))
@@ -352,9 +354,12 @@ class ScalarBinder:
 
     def _case(self, node: exp.Expr) -> Expression:
         if isinstance(node, exp.If):
-            branches, otherwise = [(node.this, node.args["true"])], node.args.get("false")
+            branches, otherwise = [(node.this, argument(node, "true"))], node.args.get("false")
         else:
-            branches, otherwise = [(one.this, one.args["true"]) for one in node.args["ifs"]], node.args.get("default")
+            branches, otherwise = (
+                [(one.this, argument(one, "true")) for one in argument(node, "ifs")],
+                argument(node, "default"),
+            )
         subject = node.this if isinstance(node, exp.Case) else None
         bound = [
             (self.condition(one) if subject is None else self.compared("eq", subject, one), self.bind(value))
@@ -363,7 +368,7 @@ class ScalarBinder:
         return self.case(bound, None if otherwise is None else self.bind(otherwise))
 
     def _cast(self, node: exp.Expr) -> Expression:
-        target = type_of_node(node.args["to"], dialect=self._statement.dialect)
+        target = type_of_node(argument(node, "to"), dialect=self._statement.dialect)
         if target is None:
             raise SqlError(
                 f"the type {node.args['to'].sql(dialect='spark')} is not known in a cast.",
@@ -439,7 +444,7 @@ class ScalarBinder:
         return Call("case", (Call("eq", pair), Literal(None, self.type_of(value)), value))
 
     def _concat(self, node: exp.Expr) -> Expression:
-        parts = list(node.flatten()) if isinstance(node, exp.DPipe) else node.expressions
+        parts = flattened(node) if isinstance(node, exp.DPipe) else node.expressions
         return Call("concat", tuple(self.text(part) for part in parts))
 
     def _trim(self, node: exp.Trim) -> Expression:
@@ -450,7 +455,7 @@ class ScalarBinder:
         return Call({"LEADING": "ltrim", "TRAILING": "rtrim"}.get(position, "trim"), (self.bind(node.this),))
 
     def _substring(self, node: exp.Substring) -> Expression:
-        places = [self.bind(node.args[name]) for name in ("start", "length") if node.args.get(name)]
+        places = [self.bind(argument(node, name)) for name in ("start", "length") if node.args.get(name)]
         # A place beyond an INT fails, as in Spark.
         cast = [
             Cast(one, pa.int32()) if self.type_of(one) == pa.int64() and not isinstance(one, Literal) else one for one in places
@@ -533,7 +538,7 @@ class ScalarBinder:
         value = self.bind(node.this)
         if isinstance(node, exp.TsOrDsDiff | exp.DateDiff):
             if node.args.get("unit") is not None:
-                return time_between(self, node, _unit(node.args["unit"]), _as_given(node.expression), _as_given(node.this))
+                return time_between(self, node, _unit(node.args.get("unit")), _as_given(node.expression), _as_given(node.this))
             return Call("date_diff", (self._as_date(value), self._as_date(self.bind(node.expression))))
         unit = _unit(node.args.get("unit")) or "DAY"
         amount = self.bind(node.expression)

@@ -23,7 +23,7 @@ from zset_join.sql.catalog import Table, pick
 from zset_join.sql.dialects import Statement
 from zset_join.sql.places import Place, near, place_of
 
-__all__ = ["Item", "Merged", "Scope", "on_side"]
+__all__ = ["Item", "Merged", "Scope", "on_side", "ordered_name"]
 
 
 @dataclass
@@ -166,6 +166,17 @@ class Scope:
                 at=at,
                 name=node.table,
             )
+        times = [
+            one for one in self.items if node.name in one.processing_times and node.table.lower() in {"", one.alias.lower()}
+        ]
+        if times:
+            raise SqlError(
+                f'"{node.name}" of "{times[0].alias}" is the time at which a row is read, and no column of it: it is used '
+                "behind FOR SYSTEM_TIME AS OF. Give the source a column that holds a time.",
+                code="NON_DETERMINISTIC",
+                at=at,
+                name=node.name,
+            )
         names: Iterable[str] = [name for item in self.items for name in item.columns]
         whose = f'"{node.table}" has no column' if node.table else "there is no column"
         if node.table:
@@ -244,3 +255,23 @@ def on_side(tree: Expression, side: Literal["left", "right"]) -> Expression:
     if isinstance(tree, Column):
         return Column(side, tree.name)
     return Call(tree.operation, tuple(on_side(one, side) for one in tree.operands)) if isinstance(tree, Call) else tree
+
+
+def ordered_name(node: exp.Expr, key: exp.Expr, columns: Sequence[str]) -> str | None:
+    """Return the column of the SELECT list that ORDER BY means: by its place, its name, or the column it is."""
+    if isinstance(key, exp.Literal) and key.is_int:
+        return columns[int(key.name) - 1] if 1 <= int(key.name) <= len(columns) else None
+    if not isinstance(key, exp.Column):
+        return None
+    known = pick({name: name for name in columns}, key.name)
+    if not key.table:
+        return known
+    listed = node.expressions if isinstance(node, exp.Select) else []
+    for one in listed:
+        inner = one.this if isinstance(one, exp.Alias) else one
+        is_same = isinstance(inner, exp.Column) and inner.name.lower() == key.name.lower()
+        if is_same and inner.table.lower() in {"", key.table.lower()}:
+            return pick({name: name for name in columns}, one.alias_or_name)
+    # Of one item a star has the names of its columns.
+    has_star = any(isinstance(one, exp.Star) for one in listed)
+    return known if has_star and not node.args.get("joins") else None

@@ -34,12 +34,13 @@ from zset_join.pipeline.given_rows import given_rows
 from zset_join.pipeline.sources import with_jump
 from zset_join.shown_values import shown_value
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
+from zset_join.sql.consumed import check_consumed
 from zset_join.sql.definitions import TP_DELTA
 from zset_join.sql.dialects import Statement, split
 from zset_join.sql.key_claims import KeyClaims
 from zset_join.sql.places import SqlWarning, near
 from zset_join.sql.queries import QueryBinder
-from zset_join.sql.results import Message, Query, Running, sorted_rows
+from zset_join.sql.results import Message, Query, Running, has_row_of_nothing, sorted_rows
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.settings import idle_timeout, jump_in, stage_options, without_effect
 from zset_join.sql.shared_epochs import SharedEpoch, in_order
@@ -228,6 +229,7 @@ class Session:
         """Bind a query; what cannot be honoured becomes a warning."""
         binder = QueryBinder(self.catalog, statement, {**self.catalog.settings, **settings})
         bound = binder.bind(node)
+        check_consumed(node, statement.text, statement.place(0))
         if bound.first_rows is not None:
             raise SqlError(
                 f"nothing uses the ROW_NUMBER(): keep the first rows with WHERE {bound.first_rows.name} = 1 around it.",
@@ -236,7 +238,7 @@ class Session:
             )
         for warning in (*binder.warnings, *without_effect({**self.catalog.settings, **settings})):
             warnings.warn(SqlWarning(warning), stacklevel=4)
-        bound = replace(bound, view=with_jump(bound.view, jump_in(binder.settings)))
+        bound = replace(bound, view=with_jump(bound.view, jump_in(binder.settings)), names=frozenset(binder.names))
         return Query(self, bound, statement.sql, dict(binder.settings), emits_changelog)
 
     def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:
@@ -252,7 +254,7 @@ class Session:
         try:
             self._claim(running)
             rows = self._contents(query)
-            if rows:
+            if rows or has_row_of_nothing(query.bound):
                 self._step(running, rows, self._clock())
         except BaseException:
             running.pipeline.close()

@@ -24,6 +24,8 @@ A name that is not among them is an error that lists the near ones.
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,6 +43,7 @@ __all__ = [
     "check_setting",
     "idle_timeout",
     "is_ignored",
+    "is_misspelt",
     "jump_in",
     "known_setting",
     "seconds_of",
@@ -74,6 +77,17 @@ _IGNORED = ("table.exec.mini-batch.", "table.exec.sink.", "table.exec.resource."
 def is_ignored(name: str) -> bool:
     """Say whether a setting is one of another system that changes nothing here; it warns, and is not kept."""
     return name.lower().startswith(_IGNORED)
+
+
+def is_misspelt(name: str) -> bool:
+    """Return whether a name is that of a setting of ours but for a slip: `state.tll`."""
+    known = [_spelled(one) for one in SETTINGS]
+    return bool(difflib.get_close_matches(_spelled(name.lower()), known, n=1, cutoff=0.85))
+
+
+def _spelled(name: str) -> str:
+    """Return a name without what parts its words."""
+    return re.sub("[._-]", "", name)
 
 
 def known_setting(name: str, *, at: Place | None = None) -> str:

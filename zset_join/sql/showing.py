@@ -52,6 +52,8 @@ def show(session: StatementContext, statement: Statement) -> Message:
         "TABLES": catalog.relations,
         "VIEWS": lambda: list(catalog.views),
     }
+    if len(words) > 1 and (what == "SETTINGS" or what in listed) and words[:2] != ["MATERIALIZED", "VIEWS"]:
+        Reader(statement, 2).fail(f"expected the end after SHOW {what}")
     if what == "SETTINGS":
         rows = pa.table({"name": list(SETTINGS), "value": [catalog.settings.get(name) for name in SETTINGS]})
         return Message("\n".join(f"{name} = {catalog.settings.get(name, 'not set')}" for name in SETTINGS), rows)
@@ -80,7 +82,9 @@ def use(_: StatementContext, statement: Statement) -> Message:
     reader = Reader(statement, 1)
     for word in ("CATALOG", "DATABASE", "SCHEMA"):
         reader.has(word)
-    return Message(f"one catalog and one database: {reader.name()}")
+    name = reader.name()
+    reader.end()
+    return Message(f"one catalog and one database: {name}")
 
 
 def describe(session: StatementContext, statement: Statement) -> Message:
@@ -94,8 +98,10 @@ def describe(session: StatementContext, statement: Statement) -> Message:
 def _described(session: StatementContext, reader: Reader) -> Message:
     at = reader.statement.place(reader.index)
     entry = session.catalog.find(reader.name(), at=at)
+    reader.end()
     if isinstance(entry, Table):
         lines = [f"{column.name} {column.type}{_more(column)}" for column in entry.columns]
+        lines += [f"{name} (processing time, in FOR SYSTEM_TIME AS OF)" for name in entry.processing_times]
         lines += [f"rows: {entry.mode}", entry.why(), *indexes_told(session.catalog, entry.name)]
         names, kinds = entry.schema.names, [str(kind) for kind in entry.schema.types]
     else:
@@ -112,6 +118,7 @@ def _created(session: StatementContext, reader: Reader) -> Message:
             break
     at = reader.statement.place(reader.index)
     entry = session.catalog.find(reader.name(), at=at)
+    reader.end()
     text = declaration(entry) if isinstance(entry, Table) else _view_text(entry)
     return Message(text, pa.table({"statement": [text]}))
 
@@ -134,12 +141,15 @@ def declaration(table: Table) -> str:
         else:
             metadata = "" if column.metadata is None else f" METADATA FROM {quote_text(column.metadata, 'spark')}"
             parts.append(f"{name} {type_name(column.type, 'spark')}{metadata}")
+    parts += [f"{quote_name(name, 'spark')} AS PROCTIME()" for name in table.processing_times]
     if table.primary_key:
         parts.append(f"PRIMARY KEY ({', '.join(quote_name(one, 'spark') for one in table.primary_key)}) NOT ENFORCED")
     if table.watermark is not None:
         column_name, delay = quote_name(table.watermark[0], "spark"), table.watermark[1]
         parts.append(f"WATERMARK FOR {column_name} AS {column_name} - INTERVAL '{delay}' MICROSECOND")
     text = f"CREATE {table.word} {quote_name(table.name, 'spark')} (\n  " + ",\n  ".join(parts) + "\n)"
+    if table.version_column is not None:
+        text += f" ON CONFLICT OVERWRITE WITH VERSION COLUMN ({quote_name(table.version_column, 'spark')})"
     if table.options:
         shown = {name: "***" if name.startswith(_SECRET) else value for name, value in table.options.items()}
         pairs = ", ".join(f"{quote_text(name, 'spark')} = {quote_text(value, 'spark')}" for name, value in shown.items())

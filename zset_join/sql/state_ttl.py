@@ -35,10 +35,12 @@ class StateTtls:
     Args:
         settings: of the session and the query.
         hinted: by item of FROM, in lower case.
+        used: the items whose hint a join has taken.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
     hinted: dict[str, str] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, hints: Hints, items: Sequence[Item], settings: Mapping[str, str], warnings: list[str]) -> StateTtls:
@@ -70,7 +72,18 @@ class StateTtls:
             OptionError: a setting is not understood.
         """
         hint = self.hinted.get(items[0].alias.lower()) if len(items) == 1 else None
+        if hint is not None:
+            self.used.add(items[0].alias.lower())
         return state_ttl_of(self.settings if hint is None else {**self.settings, _DEFAULT: hint})
+
+    def check_used(self, items: Sequence[Item], warnings: list[str]) -> None:
+        """Warn of hints that no join of several items has taken."""
+        unused = [alias for alias in self.hinted if alias not in self.used] if len(items) > 1 else []
+        warnings += [
+            f"the hint STATE_TTL changes nothing for '{alias}': no join remembers rows of it alone. What a join as of a time "
+            "keeps is ruled by its watermark; behind a join, SET state_ttl."
+            for alias in unused
+        ]
 
     def of_group(self, items: Sequence[Item]) -> StateTtl | None:
         """Return how long groups, or first rows, over these items live; only their own rows begin their time anew."""

@@ -22,6 +22,7 @@ from zset_join.expressions import Cast
 from zset_join.expressions.rows import compute, named, value_type
 from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.changing import delete, update
+from zset_join.sql.consumed import check_consumed
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.definitions import Model, read_table
 from zset_join.sql.dialects import Statement, parse_expression
@@ -32,10 +33,11 @@ from zset_join.sql.query_statements import bind_query
 from zset_join.sql.readers import Reader
 from zset_join.sql.results import Message, Query
 from zset_join.sql.scalars import ScalarBinder
-from zset_join.sql.settings import check_setting, is_ignored, known_setting
+from zset_join.sql.settings import check_setting, is_ignored, is_misspelt, known_setting
 from zset_join.sql.showing import describe, show, use
 from zset_join.sql.sink_statements import columns_of, create_sink, written_table
 from zset_join.sql.sink_tables import SinkWriter, is_outside
+from zset_join.sql.table_clauses import check_distinct
 from zset_join.sql.writing import fitted, takes_back, writer_of
 from zset_join.zset import ZSet, single_batch
 
@@ -131,7 +133,7 @@ def _create(session: StatementContext, statement: Statement) -> Message:
             table, may_exist = read_table(reader, " ".join(words), model=_model(session, reader))
             if may_exist and table.name in session.catalog.tables:
                 return Message(f"{table.name} is there already")
-            _let_go(session, table.name, replaces)
+            _let_go(session, table.name, replaces, at=at)
             session.catalog.add(table, at=at, replace=replaces)
             return Message(
                 f"{'temporary ' if is_temporary else ''}{table.word.lower()} {table.name}: {table.mode}, {table.why()}"
@@ -139,7 +141,9 @@ def _create(session: StatementContext, statement: Statement) -> Message:
     for one in ("DATABASE", "SCHEMA", "CATALOG"):
         if reader.has(one):
             reader.has("IF", "NOT", "EXISTS")
-            return Message(f"one catalog and one database: {reader.name()}")
+            name = reader.name()
+            reader.end()
+            return Message(f"one catalog and one database: {name}")
     if reader.has("SINK"):
         return create_sink(session, reader, replace=replaces)
     if reader.has("INDEX"):
@@ -155,9 +159,27 @@ def _create(session: StatementContext, statement: Statement) -> Message:
     raise SqlError(f"CREATE {reader.word} is not offered.{near(reader.word, known)}", code="NOT_OFFERED", at=at)
 
 
-def _let_go(session: StatementContext, name: str, replaces: bool) -> None:
-    """End what runs under a name that is given anew, and forget its rows, as DROP does."""
-    if replaces and session.catalog.is_kept(name):
+def _let_go(session: StatementContext, name: str, replaces: bool, *, at: Place) -> None:
+    """End what runs under a name that is given anew, and forget its rows, as DROP does.
+
+    Raises:
+        SqlError: something reads or writes what the name stands for, and would go on with that.
+    """
+    if not replaces:
+        return
+    running = [
+        one.name for one in session.running if one.name != name and (name in one.query.bound.names or one.writes == name)
+    ]
+    bound_to_it = list(dict.fromkeys([*session.catalog.readers_of(name), *running]))
+    if bound_to_it:
+        raise SqlError(
+            f'"{name}" is read or written by {", ".join(bound_to_it)}, which would not follow. DROP these views and sinks, '
+            "stop() these queries, and make them again behind CREATE OR REPLACE.",
+            code="STILL_READ",
+            at=at,
+            name=name,
+        )
+    if session.catalog.is_kept(name):
         session.forget(name)
 
 
@@ -173,17 +195,18 @@ def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: 
         if not reader.is_done:
             reader.index = begin
             return None
-        _let_go(session, name, replaces)
+        _let_go(session, name, replaces, at=at)
         session.catalog.add(replace(model, name=name, word=word), at=at, replace=replaces)
         return Message(f"{word.lower()} {name}: like {model.name}")
     if not reader.has("AS"):
         reader.index = begin
         return None
     query = bind_query(session, reader.statement, reader.index)
+    check_distinct(query.columns, f'"{name}"', at)
     columns = tuple(ColumnDefinition(field.name, field.type) for field in query.schema)
     mode: Mode = "changelog" if takes_back(query) else "append"
     table = Table(name=name, word=word, columns=columns, mode=mode)
-    _let_go(session, name, replaces)
+    _let_go(session, name, replaces, at=at)
     session.catalog.add(table, at=at, replace=replaces)
     if query.bound.is_bounded:
         session.insert(name, session.snapshot(query))
@@ -208,8 +231,9 @@ def _create_view(session: StatementContext, reader: Reader, replaces: bool) -> M
         return Message(f"{name} is there already")
     names = _view_columns(reader)
     begin = reader.index
-    query = _renamed(bind_query(session, reader.statement, begin), names, at=at)
+    query = _renamed(bind_query(session, reader.statement, begin, is_named=True), names, at=at)
     shown = reader.statement.sql_from(begin)
+    _let_go(session, name, replaces, at=at)
     session.catalog.add(NamedView(name, query.bound, shown, columns=names or ()), at=at, replace=replaces)
     return Message(f"view {name}: {', '.join(query.columns)}")
 
@@ -227,7 +251,8 @@ def _renamed(query: Query, names: tuple[str, ...] | None, *, at: Place) -> Query
     """Return a query whose columns have the names that its view gives them."""
     if names is None:
         return query
-    if len(names) != len(query.columns) or len(set(names)) != len(names):
+    check_distinct(names, "the view", at)
+    if len(names) != len(query.columns):
         raise SqlError(
             f"the view names {len(names)} columns ({', '.join(names)}), and its query has {len(query.columns)} "
             f"({', '.join(query.columns)}). Name each, once.",
@@ -245,15 +270,17 @@ def _renamed(query: Query, names: tuple[str, ...] | None, *, at: Place) -> Query
 
 
 def _create_materialized_view(session: StatementContext, reader: Reader, replaces: bool) -> Message:
-    reader.has("IF", "NOT", "EXISTS")
+    may_exist = reader.has("IF", "NOT", "EXISTS")
     at = reader.statement.place(reader.index)
     name = reader.name("the name of the view")
+    if may_exist and name in session.catalog.views:
+        return Message(f"{name} is there already")
     table = written_table(session, reader) if reader.has("INTO") else None
     names = _view_columns(reader)
     begin = reader.index
     query = _renamed(bind_query(session, reader.statement, begin), names, at=at)
     output = None
-    _let_go(session, name, replaces)
+    _let_go(session, name, replaces, at=at)
     if table is not None:
         output = writer_of(session, table, fitted(query, table, None, at=at), at=at)
     session.catalog.add(
@@ -356,6 +383,7 @@ def _constant(binder: ScalarBinder, statement: Statement, tokens: tuple[Token, .
     """
     node = parse_expression(statement, tokens)
     tree = binder.bind(node)
+    check_consumed(node, statement.text, _place(statement, tokens))
     value = compute(tree, {}, 1)
     if pa.types.is_null(value.type):
         return None
@@ -400,6 +428,7 @@ def _drop(session: StatementContext, statement: Statement) -> Message:
     may_lack = reader.has("IF", "EXISTS")
     at = statement.place(reader.index)
     name = reader.name()
+    reader.end()
     dropped = session.catalog.drop(name, at=at, if_exists=may_lack)
     if dropped is None:
         return Message(f"there is no {name}")
@@ -428,7 +457,7 @@ def _set(session: StatementContext, statement: Statement) -> Message:
     if not reader.is_done:
         reader.fail("expected SET key = value")
     for name, value in given.items():
-        if is_ignored(name):
+        if is_ignored(name) and not is_misspelt(name):
             warnings.warn(SqlWarning(f"the setting '{name}' is of another system and changes nothing here."), stacklevel=4)
             continue
         session.catalog.settings[check_setting(name, value, at=statement.place(1))] = value

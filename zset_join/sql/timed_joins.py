@@ -27,10 +27,11 @@ from zset_join.plan.conditions import JoinCondition, split_condition, together
 from zset_join.sql.binding import JoinContext, QueryContext
 from zset_join.sql.catalog import pick
 from zset_join.sql.indexes import with_indexes
+from zset_join.sql.lookup_options import lookup_of
 from zset_join.sql.places import near
 from zset_join.sql.scopes import Item
 
-__all__ = ["TimedStep", "Version", "as_of_join", "temporal_join", "versions_of"]
+__all__ = ["TimedStep", "Version", "as_of_join", "is_now", "temporal_join", "versions_of"]
 
 _NOW = frozenset({"CURRENT_TIMESTAMP", "LOCALTIMESTAMP", "NOW", "PROCTIME"})
 
@@ -56,7 +57,8 @@ class Version:
         """
         if node is None:
             return None
-        if str(node.args.get("kind")) != "AS OF" or node.expression is None:
+        is_time = str(node.args.get("this")) == "TIMESTAMP"
+        if not is_time or str(node.args.get("kind")) != "AS OF" or node.expression is None:
             raise SqlError("FOR SYSTEM_TIME is offered with AS OF.", code="NOT_OFFERED", at=query.at(node))
         column = node.args.get("versioned_on")
         physical = None
@@ -158,7 +160,44 @@ def temporal_join(
     except SqlError:
         raise
     except PlanError as error:
-        raise SqlError(error.message, code=error.code, at=at) from error
+        raise SqlError(_in_words_of_sql(error, view, item), code=error.code, at=at) from error
+
+
+def _in_words_of_sql(error: PlanError, view: View, item: Item) -> str:
+    """Return what a join by event time lacks, with the cure as a statement says it."""
+    left, right = view.name, item.alias
+    match error.code:
+        case "NOT_VERSIONED":
+            why = "a query" if item.table is None else item.table.why()
+            return (
+                f'"{right}" has no versions by event time ({why}). Declare PRIMARY KEY (...) NOT ENFORCED and WATERMARK FOR '
+                "its time, or keep the newest row of each key: WHERE rn = 1 over ROW_NUMBER() OVER (PARTITION BY key ORDER BY "
+                "time DESC), of a table with WATERMARK FOR that time. To join what holds when the row comes, write AS OF "
+                "PROCTIME()."
+            )
+        case "TEMPORAL_WATERMARK":
+            without = " and ".join(f'"{one}"' for one in error.facts.get("without", ()))
+            return (
+                f"a join as of an event time answers when the watermarks of both sides have passed, and {without} declares "
+                "none: rows would wait for ever. Add WATERMARK FOR t AS t - INTERVAL '5' SECOND to its columns, or SET "
+                "temporal_join_emit = 'eager'."
+            )
+        case "TEMPORAL_KEY":
+            key, compared = ", ".join(error.facts["primary_key"]), ", ".join(error.facts["join_key"])
+            return (
+                f'"{right}" has the primary key ({key}), and ON compares {compared}: a row would meet several at one time. '
+                f"Compare the whole key in ON, or join the newest row of each: WHERE rn = 1 over ROW_NUMBER() OVER (PARTITION "
+                f"BY {compared} ORDER BY time DESC)."
+            )
+        case "TEMPORAL_LEFT_CHANGES":
+            cure = (
+                "Join a table whose rows are only added, or use AS OF PROCTIME()"
+                if error.facts.get("emit") == "eager"
+                else "Join a table without PRIMARY KEY, SET temporal_join_emit = 'eager' where its rows come with old and new "
+                "values, or use AS OF PROCTIME()"
+            )
+            return f'rows of "{left}" change, and what a join as of an event time has answered is not taken back. {cure}.'
+    return error.message
 
 
 def as_of_join(
@@ -300,8 +339,9 @@ def _looked_up(planner: JoinContext, view: View, item: Item, how: str, parts: Jo
                     code="NOT_OFFERED",
                     at=planner.query.statement.place(0),
                 )
-    options = planner.hints.lookups.get(item.alias, planner.hints.lookups.get(source.name, {}))
-    defaults = Lookup.from_hint(planner.lookup_defaults())
+    options = planner.hints.lookup(item.alias, source.name)
+    declared = Lookup() if item.table is None else lookup_of(item.table.options)
+    defaults = declared.over(Lookup.from_hint(planner.lookup_defaults()))
     hint = (Lookup.from_hint(options) if options else Lookup()).over(defaults)
     joined = view.lookup_join(source, on=pairs, how=how, hint=hint, condition=parts.condition, alias=item.alias)
     if all(name == shown for name, shown in item.columns.items()):

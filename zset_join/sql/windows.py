@@ -33,12 +33,22 @@ from zset_join.sql.intervals import span_of
 from zset_join.sql.places import Place, near
 from zset_join.sql.scopes import Item
 
-__all__ = ["WINDOWS", "windowed"]
+__all__ = ["WINDOWS", "names_a_table", "names_one_table", "windowed"]
 
 WINDOWS = ("TUMBLE", "HOP", "CUMULATE")
 _MOST_WINDOWS = 100
 _TP_TIME = "_tp_time"
 _MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+def names_a_table(call: exp.Anonymous) -> bool:
+    """Return whether the first operand of a table function is a name."""
+    return bool(call.expressions) and isinstance(call.expressions[0], exp.Column)
+
+
+def names_one_table(call: exp.Anonymous) -> bool:
+    """Return whether the only operand of a table function is a name."""
+    return len(call.expressions) == 1 and names_a_table(call)
 
 
 def windowed(item: Item, call: exp.Anonymous, query: QueryContext) -> Item:

@@ -1,0 +1,155 @@
+"""What of a parsed tree has been read: what nothing reads is refused by name, so nothing that is written is ignored.
+
+A tree is tracked as it comes from the parser. Each `node.args.get(...)`, and each property such as `node.this`, notes what it
+reads; a walk over the tree, a hash, a copy and `node.sql()` note nothing. When a statement is bound, `check_consumed` refuses
+the first argument that holds something and that no rule has read.
+
+What is meant to change nothing is said so: `disregard`. A copy that is bound instead of its tree is made by `copied`; what is
+read of either is read of both.
+
+Known limits: an argument that is read and not used is not seen. `node.args["name"]` notes nothing; write `.get`. With a
+compiled sqlglot, whose properties note nothing, arguments that have a property are not checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from sqlglot import exp
+
+from zset_join.errors import SqlError
+from zset_join.sql.places import Place, place_of
+
+__all__ = ["argument", "check_consumed", "copied", "disregard", "flattened", "tracked"]
+
+_Node = TypeVar("_Node", bound=exp.Expr)
+_WITHOUT_MEANING: dict[type[exp.Expr], frozenset[str]] = {
+    exp.CTE: frozenset({"materialized"}),
+    exp.Column: frozenset({"catalog", "db"}),
+    exp.DataType: frozenset({"expressions"}),
+    exp.DataTypeParam: frozenset({"this"}),
+    exp.Fetch: frozenset({"direction"}),
+    exp.Identifier: frozenset({"quoted"}),
+    exp.LimitOptions: frozenset({"rows"}),
+    exp.Literal: frozenset({"is_string"}),
+    exp.Table: frozenset({"catalog", "db"}),
+    exp.Window: frozenset({"over"}),
+}
+"""How something is spelled, not what it says: a session has one database, lengths of types are not enforced, a plan needs
+no hint to keep a query of WITH."""
+_OF_PROPERTIES = frozenset({"alias", "db", "expression", "expressions", "kind", "side", "table", "this", "unit"})
+
+
+class _Args(dict[str, Any]):
+    """The arguments of a node, and the names of those that have been read."""
+
+    __slots__ = ("read",)
+
+    def __init__(self, args: dict[str, Any], read: set[str]) -> None:
+        super().__init__(args)
+        self.read = read
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+
+def argument(node: exp.Expr, name: str) -> Any:
+    """Return an argument of a node that has it."""
+    return node.args.get(name)
+
+
+def tracked(node: _Node) -> _Node:
+    """Return a tree that notes what is read of it."""
+    for part in list(node.walk()):
+        part.args = _Args(part.args, set())
+    return node
+
+
+def copied(node: _Node) -> _Node:
+    """Return a copy of a tree; what is read of it counts as read of the tree."""
+    copy = node.copy()
+    for new, old in zip(list(copy.walk()), list(node.walk()), strict=True):
+        if isinstance(old.args, _Args):
+            new.args = _Args(new.args, old.args.read)
+    return copy
+
+
+def disregard(node: object) -> None:
+    """Count a tree, or each of several, as read: it is warned of, or means nothing here."""
+    for one in node if isinstance(node, list) else [node]:
+        for part in one.walk() if isinstance(one, exp.Expr) else ():
+            if isinstance(part.args, _Args):
+                part.args.read.update(part.args)
+
+
+def check_consumed(root: exp.Expr, text: str, at: Place | None = None) -> None:
+    """Refuse the first thing of a tracked tree that nothing has read.
+
+    Args:
+        root: the tree, bound.
+        text: of the statement.
+        at: where the statement begins, for what has no place of its own.
+
+    Raises:
+        SqlError: as said; it names what is written.
+    """
+    for node in root.walk():
+        args = node.args
+        if not isinstance(args, _Args):
+            continue
+        for name, value in args.items():
+            if name not in args.read and _is_written(node, name, value):
+                raise SqlError(
+                    f"{_shown(node, name, value)} is not offered here. Leave it out, or say it in another way.",
+                    code="NOT_OFFERED",
+                    at=next(filter(None, (place_of(one, text) for one in (*_nodes(value), node))), at),
+                )
+
+
+def _is_written(node: exp.Expr, name: str, value: object) -> bool:
+    """Return whether an argument holds something that a statement says, and not what the parser adds."""
+    if value is None or value is False or value == [] or value == "":
+        return False
+    if name in _WITHOUT_MEANING.get(type(node), ()) or (name in _OF_PROPERTIES and not _NOTES_PROPERTIES):
+        return False
+    # Flags of functions and operators say how other dialects mean them.
+    return bool(_nodes(value)) or not isinstance(node, exp.Func | exp.Binary)
+
+
+def _nodes(value: object) -> list[exp.Expr]:
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, exp.Expr)]
+
+
+def _shown(node: exp.Expr, name: str, value: object) -> str:
+    word, owner = name.strip("_").replace("_", " ").upper(), type(node).__name__.upper()
+    nodes = _nodes(value)
+    if nodes:
+        try:
+            said = ", ".join(one.sql(dialect="spark") for one in nodes)
+        except (KeyError, ValueError, TypeError, AttributeError):
+            # The writer of texts stumbles over half a call.
+            said = ""
+        # An operand is enough by itself; a clause is known by its word.
+        return said if said and name in {"this", "expression", "expressions"} else f"{word} {said}".strip()
+    return f"the {word} of {owner}" if value is True else f"{word} {value} of {owner}"
+
+
+def flattened(node: exp.Expr) -> list[exp.Expr]:
+    """Return the operands of a chain of one operator, in order; brackets around an operand are left out."""
+    waiting, operands = [node], []
+    while waiting:
+        one = waiting.pop()
+        if type(one) is type(node):
+            waiting += [one.expression, one.this]
+        else:
+            operands.append(one if isinstance(one, exp.Subquery) else one.unnest())
+    return operands
+
+
+def _notes_properties() -> bool:
+    node = tracked(exp.Paren(this=exp.Null()))
+    return isinstance(node.this, exp.Null) and isinstance(node.args, _Args) and "this" in node.args.read
+
+
+_NOTES_PROPERTIES = _notes_properties()

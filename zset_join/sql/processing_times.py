@@ -1,0 +1,42 @@
+"""Processing times that a SELECT list passes on: to the joins as of a time in the query around it.
+
+`PROCTIME() AS pt` in a query below, and the PROCTIME() of a table that is kept by its key, are names and no columns: their
+value would change each time a row is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from zset_join.expressions import Column, Expression
+from zset_join.sql.scopes import Scope
+
+__all__ = ["times_kept", "times_of_stars"]
+
+
+def times_of_stars(node: exp.Select, scope: Scope) -> set[str]:
+    """Return the names that stars bring along from queries below, and that are no columns there; a table leaves them out."""
+    times: set[str] = set()
+    for one in node.expressions:
+        is_of_one = isinstance(one, exp.Column) and isinstance(one.this, exp.Star)
+        if not is_of_one and not isinstance(one, exp.Star):
+            continue
+        table = one.table.lower() if is_of_one else ""
+        for item in scope.items:
+            if item.table is None and table in {"", item.alias.lower()}:
+                times.update(name for name in item.processing_times if name not in item.columns)
+    return times
+
+
+def times_kept(outputs: Sequence[tuple[str, Expression | exp.Expr]], scope: Scope) -> frozenset[str]:
+    """Return the columns of a SELECT list that hold the processing time of their row."""
+    times = set()
+    for name, one in outputs:
+        known = {item.columns[time] for item in scope.items for time in item.processing_times if time in item.columns}
+        place = scope.search(one) if isinstance(one, exp.Column) else None
+        physical = place[1] if place is not None else one.name if isinstance(one, Column) else None
+        if physical in known:
+            times.add(name)
+    return frozenset(times)
