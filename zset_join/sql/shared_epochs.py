@@ -15,7 +15,6 @@ Known limit: a row that a query of the session wrote is never put aside in the q
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -31,12 +30,11 @@ from zset_join.pipeline.failing_rows import failing_rows, unread_rows
 from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.sql.catalog import Table
 from zset_join.sql.key_claims import KeyClaims
-from zset_join.sql.places import SqlWarning
 from zset_join.sql.results import Running
 from zset_join.sql.settings import stage_options
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["Accepted", "SharedEpoch", "accepted_rows", "in_order", "named_error", "warn_of"]
+__all__ = ["Accepted", "SharedEpoch", "accepted_rows", "in_order", "named_error"]
 
 Rows: TypeAlias = pa.Table | ZSet
 _NOTHING = "No table and no query took any of the rows."
@@ -68,10 +66,12 @@ class Accepted:
     Args:
         rows: these.
         aside: by the names of queries, the rows that failed in them, as `Undecodable` lists them.
+        places: by the names of queries, the numbers of these rows among all that came.
     """
 
     rows: Rows
     aside: Mapping[str, pa.Table] = field(default_factory=dict)
+    places: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def of(self, running: Running) -> Rows | PartlyRead:
         """Return what a query is fed: the query that a row failed in lists it."""
@@ -190,6 +190,7 @@ def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses:
         BadInputError: of the query, which it names, with `refuses`.
     """
     aside: dict[str, pa.Table] = {}
+    places: dict[str, list[int]] = {}
     bad: set[int] = set()
     for one in running:
         reading = one.reading_of(name)
@@ -207,23 +208,14 @@ def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses:
         new = {place: error for place, error in failing.items() if place not in bad}
         if new:
             aside[one.name] = unread_rows(rows, new, one.name)
+            places[one.name] = sorted(new)
             bad |= new.keys()
     if not bad:
         return Accepted(rows)
     kept = np.setdiff1d(np.arange(len(rows) if isinstance(rows, ZSet) else rows.num_rows), sorted(bad))
     if isinstance(rows, ZSet):
-        return Accepted(ZSet(rows.rows.take(pa.array(kept)), rows.weights[kept]), aside)
-    return Accepted(rows.take(pa.array(kept)), aside)
-
-
-def warn_of(name: str, accepted: Accepted) -> None:
-    """Warn of rows that were put aside where nothing lists them."""
-    for unread in accepted.aside.values():
-        first = unread.slice(0, 1).to_pylist()[0]
-        warnings.warn(
-            SqlWarning(f'table "{name}": {unread.num_rows} rows are put aside, the first {first["row"]}: {first["reason"]}.'),
-            stacklevel=5,
-        )
+        return Accepted(ZSet(rows.rows.take(pa.array(kept)), rows.weights[kept]), aside, places)
+    return Accepted(rows.take(pa.array(kept)), aside, places)
 
 
 def in_order(running: Sequence[Running]) -> list[Running]:
