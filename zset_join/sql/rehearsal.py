@@ -8,8 +8,8 @@
         epoch.commit()
 
 Spark answers each query in an epoch of its own, and cannot undo the epoch of one query when another one fails. The law:
-rows that a rehearsed query cannot answer, by its own WHERE or SELECT or behind a join or group, reach no table and no query; nor
-do rows after which two live rows of queries claim one key of a table.
+rows that a rehearsed query cannot answer, by its own WHERE or SELECT or behind a join or group, reach no table and no query;
+nor do rows after which two live rows of queries claim one key of a table.
 
 A query is rehearsed where all its tables are filled by INSERT, where it looks nothing up outside, where the engine in process
 has all its steps, and where the files of its tables have no more than 64 MiB when it begins.

@@ -50,6 +50,10 @@ class EpochContext(Protocol):
         """Return a table."""
         ...
 
+    def claims_of(self, name: str) -> KeyClaims | None:
+        """Return which keys of a table are claimed; None where no running query claims any."""
+        ...
+
     def completed(self, table: Table, rows: Rows, now_us: int) -> Rows:
         """Return rows with all columns of a table."""
         ...
@@ -131,7 +135,7 @@ class SharedEpoch(ExitStack):
             pipeline.commit(prepared)
         for running, _, prepared in self.prepared:
             running.deltas.append(running.pipeline.commit(prepared))
-            if running.writer is not None and running.writer.table.name in self._claimed:
+            if running.writer is not None and running.takes_back and running.writer.table.name in self._session.claims:
                 self._session.claims[running.writer.table.name].add([prepared.delta], running.writer.names)
         failed: list[Exception] = []
         for running, _, prepared in self.prepared:
@@ -145,6 +149,7 @@ class SharedEpoch(ExitStack):
 
     def _answer(self, first: tuple[Running, Mapping[str, Any]] | None) -> None:
         fed: dict[str, list[Accepted]] = {name: [one] for name, one in self.accepted.items()}
+        others = [(name, one.rows, "the INSERT") for name, one in self.accepted.items()]
         tables = {name: self._session.table(name) for name in fed}
         begun = [] if first is None or first[0] in self._session.running else [first[0]]
         for running in in_order([*self._session.running, *begun]):
@@ -168,13 +173,29 @@ class SharedEpoch(ExitStack):
             if writer is not None and len(prepared.delta):
                 written = self._session.completed(writer.table, writer.rows(prepared.delta), self._now_us)
                 fed.setdefault(writer.table.name, []).append(Accepted(written))
+                if not running.takes_back:
+                    others.append((writer.table.name, written, f'the query "{running.name}"'))
                 tables[writer.table.name] = writer.table
+        self._check_others(others)
         for name, parts in fed.items():
             pipeline = self._session.kept_rows(tables[name])
             if pipeline is not None:
                 rows_of_table = _combined([one.rows for one in parts])
                 prepared = self.enter_context(pipeline.prepare({name: rows_of_table}, processing_time=self._now_us))
                 self._tables.append((pipeline, prepared))
+
+    def _check_others(self, others: Iterable[tuple[str, Rows, str]]) -> None:
+        """Refuse rows of an INSERT, or of queries that never retract, over the keys of those that do."""
+        for name, rows, origin in others:
+            claims = self._session.claims_of(name)
+            if claims is None:
+                continue
+            claimed = [
+                (prepared.delta, running.writer.names)
+                for running, _, prepared in self.prepared
+                if running.writer is not None and running.writes == name and running.takes_back and len(prepared.delta)
+            ]
+            claims.check_others(rows, claimed, origin)
 
 
 def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses: bool = False) -> Accepted:
