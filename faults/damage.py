@@ -19,15 +19,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
+from faults.copies import seal_copies
 from faults.driver import QUERY_ID, Driver, Place
 from faults.histories import HOWS, History, recorded_history
 from faults.recovery import opened
 from faults.tally import Tally
 from faults.watching import Act, describe_path
 from zset_join.errors import ZsetJoinError
-from zset_join.storage.local import file_marks
 from zset_join.storage.operations import Operation, observe
-from zset_join.storage.sealed import seal, unseal
 
 __all__ = [
     "SITUATIONS",
@@ -37,7 +36,6 @@ __all__ = [
     "flips",
     "healthy",
     "losses",
-    "seal_copies",
     "search_bytes",
     "search_files",
     "search_local",
@@ -214,14 +212,6 @@ def _injured(patient: Patient, injury: Injury, situation: Situation, directory: 
         else:
             path.write_bytes(data)
     return place
-
-
-def seal_copies(hosts: Path) -> None:
-    """Seal mapped files again that were copied, so that a query uses them as it would use its own."""
-    for stamp in hosts.rglob("stamp.json"):
-        body = unseal(stamp.read_bytes(), version=2, name=stamp.name)
-        marks = file_marks(stamp.parent / "state", skip="cold")
-        stamp.write_bytes(seal({**body, "files": marks}, version=2, name=stamp.name))
 
 
 def search_local(directory: Path, tally: Tally, *, ways: int) -> None:

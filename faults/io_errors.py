@@ -23,6 +23,7 @@ from random import Random
 from typing import Any, Literal
 from unittest import mock
 
+from faults.copies import copy_life
 from faults.driver import Driver, Kind, Place
 from faults.histories import History
 from faults.kills import stages_of
@@ -236,7 +237,7 @@ def search(
         stage, number, fault = every[position]
         work = directory / "failing"
         shutil.rmtree(work, ignore_errors=True)
-        shutil.copytree(stage.before, work)
+        copy_life(stage.before, work)
         fail_and_retry(
             history, Place(work), stage.epoch, FaultAt(work, number, stage.operations[number], fault), tally, kind=kind
         )

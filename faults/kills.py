@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
+from faults.copies import copy_life
 from faults.driver import Driver, Kind, Place
 from faults.histories import History
 from faults.processes import Outcome, Send, forked
@@ -122,12 +123,12 @@ def stages_of(
     work.mkdir(parents=True)
     for epoch in range(max(epochs) + 1):
         before = directory / f"before-{epoch}"
-        shutil.copytree(work, before)
+        copy_life(work, before)
         operations = _operations_of(history, work, kind, epoch, epoch)
         first = max(0, epoch + 1 - epochs_of_a_life)
         if epoch in epochs and first < epoch:
             before = directory / f"before-{first}"
-            shutil.copytree(before, directory / "life")
+            copy_life(before, directory / "life")
             operations = _operations_of(history, directory / "life", kind, first, epoch)
             shutil.rmtree(directory / "life")
         if epoch in epochs:
@@ -152,7 +153,7 @@ def kill_and_recover(stage: Stage, point: KillPoint, directory: Path, tally: Tal
         rng: decides whether the recovery is killed too, and where.
     """
     shutil.rmtree(directory, ignore_errors=True)
-    shutil.copytree(stage.before, directory)
+    copy_life(stage.before, directory)
     place = Place(directory)
     known = Known(stage.first - 1, stage.first - 1)
     where = f"{stage.history.how} {stage.kind}, epoch {stage.epoch}, killed {point.moment} {point.number} {point.described}"
@@ -197,7 +198,7 @@ def _outlive(stage: Stage, directory: Path, tally: Tally, seconds: float | None)
     those before.
     """
     shutil.rmtree(directory, ignore_errors=True)
-    shutil.copytree(stage.before, directory)
+    copy_life(stage.before, directory)
     place = Place(directory)
     known = Known(stage.epoch - 1, stage.epoch - 1)
     where = f"{stage.history.how} {stage.kind}, epoch {stage.epoch}, killed after {seconds} s"

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from faults.copies import copy_life
 from faults.driver import JOIN, QUERY_ID, Driver, Place, bucket_of
 from faults.histories import History
 from faults.kills import KillAt, Moment, heard
@@ -127,7 +128,7 @@ def search(
     """
     before, work = directory / "before", directory / "work"
     _prepare(history, Place(before), epoch, is_published=is_published)
-    shutil.copytree(before, work)
+    copy_life(before, work)
     listed = forked(partial(_list_operations, history, Place(work), buckets))
     if listed.signal or listed.error:
         raise RuntimeError(f"the rescaling failed without a fault\n{listed.error}")
@@ -141,7 +142,7 @@ def search(
     for number, moment, told in chosen:
         where = f"{history.how}, to {buckets} buckets after epoch {epoch}, killed {moment} {number} {told}"
         shutil.rmtree(work)
-        shutil.copytree(before, work)
+        copy_life(before, work)
         tally.count("kills injected")
         kill = KillAt(work, number, moment)
         outcome = forked(partial(_live, history, Place(work), buckets, kill))

@@ -93,7 +93,7 @@ class TimedLife:
             ]
             held = history.everything()
             said = history.epoch(left, right, before=before, after=after)
-            self.said.append(said if self.kind == "on_watermark" else _difference(history.everything(), held))
+            self.said.append(said[0] if self.kind == "on_watermark" else _difference(history.everything(), held))
             self.waiting += len(history._waiting)
             before = after
 

@@ -197,10 +197,8 @@ class _Run:
 
 def _told(answered: AnsweredEpoch) -> list[Any]:
     rows = sorted(answered.delta.consolidated().to_pylist() if len(answered.delta) else [], key=repr)
-    rejected = [
-        (one.inputs, line["input"], line["row"], line["code"]) for one in answered.rejected for line in one.table.to_pylist()
-    ]
-    return [rows, rejected]
+    lines = {(line["row"], line["code"]) for one in answered.rejected for line in one.table.to_pylist()}
+    return [rows, sorted(lines)]  # joins that share a table list its late versions once, for all of them
 
 
 def sharing_is_invisible(case: SharedCase, planned: Callable[[View], QueryPlan] = lambda view: view.plan()) -> bool:

@@ -94,7 +94,7 @@ def test_a_refused_start_leaves_every_file_as_it_was_and_the_program_before_it_g
     assert files_below(place) == before
     with Pipeline(latest(), place) as again:
         assert sorted(again.contents().to_pylist()) == held
-        assert len(again.step({"rows": [{"k": 1, "v": 9}]})) == 3
+        assert again.step({"rows": [{"k": 1, "v": 9}]}).weights.sum() == 3
     with Pipeline(latest(more=pa.string()), place) as wider:
         assert wider.epoch == 4
 
