@@ -130,6 +130,23 @@ def test_two_rows_of_queries_may_not_claim_one_key_of_a_table(session: Session) 
     assert shown(session, "SELECT * FROM owners") == [(7, "Oslo"), (8, "Rome")]
 
 
+def test_rows_that_no_retracting_query_wrote_do_not_go_over_a_key_that_one_claims(session: Session) -> None:
+    session.sql("CREATE TABLE flats (id INT, city STRING, PRIMARY KEY (id)); CREATE TABLE log (id INT, city STRING)")
+    session.sql("CREATE TABLE cities (id INT, city STRING, PRIMARY KEY (id))")
+    session.sql("INSERT INTO cities SELECT id, city FROM flats; INSERT INTO cities SELECT id, city FROM log")
+    session.sql("INSERT INTO flats VALUES (1, 'Rome'), (2, 'Oslo')")
+
+    for table, origin in (("cities", "the INSERT"), ("log", 'the query "')):
+        with pytest.raises(SinkError, match=f"{origin}.*has a row with the key") as refused:
+            session.sql(f"INSERT INTO {table} VALUES (3, 'Bonn'), (1, 'Bonn')")
+        assert (refused.value.code, shown(session, "SELECT * FROM log")) == ("SINK_KEY", [])
+    session.sql("DELETE FROM flats WHERE id = 1")
+    session.sql("INSERT INTO cities VALUES (1, 'Bonn'), (1, 'Cork'), (4, 'Lima')")
+    session.sql("INSERT INTO log VALUES (4, 'Kyiv')")
+
+    assert shown(session, "SELECT * FROM cities") == [(1, "Cork"), (2, "Oslo"), (4, "Kyiv")]
+
+
 def test_claims_are_known_after_a_restart(tmp_path: Path) -> None:
     texts = (
         "CREATE TABLE flats (id INT, owner INT, PRIMARY KEY (id)); CREATE TABLE owners (owner INT, PRIMARY KEY (owner)); "

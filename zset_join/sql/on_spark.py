@@ -7,7 +7,8 @@
 
 The law: a query answers with the changes that the session in process answers with, epoch by epoch where its tables are filled
 by INSERT. An INSERT is one file of Parquet and one epoch; `settle()` waits until all queries have answered, and every INSERT
-does.
+does. An INSERT that a rehearsed query cannot answer changes nothing (see `rehearsal`). A query that is not rehearsed and fails
+is stopped, and named; the other queries take the INSERT and go on.
 
 A name that the catalog does not have is looked up among Spark's own tables and temporary views. `Query.view` is a view of
 `zset_join.spark`, for its fluent API and its own `writeStream`.
@@ -18,16 +19,18 @@ temporary directory ends with the session; with a directory of one's own, statem
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from zset_join.errors import SqlError
+from zset_join.errors import SqlError, StateError, ZsetJoinError
 from zset_join.expressions.sql_text import to_sql
 from zset_join.plan.query_plan import PlanSource
 from zset_join.relation import Relation
@@ -55,12 +58,13 @@ from zset_join.sql.feeds import kafka_config, record_form, record_options, start
 from zset_join.sql.file_names import file_name
 from zset_join.sql.files import csv_options
 from zset_join.sql.in_directory import InDirectory, claim_directory
-from zset_join.sql.places import Place
+from zset_join.sql.places import Place, SqlWarning
+from zset_join.sql.rehearsal import Rehearsal, write_letters
 from zset_join.sql.results import Query, Running, sorted_rows
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
-from zset_join.sql.shared_epochs import accepted_rows, warn_of
+from zset_join.sql.shared_epochs import SharedEpoch, accepted_rows, named_error
 from zset_join.sql.spark_pipeline import RunningOnSpark, SparkPipeline
 from zset_join.sql.stored_tables import StoredTables
 from zset_join.sql.table_sources import DecodingCatalog, recorded_rows
@@ -85,6 +89,12 @@ _OPTIONS = {
 _HOT_BYTES = 268_435_456
 _READ = ("filesystem", "kafka", "upsert-kafka")
 """Connectors that Spark reads; other tables are stored."""
+_STOPPED = (
+    "The query is stopped and takes no more epochs; its tables and the other queries have the rows. DROP it or stop it, mend "
+    "the rows or the query, and start it again."
+)
+_REASON = re.compile(r"^[\w.]+(?:Exception|Error): (\S.*)$", re.MULTILINE)
+"""The line of a traceback that has the reason."""
 
 
 class SessionOnSpark(InDirectory, Session):
@@ -115,6 +125,7 @@ class SessionOnSpark(InDirectory, Session):
         self._changed: set[str] = set()
         self._lock = threading.RLock()
         self._owner = threading.get_ident()
+        self._rehearsal: Rehearsal | None = None
         self.mode: Literal["interactive", "once", "continuous"] = "interactive"
         self.trigger: str | None = None
 
@@ -180,6 +191,10 @@ class SessionOnSpark(InDirectory, Session):
         running.writer = table_written(output)
         pipeline: Any = self._pipeline_of(running, sink)
         running.pipeline = pipeline
+        if running.writer is not None and running.takes_back and running.writer.table.primary_key:
+            self.settle()
+            self._rehearsed([*self.running, running], first=running.name).close()
+        self._forget_rehearsal()
         self.running.append(running)
         self._changed |= running.reads
         if self.mode == "once":
@@ -191,6 +206,11 @@ class SessionOnSpark(InDirectory, Session):
             self.stop(running)
             raise
         return running
+
+    def stop(self, running: Running) -> None:
+        """End a query that runs."""
+        self._forget_rehearsal()
+        super().stop(running)
 
     def read(self, *, wait_seconds: float = 0.0) -> int:  # noqa: ARG002 - as in process
         """Let every query take what has come in its files and topics; return 0, for Spark counts its epochs itself.
@@ -218,16 +238,38 @@ class SessionOnSpark(InDirectory, Session):
             self._answer()
 
     def _answer(self) -> None:
+        """Wait until every query has answered; one that fails is stopped, and the others go on.
+
+        Raises:
+            ZsetJoinError: what stopped the first query that was stopped.
+        """
+        failed: list[ZsetJoinError] = []
         while self._changed:
             with self._lock:
                 changed, self._changed = self._changed, set()
             for running in list(self.running):
-                if running.reads & changed:
+                assert isinstance(running, RunningOnSpark)  # noqa: S101 - this session starts no other
+                if not running.reads & changed:
+                    continue
+                if running.stopped_by is not None:
+                    warnings.warn(
+                        SqlWarning(f'query "{running.name}" is stopped and took nothing: {running.stopped_by}'), stacklevel=5
+                    )
+                    continue
+                try:
                     pipeline = self.pipeline_of(running)
                     if self.mode == "once":
                         pipeline.run()
                     else:
                         pipeline.process()
+                except Exception as error:  # noqa: BLE001 - raised below; the other queries answer first
+                    stopped = _stopping_error(error, running)
+                    stopped.__cause__ = error
+                    running.stopped_by = stopped
+                    failed.append(stopped)
+                    self._forget_rehearsal()
+        if failed:
+            raise failed[0]
 
     def refresh(self) -> None:
         """Wait until every query has answered what its sources have, files and topics included."""
@@ -265,6 +307,7 @@ class SessionOnSpark(InDirectory, Session):
 
     def close(self) -> None:
         """End all queries; the Spark session goes on."""
+        self._forget_rehearsal()
         try:
             super().close()
         finally:
@@ -357,14 +400,44 @@ class SessionOnSpark(InDirectory, Session):
             before.append((column.name, column.type))
         return texts
 
-    def _feed(self, table: Table, rows: Any, now: int) -> None:  # noqa: ARG002 - the rows have it, where they have a time
-        """Write rows down, once no query that reads the table fails for one of them by its own WHERE or SELECT."""
+    def _feed(self, table: Table, rows: Any, now: int) -> None:
+        """Write rows down once every query that is rehearsed has answered them; rows that are put aside are dead letters."""
         if self.statement is None or self._tables.digest_of(table, self.statement) is None:
-            accepted = accepted_rows(self.running, table.name, rows, refuses=True)
-            if accepted.aside:
-                warn_of(table.name, accepted)
-            self._add(table, accepted.rows, self.statement)
+            self.settle()
+            if self._rehearsal is None:
+                self._rehearsal = self._rehearsed(self.running)
+            others = [one for one in self.running if one.name not in self._rehearsal.names]
+            given = accepted_rows(others, table.name, rows, refuses=True)
+            with SharedEpoch(self._rehearsal, now) as epoch:
+                epoch.answer({table.name: given.rows})
+                accepted = epoch.accepted[table.name]
+                self._tables.make(table)
+                number = self._tables.count(table.name)
+                for part, of in ((given, rows), (accepted, given.rows)):
+                    write_letters(part, of, table=table.name, file=number, checkpoint_of=self._checkpoint_of)
+                self._add(table, accepted.rows, self.statement)
+                epoch.commit()
         self.settle()
+
+    def _checkpoint_of(self, query: str) -> Path:
+        return self._place(query) / "checkpoint"
+
+    def _rehearsed(self, running: Sequence[Running], *, first: str | None = None) -> Rehearsal:
+        """Return a rehearsal of queries; those that are stopped take no part."""
+        rehearsal = Rehearsal(self.catalog, self._tables, dialect=self.dialect, clock=self._clock)
+        going = [one for one in running if not isinstance(one, RunningOnSpark) or one.stopped_by is None]
+        try:
+            rehearsal.begin(going, is_stored=self._is_stored, is_settled=self.mode == "interactive", first=first)
+        except BaseException:
+            rehearsal.close()
+            raise
+        return rehearsal
+
+    def _forget_rehearsal(self) -> None:
+        """Begin the rehearsal anew with the next INSERT."""
+        rehearsal, self._rehearsal = self._rehearsal, None
+        if rehearsal is not None:
+            rehearsal.close()
 
     def _add(self, table: Table, rows: Any, once: str | None, digest: str = "") -> None:
         self._tables.make(table)
@@ -426,6 +499,19 @@ class _CatalogOverSpark(DecodingCatalog):
                 raise
             self._session.register(name, spark.table(name))
             return super().find(name, at=at)
+
+
+def _stopping_error(error: Exception, running: Running) -> ZsetJoinError:
+    """Return the error that names a query which an error stopped."""
+    if isinstance(error, ZsetJoinError):
+        return named_error(error, running, _STOPPED)
+    reason = _REASON.search(str(error))
+    text = f"{type(error).__name__}: {error}".splitlines()[0] if reason is None else reason[1]
+    return StateError(
+        f'query "{running.name}": {text} {_STOPPED}',
+        code="QUERY_STOPPED",
+        query=running.name,
+    )
 
 
 def _no_pipeline() -> Any:

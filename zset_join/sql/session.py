@@ -381,14 +381,27 @@ class Session:
         key = running.query.bound.view.node.relation.primary_key
         if not others and key and set(key) <= set(writer.table.primary_key):
             return
-        if writer.table.name not in self.claims:
-            claims = self.claims[writer.table.name] = KeyClaims(writer.table)
-            for one in others:
-                assert one.writer is not None  # noqa: S101 - it writes into this table
-                claims.add([one.pipeline.contents()], one.writer.names)
+        if self.claims_of(writer.table.name) is None:
+            self._claims_begun(writer.table)
         held = running.pipeline.contents()
         if len(held):
             self.claims[writer.table.name].add([held], writer.names)
+
+    def claims_of(self, name: str) -> KeyClaims | None:
+        """Return which keys of a table are claimed; None where no running query claims any."""
+        table = self.catalog.tables.get(name)
+        is_claimed = any(one.writes == name and one.takes_back for one in self.running)
+        if name not in self.claims and is_claimed and table is not None and table.primary_key:
+            return self._claims_begun(table)
+        return self.claims.get(name)
+
+    def _claims_begun(self, table: Table) -> KeyClaims:
+        """Count the rows of the queries that retract and write into a table."""
+        claims = self.claims[table.name] = KeyClaims(table)
+        for one in self.running:
+            if one.writer is not None and one.writes == table.name and one.takes_back:
+                claims.add([one.pipeline.contents()], one.writer.names)
+        return claims
 
     def _completed(self, table: Table, given: pa.Table, now: int) -> pa.Table:
         """Return rows with all columns of a table: what was not given is NULL, or computed."""

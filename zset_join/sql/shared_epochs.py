@@ -15,7 +15,6 @@ Known limit: a row that a query of the session wrote is never put aside in the q
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -31,12 +30,11 @@ from zset_join.pipeline.failing_rows import failing_rows, unread_rows
 from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.sql.catalog import Table
 from zset_join.sql.key_claims import KeyClaims
-from zset_join.sql.places import SqlWarning
 from zset_join.sql.results import Running
 from zset_join.sql.settings import stage_options
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["Accepted", "SharedEpoch", "accepted_rows", "in_order", "named_error", "warn_of"]
+__all__ = ["Accepted", "SharedEpoch", "accepted_rows", "in_order", "named_error"]
 
 Rows: TypeAlias = pa.Table | ZSet
 _NOTHING = "No table and no query took any of the rows."
@@ -50,6 +48,10 @@ class EpochContext(Protocol):
 
     def table(self, name: str) -> Table:
         """Return a table."""
+        ...
+
+    def claims_of(self, name: str) -> KeyClaims | None:
+        """Return which keys of a table are claimed; None where no running query claims any."""
         ...
 
     def completed(self, table: Table, rows: Rows, now_us: int) -> Rows:
@@ -68,10 +70,12 @@ class Accepted:
     Args:
         rows: these.
         aside: by the names of queries, the rows that failed in them, as `Undecodable` lists them.
+        places: by the names of queries, the numbers of these rows among all that came.
     """
 
     rows: Rows
     aside: Mapping[str, pa.Table] = field(default_factory=dict)
+    places: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def of(self, running: Running) -> Rows | PartlyRead:
         """Return what a query is fed: the query that a row failed in lists it."""
@@ -131,7 +135,7 @@ class SharedEpoch(ExitStack):
             pipeline.commit(prepared)
         for running, _, prepared in self.prepared:
             running.deltas.append(running.pipeline.commit(prepared))
-            if running.writer is not None and running.writer.table.name in self._claimed:
+            if running.writer is not None and running.takes_back and running.writer.table.name in self._session.claims:
                 self._session.claims[running.writer.table.name].add([prepared.delta], running.writer.names)
         failed: list[Exception] = []
         for running, _, prepared in self.prepared:
@@ -145,6 +149,7 @@ class SharedEpoch(ExitStack):
 
     def _answer(self, first: tuple[Running, Mapping[str, Any]] | None) -> None:
         fed: dict[str, list[Accepted]] = {name: [one] for name, one in self.accepted.items()}
+        others = [(name, one.rows, "the INSERT") for name, one in self.accepted.items()]
         tables = {name: self._session.table(name) for name in fed}
         begun = [] if first is None or first[0] in self._session.running else [first[0]]
         for running in in_order([*self._session.running, *begun]):
@@ -168,13 +173,29 @@ class SharedEpoch(ExitStack):
             if writer is not None and len(prepared.delta):
                 written = self._session.completed(writer.table, writer.rows(prepared.delta), self._now_us)
                 fed.setdefault(writer.table.name, []).append(Accepted(written))
+                if not running.takes_back:
+                    others.append((writer.table.name, written, f'the query "{running.name}"'))
                 tables[writer.table.name] = writer.table
+        self._check_others(others)
         for name, parts in fed.items():
             pipeline = self._session.kept_rows(tables[name])
             if pipeline is not None:
                 rows_of_table = _combined([one.rows for one in parts])
                 prepared = self.enter_context(pipeline.prepare({name: rows_of_table}, processing_time=self._now_us))
                 self._tables.append((pipeline, prepared))
+
+    def _check_others(self, others: Iterable[tuple[str, Rows, str]]) -> None:
+        """Refuse rows of an INSERT, or of queries that never retract, over the keys of those that do."""
+        for name, rows, origin in others:
+            claims = self._session.claims_of(name)
+            if claims is None:
+                continue
+            claimed = [
+                (prepared.delta, running.writer.names)
+                for running, _, prepared in self.prepared
+                if running.writer is not None and running.writes == name and running.takes_back and len(prepared.delta)
+            ]
+            claims.check_others(rows, claimed, origin)
 
 
 def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses: bool = False) -> Accepted:
@@ -190,6 +211,7 @@ def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses:
         BadInputError: of the query, which it names, with `refuses`.
     """
     aside: dict[str, pa.Table] = {}
+    places: dict[str, list[int]] = {}
     bad: set[int] = set()
     for one in running:
         reading = one.reading_of(name)
@@ -207,23 +229,14 @@ def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses:
         new = {place: error for place, error in failing.items() if place not in bad}
         if new:
             aside[one.name] = unread_rows(rows, new, one.name)
+            places[one.name] = sorted(new)
             bad |= new.keys()
     if not bad:
         return Accepted(rows)
     kept = np.setdiff1d(np.arange(len(rows) if isinstance(rows, ZSet) else rows.num_rows), sorted(bad))
     if isinstance(rows, ZSet):
-        return Accepted(ZSet(rows.rows.take(pa.array(kept)), rows.weights[kept]), aside)
-    return Accepted(rows.take(pa.array(kept)), aside)
-
-
-def warn_of(name: str, accepted: Accepted) -> None:
-    """Warn of rows that were put aside where nothing lists them."""
-    for unread in accepted.aside.values():
-        first = unread.slice(0, 1).to_pylist()[0]
-        warnings.warn(
-            SqlWarning(f'table "{name}": {unread.num_rows} rows are put aside, the first {first["row"]}: {first["reason"]}.'),
-            stacklevel=5,
-        )
+        return Accepted(ZSet(rows.rows.take(pa.array(kept)), rows.weights[kept]), aside, places)
+    return Accepted(rows.take(pa.array(kept)), aside, places)
 
 
 def in_order(running: Sequence[Running]) -> list[Running]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zset_join.errors import SqlError
+from zset_join.errors import SqlError, ZsetJoinError
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.reading import Reading
 from zset_join.relation import Relation
@@ -111,7 +111,9 @@ class SparkPipeline:
 
         Raises:
             SqlError: they are in a sink.
+            ZsetJoinError: what stopped the query.
         """
+        self.check()
         if self._sink is not None:
             raise SqlError(f"this query writes into {self._sink!r}; read that.", code="NOT_A_TABLE")
         return self._taken.read()
@@ -133,7 +135,23 @@ class SparkPipeline:
 
 
 class RunningOnSpark(Running):
-    """A query that runs inside Spark."""
+    """A query that runs inside Spark.
+
+    Attributes:
+        stopped_by: the error that stopped it; None while it runs.
+    """
+
+    stopped_by: ZsetJoinError | None = None
+
+    def table(self) -> pa.Table:
+        """Return the contents of the view.
+
+        Raises:
+            ZsetJoinError: what stopped the query.
+        """
+        if self.stopped_by is not None:
+            raise self.stopped_by
+        return super().table()
 
     def reading_of(self, name: str) -> Reading | None:
         """Return how the query reads the rows of a table in process; None where it does not."""

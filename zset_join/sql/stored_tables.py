@@ -119,6 +119,12 @@ class StoredTables:
         with self._lock:
             return len(self._files_of(name).names)
 
+    def size(self, name: str) -> int:
+        """Return the bytes of the files of a table. Cost: a look at each."""
+        with self._lock:
+            directory = self.directory_of(name)
+            return sum(local.file_size(directory / one) or 0 for one in self._files_of(name).names)
+
     def file(self, name: str, number: int) -> Path:
         """Return a file of a table, by its place in the order."""
         with self._lock:

@@ -1,0 +1,76 @@
+"""Inside Spark too, an INSERT that a query cannot answer changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from zset_join.dead_letters import read_letters
+from zset_join.errors import BadInputError, SinkError, StateError
+from zset_join.sql import Session, connect
+from zset_join.sql.rehearsal import Rehearsal
+
+TABLES = """
+    CREATE TABLE orders (id INT, item INT, total INT, PRIMARY KEY (id));
+    CREATE TABLE items (item INT, qty INT, PRIMARY KEY (item));
+    CREATE TABLE owners (item INT, total INT, PRIMARY KEY (item));
+    SET on_bad_input = 'quarantine';
+"""
+BEHIND_A_JOIN = "SELECT o.item, sum(o.total / i.qty) AS price FROM orders o JOIN items i ON o.item = i.item GROUP BY o.item"
+
+
+@pytest.fixture
+def session(spark: SparkSession, tmp_path: Path) -> Iterator[Session]:
+    with connect(engine="spark", spark=spark, directory=tmp_path) as opened:
+        opened.sql(TABLES)
+        yield opened
+
+
+def rows(running: Any) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in running.table().to_pylist())
+
+
+def test_an_insert_inside_spark_is_all_or_nothing(session: Session, tmp_path: Path) -> None:
+    session.sql("INSERT INTO items VALUES (1, 2), (2, 0), (3, 1)")
+    session.sql("INSERT INTO owners SELECT item, total FROM orders")
+    owners = session.sql("SELECT item, 12 / total AS share FROM owners").start(name="shares")
+    prices = session.sql(BEHIND_A_JOIN).start(name="prices")
+    session.sql("INSERT INTO orders VALUES (1, 1, 6)")
+
+    with pytest.raises(BadInputError, match='query "prices"') as divided:
+        session.sql("INSERT INTO orders VALUES (2, 3, 6), (3, 2, 6)")
+    with pytest.raises(BadInputError, match='query "shares"'):
+        session.sql("INSERT INTO orders VALUES (2, 3, 0)")
+    with pytest.raises(SinkError, match="two live rows claim the key") as claimed:
+        session.sql("INSERT INTO orders VALUES (2, 1, 6)")
+    session.sql("INSERT INTO orders VALUES (4, 3, 4)")
+    session.sql("INSERT INTO owners VALUES (7, 0), (8, 3)")
+
+    assert (divided.value.code, claimed.value.code) == ("DIVIDE_BY_ZERO", "SINK_KEY")
+    assert rows(prices) == [(1, 3.0), (3, 4.0)]
+    assert rows(owners) == [(1, 2.0), (3, 3.0), (8, 4.0)]
+    (letter,) = read_letters(tmp_path / "queries" / "shares" / "checkpoint").to_pylist()
+    assert (letter["stream"], letter["code"], letter["row"]) == ("owners", "DIVIDE_BY_ZERO", '{"item": 7, "total": 0}')
+    assert letter["reason"].startswith('query "shares"')
+
+
+def test_a_query_that_is_not_rehearsed_is_stopped_and_named_and_the_others_go_on(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Rehearsal, "begin", lambda *_, **__: None)
+    session.sql("INSERT INTO items VALUES (2, 0)")
+    prices = session.sql(BEHIND_A_JOIN).start(name="prices")
+    totals = session.sql("SELECT id, total FROM orders").start(name="totals")
+
+    with pytest.raises(StateError, match=r'QUERY_STOPPED.*query "prices"'):
+        session.sql("INSERT INTO orders VALUES (3, 2, 6)")
+    with pytest.warns(UserWarning, match='query "prices" is stopped'):
+        session.sql("INSERT INTO orders VALUES (4, 1, 1)")
+
+    assert rows(totals) == [(3, 6), (4, 1)]
+    with pytest.raises(StateError, match="DIVIDE_BY_ZERO"):
+        prices.table()
