@@ -49,7 +49,9 @@ def add_records(directory: Path, *files: pa.Table) -> None:
 
 def in_process(records_of: Sequence[pa.Table], schema: pa.Schema, columns: Sequence[str]) -> dict[tuple[Any, ...], int]:
     """Return the table that records mean, as a pipeline without Spark says, row to weight."""
-    pipeline = Pipeline(records_in_process("orders", "debezium-json", schema, keys="id").select(*columns))
+    pipeline = Pipeline(
+        records_in_process("orders", "debezium-json", schema, keys="id", options=RecordOptions(time_unit="us")).select(*columns)
+    )
     for one in records_of:
         pipeline.step({"orders": one})
     return {tuple(row.values()): 1 for row in pipeline.view().to_pylist()}
@@ -88,6 +90,7 @@ def test_what_debezium_wrote_becomes_the_table_of_the_database(spark: SparkSessi
         schema=ORDERS,
         keys=["id"],
         column_list=KEPT,
+        options=RecordOptions(time_unit="us"),
     )
     sink = Collected()
 
@@ -152,6 +155,7 @@ def test_a_table_in_spark_is_the_one_in_process_with_truncates_values_that_were_
         schema=ORDERS,
         keys=["id"],
         column_list=["id", "note", "customer_id"],
+        options=RecordOptions(time_unit="us"),
     )
     view = orders.join(beside(spark, tmp_path / "beside"), on="customer_id", how="left").select(*columns)
     sink = Collected()
