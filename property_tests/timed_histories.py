@@ -20,6 +20,8 @@ from zset_join.operators import as_of_join, temporal_join
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.operators.timed_join import TimedJoin
 from zset_join.relation import Relation
+from zset_join.shapes.as_of_join import as_of_relation
+from zset_join.shapes.temporal_join import temporal_relation
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.testing.comparison import delta_of
 from zset_join.testing.reference import Counts, total
@@ -120,7 +122,7 @@ class TimedCase:
         if self.kind == "dedup":
             return Deduplicate(self.left, keys=["k"], order_by=self.order_by, keep=self.keep_row, n=self.n, **more)  # type: ignore[arg-type]
         shape = self.shape()
-        output = (as_of_join if self.kind == "as_of" else temporal_join).output_of(shape)
+        output = as_of_relation(shape) if self.kind == "as_of" else temporal_relation(shape)
         return TimedJoin(change(shape), output, facts=(), on_bad_input="error", tombstone_retention_seconds=9, **more)
 
     def shape(self) -> VersionJoinShape:

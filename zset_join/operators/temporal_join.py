@@ -64,6 +64,7 @@ class TemporalJoin(TimedJoin):
         KeyTypeError: keys or times that cannot be compared.
         StateError: the directory holds something else.
 
+    >>> import pyarrow as pa
     >>> from zset_join import Tick, ZSet
     >>> orders = Relation(name="orders", schema=pa.schema({"id": pa.int64(), "cur": pa.string(), "t": pa.int64()}),
     ...                   join_key=("cur",), event_time="t", watermark_delay=0)
