@@ -16,7 +16,8 @@ ORDERS = changes("orders", {"id": pa.int64(), "total": pa.int64()}, keys="id")
 
 
 def test_every_method_of_a_data_frame_is_there_or_says_what_to_use() -> None:
-    pyspark = pytest.importorskip("pyspark.sql")
+    import pyspark.sql as pyspark
+
     names = [name for name in dir(pyspark.DataFrame) if not name.startswith("_") and not hasattr(View, name)]
     unsaid = [name for name in names if not isinstance(missing_on_view(name), MissingMethodError)]
     about_spark_alone = {"executionInfo", "inputFiles", "isLocal", "sameSemantics", "semanticHash", "sparkSession"}

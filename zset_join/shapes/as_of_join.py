@@ -9,10 +9,10 @@ import pyarrow.types as pt
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, check
-from zset_join.key_types import common_key_type, storage_type
+from zset_join.key_types import storage_type
 from zset_join.relation import Relation
 from zset_join.shapes.event_time import EventTime, is_measured
-from zset_join.shapes.join import joined_schema
+from zset_join.shapes.join import compared_types, joined_schema
 from zset_join.shapes.version_join import VersionJoinShape
 
 __all__ = ["AsOfComparison", "AsOfOptions", "AsOfTie", "as_of_relation", "as_of_shape"]
@@ -67,10 +67,7 @@ def as_of_shape(left: Relation, right: Relation, options: AsOfOptions) -> Versio
         left=left,
         right=right,
         key=key,
-        key_types=tuple(
-            common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b)
-            for a, b in key
-        ),
+        key_types=compared_types(left, right, key),
         times=times,
         how=options.how,
         emit="eager",

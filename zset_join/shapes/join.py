@@ -17,7 +17,17 @@ from zset_join.key_types import check_key_type, common_key_type
 from zset_join.relation import Relation
 from zset_join.shapes.kept_types import check_kept
 
-__all__ = ["JOIN_TYPES", "JoinShape", "check_join", "join_shape", "join_type", "joined_schema", "output_key", "visible_columns"]
+__all__ = [
+    "JOIN_TYPES",
+    "JoinShape",
+    "check_join",
+    "compared_types",
+    "join_shape",
+    "join_type",
+    "joined_schema",
+    "output_key",
+    "visible_columns",
+]
 
 JOIN_TYPES = ("inner", "left", "right", "full", "left_semi", "left_anti")
 
@@ -94,10 +104,7 @@ def join_shape(
         KeyTypeError: key types that cannot be compared.
     """
     flags = check_join(left, right, how, null_safe, using)
-    key_types = tuple(
-        common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b)
-        for a, b in zip(left.join_key, right.join_key, strict=True)
-    )
+    key_types = compared_types(left, right, tuple(zip(left.join_key, right.join_key, strict=True)))
     if residual is not None:
         check(residual, left.schema, right.schema)
     schema, sources = joined_schema(left, right, how, using=using, output_names=output_names)
@@ -111,6 +118,17 @@ def join_shape(
         mode="changelog",
     )
     return JoinShape(null_safe=flags, key_types=key_types, output=output, sources=tuple(sources))
+
+
+def compared_types(left: Relation, right: Relation, pairs: Sequence[tuple[str, str]]) -> tuple[pa.DataType, ...]:
+    """Return, per pair of columns, the type both are compared in.
+
+    Raises:
+        KeyTypeError: columns that cannot be compared.
+    """
+    return tuple(
+        common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b) for a, b in pairs
+    )
 
 
 def check_join(left: Relation, right: Relation, how: str, null_safe: Sequence[bool] | None, using: bool) -> tuple[bool, ...]:

@@ -14,10 +14,9 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, check
 from zset_join.expressions import left as left_column
 from zset_join.expressions import right as right_column
-from zset_join.key_types import common_key_type
 from zset_join.relation import Relation
 from zset_join.shapes.event_time import EventTime, time_column
-from zset_join.shapes.join import joined_schema
+from zset_join.shapes.join import compared_types, joined_schema
 from zset_join.shapes.version_join import Emit, Late, VersionJoinShape
 
 __all__ = ["TemporalOptions", "temporal_relation", "temporal_shape"]
@@ -77,10 +76,7 @@ def temporal_shape(left: Relation, right: Relation, options: TemporalOptions) ->
         left=left,
         right=right,
         key=key,
-        key_types=tuple(
-            common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b)
-            for a, b in key
-        ),
+        key_types=compared_types(left, right, key),
         times=times,
         how=options.how,
         emit=options.emit,
