@@ -31,7 +31,6 @@ from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, PlanError, StateError
 from zset_join.kernels.machine.first_use import compile_on_first_use
 from zset_join.pipeline.append_only import check_appends
-from zset_join.pipeline.batch_queries import BatchTimes
 from zset_join.pipeline.contents import Contents, repeated
 from zset_join.pipeline.dead_letters import PartlyRead, RejectedRows, Undecodable, dead_letters
 from zset_join.pipeline.durable import PipelineDirectory
@@ -58,6 +57,7 @@ from zset_join.sinks.sink import Sink
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
 from zset_join.tick import Tick
+from zset_join.tools.batch import BatchTimes
 from zset_join.zset import ZSet
 
 __all__ = ["Pipeline"]

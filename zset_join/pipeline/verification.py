@@ -1,6 +1,6 @@
 """Compare what a pipeline answered with DuckDB's batch query over everything that came.
 
-Expected: the plan as one query, over all changes of all sources (`zset_join.pipeline.batch_queries`). Actual: the sum of the
+Expected: the plan as one query, over all changes of all sources (`zset_join.tools.batch`). Actual: the sum of the
 answers. Both are compared as Z-sets: every distinct row with its expected and its actual weight. Floats, and averages of
 decimals, count as equal when they differ by less than a billionth of themselves: DuckDB adds them in another order.
 
@@ -24,23 +24,15 @@ import pyarrow.types as pt
 
 from zset_join.errors import PlanError
 from zset_join.extras import needed_for
-from zset_join.pipeline import batch_aggregate, batch_expiring, batch_join, batch_lookup, batch_timed
-from zset_join.pipeline.batch_queries import EPOCH_TIMES, BatchTimes, batch_sql, history_name, tied_sql
 from zset_join.pipeline.history import InputHistory
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.relation import Relation
 from zset_join.shown_values import shown_rows
+from zset_join.tools.batch import DUCKDB, EPOCHS, BatchTimes, batch_parts, one_statement, source_name
 from zset_join.zset import ZSet
 
 __all__ = ["Verification", "batch_view", "verify"]
 
-_KINDS_HERE = (
-    batch_aggregate,
-    batch_expiring,
-    batch_join,
-    batch_lookup,
-    batch_timed,
-)  # importing them is what registers their queries
 _WEIGHT = "w"
 _DIGITS = 9
 _CLOSED_BOX = {"enable_external_access": "false", "autoload_known_extensions": "false"}
@@ -99,9 +91,10 @@ def verify(
     Raises:
         PlanError: DuckDB cannot be asked for a part of the plan.
     """
+    view = batch_parts(plan, times, DUCKDB)
     with _connection() as connection:
         _register(connection, plan, history)
-        connection.execute(f"CREATE TEMP TABLE expected AS {batch_sql(plan, times)}")
+        connection.execute(f"CREATE TEMP TABLE expected AS {one_statement(view)}")
         schema = plan.output.schema
         connection.register("actual_rows", _numbered(contents.rows, {_WEIGHT: pa.array(contents.weights)}))
         columns = [f"c{at}" for at in range(len(schema))]
@@ -114,8 +107,9 @@ def verify(
             f"SELECT {', '.join(columns)}, {keys_compared}, 1 AS expected, 0 AS actual FROM expected UNION ALL "
             f"SELECT {', '.join(columns)}, {keys_compared}, 0, w FROM actual_rows) GROUP BY {keys}"
         )
-        tied, is_tied = tied_sql(plan, times), "false"
-        if tied is not None:
+        is_tied = "false"
+        if view.tied is not None:
+            tied = one_statement(view, of_ties=True)
             connection.execute(f"CREATE TEMP TABLE tied AS SELECT DISTINCT {keys_compared} FROM ({tied})")
             same = " AND ".join(f"t.k{at} IS NOT DISTINCT FROM compared.k{at}" for at in range(len(schema)))
             is_tied = f"EXISTS (SELECT 1 FROM tied t WHERE {same})"
@@ -147,7 +141,7 @@ def batch_view(plan: QueryPlan, history: InputHistory, times: Sequence[BatchTime
     """
     with _connection() as connection:
         _register(connection, plan, history)
-        table = connection.sql(batch_sql(plan, times)).to_arrow_table()
+        table = connection.sql(one_statement(batch_parts(plan, times, DUCKDB))).to_arrow_table()
         return table.rename_columns(plan.output.schema.names).cast(plan.output.schema)
 
 
@@ -171,10 +165,10 @@ def _connection() -> Iterator[Any]:
 
 def _register(connection: Any, plan: QueryPlan, history: InputHistory) -> None:
     for number, source in enumerate(plan.sources):
-        connection.register(history_name(number), _changes_of(source, history))
+        connection.register(source_name(number), _changes_of(source, history))
     past = list(history)
     times = [pa.array([one.epoch for one in past], pa.int64()), pa.array([one.processing_time_us for one in past], pa.int64())]
-    connection.register(EPOCH_TIMES, pa.table(times, names=["e", "t"]))
+    connection.register(EPOCHS, pa.table(times, names=["e", "t"]))
 
 
 def _changes_of(source: PlanSource, history: InputHistory) -> pa.Table:

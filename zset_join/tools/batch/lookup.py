@@ -1,4 +1,4 @@
-"""A join by processing time as a query of DuckDB's, for left rows that are only added; why a lookup join cannot be one.
+"""A join by processing time as a batch query, for left rows that are only added; why a lookup join cannot be one.
 
 Each left row meets the right rows that were there in its epoch, so the query rebuilds the right side for every epoch in which
 a left row came.
@@ -13,27 +13,19 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from zset_join.errors import PlanError
-from zset_join.expressions.sql_text import type_name
-from zset_join.pipeline.batch_queries import (
-    EPOCH_TIMES,
-    BatchTable,
-    BatchTimes,
-    column,
-    expression_sql,
-    newest_first,
-    register_batch_query,
-)
 from zset_join.shapes.event_time import has_clock
 from zset_join.shapes.join import joined_schema
 from zset_join.shapes.lookup import LookupShape
 from zset_join.stages.current_versions import CurrentVersionsStage
 from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
+from zset_join.tools.batch.dialect import Dialect
+from zset_join.tools.batch.tables import BatchScope, BatchTable, column, expression_sql, newest_first, register_batch_query
 
 __all__ = ["current_sql", "lookup_sql", "process_time_sql"]
 
 
-def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], times: BatchTimes) -> str:  # noqa: ARG001 - as others
+def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
     """Return the join of left rows with the right side of their epochs.
 
     Raises:
@@ -49,38 +41,44 @@ def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], 
             code="NOT_VERIFIABLE",
             kind=stage.kind,
         )
-    came = f"SELECT * FROM {left.history}, unnest(range(CAST(w AS BIGINT)))"
+    dialect = scope.dialect
+    came = f"SELECT e, {', '.join(left.columns)} FROM {dialect.repeated(left.history, 'w')}"
     kind = "JOIN" if stage.how == "inner" else "LEFT JOIN"
-    met = f"r.moment = l.e AND {_condition(stage, left, right)}"
-    there = _at_moments(stage, left, right) if versions is None else _versions_at(stage, left, *versions)
+    met = f"r.moment = l.e AND {_condition(stage, left, right, dialect)}"
+    there = _at_moments(stage, left, right, dialect) if versions is None else _versions_at(stage, left, *versions, scope)
     return f"SELECT {_shown(stage, left, right)} FROM ({came}) l {kind} ({there}) r ON {met}"
 
 
-def _at_moments(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable) -> str:
+def _at_moments(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable, dialect: Dialect) -> str:
     """Return the right rows of every epoch in which a left row came."""
-    columns = ", ".join(f"h.c{at}" for at in range(len(stage.right.schema)))
+    names = ["moment", *right.columns]
+    columns = ", ".join(["m.e AS moment", *(f"h.{one}" for one in right.columns)])
     before = "<=" if stage.snapshot == "current" else "<"
     at_moment = f"FROM (SELECT DISTINCT e FROM {left.history}) m JOIN {right.history} h ON h.e {before} m.e"
     if stage.right.mode == "upsert":
         key = ", ".join(f"h.{right.column(name)}" for name in stage.right.primary_key)
         order = ", ".join(newest_first(stage.right, "h."))
-        numbered = (
-            f"SELECT m.e AS moment, {columns}, h.w, row_number() OVER (PARTITION BY m.e, {key} ORDER BY {order}) AS place"
-        )
+        numbered = f"SELECT {columns}, h.w, row_number() OVER (PARTITION BY m.e, {key} ORDER BY {order}) AS place"
         return f"SELECT * FROM ({numbered} {at_moment}) WHERE place = 1 AND w > 0"
-    counted = f"SELECT m.e AS moment, {columns}, sum(h.w) AS copies {at_moment} GROUP BY ALL HAVING sum(h.w) > 0"
-    return f"SELECT * FROM ({counted}), unnest(range(CAST(copies AS BIGINT)))"
+    counted = dialect.distinct(names, "sum(w) AS copies", f"(SELECT {columns}, h.w {at_moment})", having="sum(w) > 0")
+    return f"SELECT {', '.join(names)} FROM {dialect.repeated(f'({counted})', 'copies')}"
 
 
-def _versions_at(stage: ProcessTimeJoinStage, left: BatchTable, current: CurrentVersionsStage, versions: BatchTable) -> str:
+def _versions_at(
+    stage: ProcessTimeJoinStage, left: BatchTable, current: CurrentVersionsStage, versions: BatchTable, scope: BatchScope
+) -> str:
     """Return the versions that held in every epoch in which a left row came, or in the epoch before it."""
-    epoch = "e" if stage.snapshot == "current" else f"(SELECT max(e) FROM {EPOCH_TIMES} p WHERE p.e < o.e)"
-    moments = f"SELECT e AS moment, {epoch} AS seen FROM (SELECT DISTINCT e FROM {left.history}) o"
-    clock = f"SELECT q.moment, q.seen, t.t FROM ({moments}) q JOIN {EPOCH_TIMES} t ON t.e = q.seen"
-    return f"SELECT moment, {_columns(current)} FROM ({_held(current, versions, clock)})"
+    moments = f"SELECT DISTINCT e FROM {left.history}"
+    seen = "e" if stage.snapshot == "current" else "lag(e) OVER (ORDER BY e)"
+    epochs = f"SELECT e, {seen} AS seen FROM {scope.epochs}"
+    clock = (
+        f"SELECT o.e AS moment, q.seen, t.t FROM ({moments}) o JOIN ({epochs}) q ON q.e = o.e "
+        f"JOIN {scope.epochs} t ON t.e = q.seen"
+    )
+    return f"SELECT moment, {_columns(current)} FROM ({_held(current, versions, clock, scope.dialect)})"
 
 
-def current_sql(stage: CurrentVersionsStage, inputs: Sequence[BatchTable], times: BatchTimes) -> str:
+def current_sql(stage: CurrentVersionsStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
     """Return the versions that hold when the last epoch ends.
 
     Raises:
@@ -94,9 +92,10 @@ def current_sql(stage: CurrentVersionsStage, inputs: Sequence[BatchTable], times
             code="NOT_VERIFIABLE",
             kind=stage.kind,
         )
-    now = "NULL" if times.processing_time_us is None else str(times.processing_time_us)
-    clock = f"SELECT 0 AS moment, max(e) AS seen, CAST({now} AS BIGINT) AS t FROM {EPOCH_TIMES}"
-    return f"SELECT {_columns(stage)} FROM ({_held(stage, versions, clock)})"
+    known = scope.times.processing_time_us
+    now = "NULL" if known is None else str(known)
+    clock = f"SELECT 0 AS moment, max(e) AS seen, CAST({now} AS BIGINT) AS t FROM {scope.epochs}"
+    return f"SELECT {_columns(stage)} FROM ({_held(stage, versions, clock, scope.dialect)})"
 
 
 def _columns(stage: CurrentVersionsStage) -> str:
@@ -105,17 +104,18 @@ def _columns(stage: CurrentVersionsStage) -> str:
     return ", ".join(f"{column(source, name)} AS c{at}" for at, name in enumerate(names))
 
 
-def _held(stage: CurrentVersionsStage, versions: BatchTable, clock: str) -> str:
+def _held(stage: CurrentVersionsStage, versions: BatchTable, clock: str, dialect: Dialect) -> str:
     """Return the versions that held at moments: `moment`, the last epoch `seen` and its processing time `t`."""
-    columns = ", ".join(f"h.c{at}" for at in range(len(stage.source.schema)))
+    names = ["moment", *versions.columns]
+    columns = ", ".join(["m.moment", *(f"h.{one}" for one in versions.columns)])
+    kind = stage.source.schema.field(str(stage.source.event_time)).type
     time = f"h.{versions.column(str(stage.source.event_time))}"
-    is_number = not has_clock(stage.source.schema.field(str(stage.source.event_time)).type)
     came = f"FROM ({clock}) m JOIN {versions.history} h ON h.e <= m.seen AND {time} IS NOT NULL"
-    came += "" if is_number else f" AND (m.t IS NULL OR epoch_us({time}) <= m.t)"
-    there = f"SELECT m.moment, {columns}, h.w, h.n {came}"
+    came += f" AND (m.t IS NULL OR {dialect.microseconds(time, kind)} <= m.t)" if has_clock(kind) else ""
+    there = f"SELECT {columns}, h.w, h.n {came}"
     if stage.source.mode == "changelog":
-        sums = "sum(h.w) AS w, max(h.n) FILTER (WHERE h.w > 0) AS n"
-        there = f"SELECT m.moment, {columns}, {sums} {came} GROUP BY ALL HAVING sum(h.w) > 0"
+        newest = "max(CASE WHEN w > 0 THEN n END) AS n"
+        there = dialect.distinct(names, f"sum(w) AS w, {newest}", f"({there})", having="sum(w) > 0")
     key = ", ".join(versions.column(name) for name in stage.key)
     order = [f"{versions.column(str(stage.source.event_time))} DESC", *newest_first(stage.source)]
     place = f"row_number() OVER (PARTITION BY moment, {key} ORDER BY {', '.join(order)}) AS place"
@@ -123,17 +123,17 @@ def _held(stage: CurrentVersionsStage, versions: BatchTable, clock: str) -> str:
     return f"SELECT * FROM (SELECT *, {place} FROM ({there})) WHERE place = 1 AND {holds}"
 
 
-def _condition(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable) -> str:
+def _condition(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable, dialect: Dialect) -> str:
     shape = LookupShape.of(stage.left, stage.right, stage.how, using=stage.using, leaves_process=False)
     flags = stage.null_safe or (False,) * len(stage.left.join_key)
     parts = []
     for own, other, field, safe in zip(stage.left.join_key, stage.right.join_key, shape.key_schema, flags, strict=True):
-        kind = type_name(field.type, "duckdb")
+        kind = dialect.type_name(field.type)
         sign = "IS NOT DISTINCT FROM" if safe else "="
         parts.append(f"CAST(l.{left.column(own)} AS {kind}) {sign} CAST(r.{right.column(other)} AS {kind})")
     if stage.residual is not None:
         schemas = {"left": left.relation.schema, "right": right.relation.schema}
-        parts.append(expression_sql(stage.residual, schemas, {"left": "l", "right": "r"}))
+        parts.append(expression_sql(stage.residual, schemas, dialect, {"left": "l", "right": "r"}))
     return " AND ".join(parts)
 
 
@@ -147,7 +147,7 @@ def _shown(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable) -> 
     return ", ".join(columns)
 
 
-def lookup_sql(stage: LookupJoinStage, inputs: Sequence[BatchTable], times: BatchTimes) -> NoReturn:  # noqa: ARG001 - as others
+def lookup_sql(stage: LookupJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> NoReturn:  # noqa: ARG001 - as others
     """Refuse: nobody but the journal knows what the outside said.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A stage whose rows end by time as a query of DuckDB's: the stage inside, over the rows that are alive.
+"""A stage whose rows end by time as a batch query: the stage inside, over the rows that are alive.
 
 Where rows are retracted by event time, alive is what a condition on the row says. By processing time the epoch in which an
 append-only row came says it. Everything else depends on more than the rows (who read them when; what was said before they were
@@ -11,23 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pyarrow.types as pt
-
 from zset_join.errors import PlanError
-from zset_join.pipeline.batch_queries import (
-    BATCH_QUERY,
-    EPOCH_TIMES,
-    BatchTable,
-    BatchTimes,
-    register_batch_query,
-)
 from zset_join.stages.expiring import ExpiringStage
 from zset_join.state.time.expiring_rows import TimeToLive
+from zset_join.tools.batch.tables import BatchScope, BatchTable, batch_query, register_batch_query
 
 __all__ = ["expiring_sql"]
 
 
-def expiring_sql(stage: ExpiringStage, inputs: Sequence[BatchTable], times: BatchTimes) -> str:
+def expiring_sql(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
     """Return the query of the stage inside over the rows that are alive.
 
     Raises:
@@ -39,13 +31,13 @@ def expiring_sql(stage: ExpiringStage, inputs: Sequence[BatchTable], times: Batc
             tables.append(table)
             continue
         name = f"alive_{number}"
-        parts.append(f"{name} AS ({_alive(stage, number, table, ttl, times)})")
+        parts.append(f"{name} AS ({_alive(stage, number, table, ttl, scope)})")
         tables.append(BatchTable(name=name, relation=table.relation))
-    inside = BATCH_QUERY[stage.inside.kind](stage.inside, tables, times)
+    inside = batch_query(stage.inside, tables, scope)
     return f"WITH {', '.join(parts)} {inside}"
 
 
-def _alive(stage: ExpiringStage, number: int, table: BatchTable, ttl: TimeToLive, times: BatchTimes) -> str:
+def _alive(stage: ExpiringStage, number: int, table: BatchTable, ttl: TimeToLive, scope: BatchScope) -> str:
     relation = stage.sources[number]
     why = None
     if ttl.forgets:
@@ -63,15 +55,15 @@ def _alive(stage: ExpiringStage, number: int, table: BatchTable, ttl: TimeToLive
             code="NOT_VERIFIABLE",
             kind=stage.kind,
         )
-    columns = ", ".join(f"c{at}" for at in range(len(table.relation.schema)))
+    dialect, times = scope.dialect, scope.times
+    columns = ", ".join(table.columns)
     if not ttl.by_event_time:
-        lives = f"t.t + {ttl.after} > {times.processing_time_us}"
-        copies = "unnest(range(CAST(h.w AS BIGINT)))"
-        return f"SELECT {columns} FROM {table.history} h JOIN {EPOCH_TIMES} t ON t.e = h.e, {copies} WHERE {lives}"
+        came = dialect.repeated(f"{table.history} h JOIN {scope.epochs} t ON t.e = h.e", "h.w")
+        return f"SELECT {columns} FROM {came} WHERE t.t + {ttl.after} > {times.processing_time_us}"
     if times.watermark_us is None:
         return f"SELECT {columns} FROM {table.name}"
-    time = table.column(str(relation.event_time))
-    own = time if pt.is_integer(relation.schema.field(str(relation.event_time)).type) else f"epoch_us({time})"
+    time = str(relation.event_time)
+    own = dialect.microseconds(table.column(time), relation.schema.field(time).type)
     return f"SELECT {columns} FROM {table.name} WHERE {own} IS NULL OR {own} + {ttl.after} > {times.watermark_us}"
 
 

@@ -1,4 +1,4 @@
-"""A join as a query of DuckDB's."""
+"""A join as a batch query."""
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
 
@@ -8,50 +8,53 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from zset_join.expressions.sql_text import type_name
-from zset_join.pipeline.batch_queries import BatchTable, BatchTimes, expression_sql, register_batch_query
 from zset_join.shapes.join import joined_schema
 from zset_join.stages.join import JoinStage
+from zset_join.tools.batch.dialect import Dialect
+from zset_join.tools.batch.tables import BatchScope, BatchTable, expression_sql, register_batch_query
 
 __all__ = ["join_sql"]
 
 
-def join_sql(stage: JoinStage, inputs: Sequence[BatchTable], times: BatchTimes) -> str:  # noqa: ARG001 - as others
-    """Return the join of two tables; a FULL one as a LEFT one and what the right side has beside it."""
+def join_sql(stage: JoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
+    """Return the join of two tables; DuckDB's FULL one as a LEFT one and what the right side has beside it."""
     left, right = inputs
-    condition = _condition(stage, left, right)
+    dialect = scope.dialect
+    condition = _condition(stage, left, right, dialect)
+    columns = _columns(stage, left, right, dialect)
     if stage.how in ("left_semi", "left_anti"):
         exists = "EXISTS" if stage.how == "left_semi" else "NOT EXISTS"
-        columns = _columns(stage, left, right)
         return f"SELECT {columns} FROM {left.name} l WHERE {exists} (SELECT 1 FROM {right.name} r WHERE {condition})"
-    kind = {"inner": "JOIN", "left": "LEFT JOIN", "right": "RIGHT JOIN", "full": "LEFT JOIN"}[stage.how]
-    query = f"SELECT {_columns(stage, left, right)} FROM {left.name} l {kind} {right.name} r ON {condition}"
-    if stage.how != "full":
-        return query
+    kind = {"inner": "JOIN", "left": "LEFT JOIN", "right": "RIGHT JOIN", "full": "FULL JOIN"}[stage.how]
+    if stage.how != "full" or dialect.joins_fully:
+        return f"SELECT {columns} FROM {left.name} l {kind} {right.name} r ON {condition}"
     return (
-        f"{query}\nUNION ALL\nSELECT {_columns(stage, left, right, only_right=True)} FROM {right.name} r "
+        f"SELECT {columns} FROM {left.name} l LEFT JOIN {right.name} r ON {condition}\n"
+        f"UNION ALL\nSELECT {_columns(stage, left, right, dialect, only_right=True)} FROM {right.name} r "
         f"WHERE NOT EXISTS (SELECT 1 FROM {left.name} l WHERE {condition})"
     )
 
 
-def _condition(stage: JoinStage, left: BatchTable, right: BatchTable) -> str:
+def _condition(stage: JoinStage, left: BatchTable, right: BatchTable, dialect: Dialect) -> str:
     parts = []
     for (one, other), kind, safe in zip(stage.key_pairs, stage.key_types, stage.flags, strict=True):
         sign = "IS NOT DISTINCT FROM" if safe else "="
-        parts.append(f"{_key(left, 'l', one, kind)} {sign} {_key(right, 'r', other, kind)}")
+        parts.append(f"{_key(left, 'l', one, kind, dialect)} {sign} {_key(right, 'r', other, kind, dialect)}")
     if stage.residual is not None:
         schemas = {"left": left.relation.schema, "right": right.relation.schema}
-        parts.append(expression_sql(stage.residual, schemas, {"left": "l", "right": "r"}))
+        parts.append(expression_sql(stage.residual, schemas, dialect, {"left": "l", "right": "r"}))
     return " AND ".join(parts)
 
 
-def _key(table: BatchTable, alias: str, name: str, kind: pa.DataType) -> str:
+def _key(table: BatchTable, alias: str, name: str, kind: pa.DataType, dialect: Dialect) -> str:
     own = table.relation.schema.field(name).type
     text = f"{alias}.{table.column(name)}"
-    return text if own == kind else f"CAST({text} AS {type_name(kind, 'duckdb')})"
+    return text if own == kind else f"CAST({text} AS {dialect.type_name(kind)})"
 
 
-def _columns(stage: JoinStage, left: BatchTable, right: BatchTable, *, only_right: bool = False) -> str:
+def _columns(
+    stage: JoinStage, left: BatchTable, right: BatchTable, dialect: Dialect, *, only_right: bool = False
+) -> str:
     """Return the output columns; for rows of the right side alone, the others are NULL."""
     schema, sources = joined_schema(stage.left, stage.right, stage.how, using=stage.using, output_names=None)
     shown = dict(zip(schema.names, sources, strict=True))
@@ -61,7 +64,7 @@ def _columns(stage: JoinStage, left: BatchTable, right: BatchTable, *, only_righ
         one = "NULL" if only_right or side == "right" else f"l.{left.column(name)}"
         other = f"r.{right.column(name)}" if side != "left" else "NULL"
         if side == "both":
-            kind = type_name(field.type, "duckdb")
+            kind = dialect.type_name(field.type)
             text = f"coalesce(CAST({one} AS {kind}), CAST({other} AS {kind}))"
         else:
             text = one if side == "left" else other

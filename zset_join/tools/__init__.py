@@ -1,0 +1,1 @@
+"""Tools over a query: they read its plan and know no runner."""

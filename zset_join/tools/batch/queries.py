@@ -1,0 +1,287 @@
+"""A plan as one batch query: what the view must be, given all that came. It is what `verify()` compares with.
+
+The law: nothing of the engine is in it. DuckDB or Spark picks the newest change of every key, evaluates row steps from their SQL
+text, and each kind of stage says itself what it is as a query (`register_batch_query`). Both get one text; `dialect` has
+the words in which they differ.
+
+The query comes in parts, each a SELECT over parts before it: DuckDB runs them as one statement, Spark as views, between which
+a step that no tree expresses is applied to a DataFrame.
+
+A kind of stage whose answer depends on more than the rows that are there gets the times of the last epoch and, of inputs that
+come from sources whose changes are all known, every one of them (`BatchTable.history`).
+"""
+
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from zset_join.errors import PlanError
+from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
+from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
+from zset_join.relation import Relation
+from zset_join.stages.current_versions import CurrentVersionsStage
+from zset_join.tools.batch.dialect import Dialect
+from zset_join.tools.batch.tables import (
+    BatchScope,
+    BatchTable,
+    BatchTimes,
+    batch_query,
+    column,
+    expression_sql,
+    newest_first,
+    numbered,
+    one_side,
+    tied_query,
+)
+
+__all__ = ["EPOCHS", "BatchView", "Part", "SourceForm", "batch_parts", "live_name", "marks_name", "one_statement", "source_name"]
+
+SourceForm = Literal["all changes", "changes", "rows"]
+"""What is known of a source: all its changes in the order in which they came; changes that may start with a sum of earlier ones;
+or the rows that are there."""
+
+EPOCHS = "epoch_times"
+"""The table of the processing time `t` of every epoch `e`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Define one table of a batch query.
+
+    Args:
+        name: of the table.
+        query: a SELECT over tables before it; empty for an opaque step.
+        is_read_often: others read it more than once, so it is worth keeping.
+        step: what it does is a row step: the origin of its feed and the place of the step in it; None: it is no step.
+        opaque: the step that no tree expresses; `source` is the table it is applied to, `before` and `after` are the columns.
+        source: see `opaque`.
+        before: see `opaque`.
+    """
+
+    name: str
+    query: str
+    is_read_often: bool = True
+    step: tuple[str | int, int] | None = None
+    opaque: OpaqueStep | None = None
+    source: str = ""
+    before: Relation | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchView:
+    """A plan as a batch query.
+
+    Args:
+        parts: tables, in the order in which they are to be defined.
+        answer: the table that is the view.
+        tied_parts: more tables, for the next one.
+        tied: the table of the rows that a tie by arrival leaves open; None where none can be.
+    """
+
+    parts: tuple[Part, ...]
+    answer: str
+    tied_parts: tuple[Part, ...] = ()
+    tied: str | None = None
+
+
+def source_name(number: int, prefix: str = "") -> str:
+    """Return the table of the changes of a source, by the number of the source in the plan.
+
+    Its columns are those of the relation, `w` the weight, `e` the epoch and `n` the place among all.
+    """
+    return f"{prefix}source_{number}"
+
+
+def live_name(number: int, prefix: str = "") -> str:
+    """Return the table of the rows of a source that are there."""
+    return f"{prefix}now_{number}"
+
+
+def marks_name(number: int, prefix: str = "") -> str:
+    """Return the table of the watermarks of a stage, epoch by epoch; see `BatchScope`."""
+    return f"{prefix}marks_{number}"
+
+
+def batch_parts(
+    plan: QueryPlan,
+    times: Sequence[BatchTimes],
+    dialect: Dialect,
+    *,
+    prefix: str = "",
+    forms: Mapping[str, SourceForm] | None = None,
+    marked: Collection[int] = (),
+) -> BatchView:
+    """Return the view of a plan as a batch query, over a table per source and `EPOCHS`.
+
+    Args:
+        plan: the plan.
+        times: per stage.
+        dialect: whose SQL.
+        prefix: of the name of every table, those given among them.
+        forms: what is known of sources; default: all changes. Of one of which the rows are known, `live_name` is the given table, with
+            `w` how often each is there; of others it is `source_name`.
+        marked: the stages for which `marks_name` is a given table.
+
+    Raises:
+        PlanError: a kind of stage that has no batch query, or whose answer does not follow from these tables.
+    """
+    writer = _Writer(plan, dialect, prefix, forms or {})
+    scopes = [
+        BatchScope(
+            dialect=dialect,
+            times=times[node.number],
+            epochs=prefix + EPOCHS,
+            marks=marks_name(node.number, prefix) if node.number in marked else None,
+        )
+        for node in plan.nodes
+    ]
+    writer.add_sources()
+    inputs = [writer.add_stage(number, scope) for number, scope in enumerate(scopes)]
+    answer = writer.input("answer", plan.outputs, plan.output).name
+    parts = tuple(writer.parts)
+    writer.parts.clear()
+    tied = []
+    # Only the stages that feed the view itself: what a tie below another stage leads to is not followed.
+    for feed in plan.outputs:
+        if not isinstance(feed.origin, int):
+            continue
+        query = tied_query(plan.nodes[feed.origin].stage, inputs[feed.origin], scopes[feed.origin])
+        if query is not None:
+            name = writer.add(f"tied_{len(tied)}", query)
+            tied.append(writer.stepped(f"tied_{len(tied)}", name, feed, is_history=False))
+    if not tied:
+        return BatchView(parts=parts, answer=answer)
+    last = writer.add("tied", "\nUNION ALL\n".join(f"SELECT * FROM {name}" for name in tied))
+    return BatchView(parts=parts, answer=answer, tied_parts=tuple(writer.parts), tied=last)
+
+
+def one_statement(view: BatchView, *, of_ties: bool = False) -> str:
+    """Return the view, or the rows that ties leave open, as one statement of DuckDB's.
+
+    Raises:
+        PlanError: a step that DuckDB cannot be asked, for it is Spark's own.
+    """
+    texts = []
+    for part in [*view.parts, *(view.tied_parts if of_ties else ())]:
+        if part.opaque is not None:
+            raise PlanError(
+                f"verify() cannot ask DuckDB for the step {part.opaque.text}, which is Spark's own: {part.opaque.reason}.",
+                code="NOT_VERIFIABLE",
+                step=part.opaque.text,
+            )
+        texts.append(f"{part.name} AS {'MATERIALIZED ' if part.is_read_often else ''}(\n{part.query}\n)")
+    return f"WITH {', '.join(texts)}\nSELECT * FROM {view.tied if of_ties else view.answer}"
+
+
+class _Writer:
+    """Collect the parts of the query."""
+
+    def __init__(self, plan: QueryPlan, dialect: Dialect, prefix: str, forms: Mapping[str, SourceForm]) -> None:
+        self.parts: list[Part] = []
+        self._plan = plan
+        self._dialect = dialect
+        self._prefix = prefix
+        self._forms = forms
+        self._versions: dict[int, tuple[CurrentVersionsStage, BatchTable]] = {}
+        self._numbers = {source.name: number for number, source in enumerate(plan.sources)}
+
+    def add(self, name: str, query: str, *, is_read_often: bool = True, step: tuple[str | int, int] | None = None) -> str:
+        """Add a table, and return its name."""
+        self.parts.append(Part(name=self._prefix + name, query=query, is_read_often=is_read_often, step=step))
+        return self._prefix + name
+
+    def add_sources(self) -> None:
+        """Add the rows of every source that are there."""
+        for number, source in enumerate(self._plan.sources):
+            if self._form(source.name) != "rows":
+                self.add(f"now_{number}", _current(source, source_name(number, self._prefix), self._dialect))
+
+    def add_stage(self, number: int, scope: BatchScope) -> list[BatchTable]:
+        """Add a stage, and return its inputs."""
+        node = self._plan.nodes[number]
+        inputs = [
+            self.input(f"in_{number}_{place}", feeds, one.relation)
+            for place, (feeds, one) in enumerate(zip(node.feeds, node.stage.inputs, strict=True))
+        ]
+        if isinstance(node.stage, CurrentVersionsStage):
+            self._versions[number] = node.stage, inputs[0]
+        self.add(f"stage_{number}", batch_query(node.stage, inputs, scope))
+        return inputs
+
+    def input(self, name: str, feeds: Sequence[Feed], relation: Relation) -> BatchTable:
+        """Add the rows of an input, and the changes they come from where these are known."""
+        rows = [self._fed(f"{name}_{at}", feed, is_history=False) for at, feed in enumerate(feeds)]
+        table = self.add(name, "\nUNION ALL\n".join(f"SELECT * FROM {one}" for one in rows))
+        if not all(map(self._is_known, feeds)):
+            origin = feeds[0].origin if len(feeds) == 1 and not feeds[0].steps else None
+            versions = self._versions.get(origin) if isinstance(origin, int) else None
+            return BatchTable(name=table, relation=relation, versions=versions)
+        changes = [self._fed(f"{name}_{at}_history", feed, is_history=True) for at, feed in enumerate(feeds)]
+        union = "\nUNION ALL\n".join(f"SELECT * FROM {one}" for one in changes)
+        return BatchTable(name=table, relation=relation, history=self.add(f"{name}_history", union, is_read_often=False))
+
+    def stepped(self, name: str, table: str, feed: Feed, *, is_history: bool) -> str:
+        """Add the row steps of a feed, and return the table behind them."""
+        relation = self._plan.relation_of(feed.origin)
+        for place, step in enumerate(feed.steps):
+            at = (feed.origin, place)
+            if isinstance(step, OpaqueStep):
+                new = self._prefix + f"{name}_{place}"
+                self.parts.append(Part(name=new, query="", step=at, opaque=step, source=table, before=relation))
+                table = new
+            else:
+                query = _step_sql(step, relation, table, self._dialect, is_history=is_history)
+                table = self.add(f"{name}_{place}", query, is_read_often=False, step=at)
+            relation = step.output(relation)
+        return table
+
+    def _fed(self, name: str, feed: Feed, *, is_history: bool) -> str:
+        if isinstance(feed.origin, int):
+            table = f"{self._prefix}stage_{feed.origin}"
+        else:
+            table = (source_name if is_history else live_name)(self._numbers[feed.origin], self._prefix)
+            if not is_history:
+                columns = ", ".join(numbered(self._plan.relation_of(feed.origin).schema))
+                if self._form(feed.origin) == "rows":
+                    query = f"SELECT {columns} FROM {self._dialect.repeated(table, 'w')}"
+                    table = self.add(f"{name}_rows", query, is_read_often=False)
+        return self.stepped(name, table, feed, is_history=is_history)
+
+    def _form(self, source: str) -> SourceForm:
+        return self._forms.get(source, "all changes")
+
+    def _is_known(self, feed: Feed) -> bool:
+        """Return whether all changes of a feed are known, in their order."""
+        is_plain = not any(isinstance(step, OpaqueStep) for step in feed.steps)
+        return is_plain and isinstance(feed.origin, str) and self._form(feed.origin) == "all changes"
+
+
+def _step_sql(step: WhereStep | SelectStep, relation: Relation, table: str, dialect: Dialect, *, is_history: bool) -> str:
+    sides = one_side(relation.schema)
+    if isinstance(step, SelectStep):
+        selected = [f"{expression_sql(expression, sides, dialect)} AS c{at}" for at, (_, expression) in enumerate(step.columns)]
+        return f"SELECT {', '.join(selected)}{', w, e, n' if is_history else ''} FROM {table}"
+    passes = expression_sql(step.condition, sides, dialect)
+    if is_history and relation.mode == "upsert":
+        columns = ", ".join(numbered(relation.schema))
+        return f"SELECT {columns}, CASE WHEN {passes} THEN w ELSE -1 END AS w, e, n FROM {table}"
+    return f"SELECT * FROM {table} WHERE {passes}"
+
+
+def _current(source: PlanSource, history: str, dialect: Dialect) -> str:
+    """Return the rows of a source that are there, given its changes."""
+    relation = source.relation
+    names = numbered(relation.schema)
+    columns = ", ".join(names)
+    if relation.mode == "upsert":
+        key = ", ".join(column(relation.schema, name) for name in relation.primary_key)
+        newest = f"row_number() OVER (PARTITION BY {key} ORDER BY {', '.join(newest_first(relation))}) AS place"
+        return f"SELECT {columns} FROM (SELECT *, {newest} FROM {history}) WHERE place = 1 AND w > 0"
+    if relation.mode == "append":
+        return f"SELECT {columns} FROM {dialect.repeated(history, 'w')}"
+    summed = dialect.distinct(names, "sum(w) AS copies", history, having="sum(w) > 0")
+    return f"SELECT {columns} FROM {dialect.repeated(f'({summed})', 'copies')}"
