@@ -67,7 +67,18 @@ def _at_moments(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable
 def _versions_at(
     stage: ProcessTimeJoinStage, left: BatchTable, current: CurrentVersionsStage, versions: BatchTable, scope: BatchScope
 ) -> str:
-    """Return the versions that held in every epoch in which a left row came, or in the epoch before it."""
+    """Return the versions that held in every epoch in which a left row came, or in the epoch before it.
+
+    Raises:
+        PlanError: the processing time of the epoch before is not known.
+    """
+    if stage.snapshot == "previous" and not scope.has_all_epochs:
+        raise PlanError(
+            f'verify() cannot say which versions of "{stage.right.name}" held in the epoch before each row: the processing time '
+            'of an epoch without rows is in no log. Compare one with snapshot="current".',
+            code="NOT_VERIFIABLE",
+            kind=stage.kind,
+        )
     moments = f"SELECT DISTINCT e FROM {left.history}"
     seen = "e" if stage.snapshot == "current" else "lag(e) OVER (ORDER BY e)"
     epochs = f"SELECT e, {seen} AS seen FROM {scope.epochs}"

@@ -114,6 +114,7 @@ def batch_parts(
     prefix: str = "",
     forms: Mapping[str, SourceForm] | None = None,
     marked: Collection[int] = (),
+    has_all_epochs: bool = True,
 ) -> BatchView:
     """Return the view of a plan as a batch query, over a table per source and `EPOCHS`.
 
@@ -125,6 +126,7 @@ def batch_parts(
         forms: what is known of sources; default: all changes. Of one of which the rows are known, `live_name` is the given table, with
             `w` how often each is there; of others it is `source_name`.
         marked: the stages for which `marks_name` is a given table.
+        has_all_epochs: every epoch is in the table `EPOCHS`; else those are in which a row came.
 
     Raises:
         PlanError: a kind of stage that has no batch query, or whose answer does not follow from these tables.
@@ -135,6 +137,7 @@ def batch_parts(
             dialect=dialect,
             times=times[node.number],
             epochs=prefix + EPOCHS,
+            has_all_epochs=has_all_epochs,
             marks=marks_name(node.number, prefix) if node.number in marked else None,
         )
         for node in plan.nodes

@@ -57,6 +57,7 @@ class BatchScope:
         dialect: whose SQL it is.
         times: how far time had come when the last epoch ended.
         epochs: the table of the processing time `t` of every epoch `e`.
+        has_all_epochs: every epoch is in that table; else those are in which a row came.
         marks: a table of the watermark of the stage `before` every epoch `e` and behind it, `mark`, in microseconds or in the unit
             of an integer time; None: it follows from the rows.
     """
@@ -64,6 +65,7 @@ class BatchScope:
     dialect: Dialect
     times: BatchTimes
     epochs: str
+    has_all_epochs: bool = True
     marks: str | None = None
 
 

@@ -1,0 +1,112 @@
+"""A batch query run by Spark: each of its parts a view of the session, steps that no tree expresses applied between them.
+
+The law: the text of a stage means what the engine computes, so it is read in UTC and with Spark's checked arithmetic, whatever the
+session says. A row step is read in the zone in which the view was described, for there Spark evaluates it.
+
+Cost: one analysis by Spark per part; nothing runs before the rows are asked for.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.spark.planning.job_settings import job_settings
+from zset_join.spark.planning.row_steps import RowStep
+from zset_join.spark.planning.stages import PlannedStage
+from zset_join.tools.batch import BatchView, Part
+
+__all__ = ["BatchTables", "Steps", "numbered", "steps_of", "table_prefix"]
+
+Steps = Mapping[tuple[str | int, int], RowStep]
+"""By the origin of a feed and the place of a step in it: the step as it was written for Spark."""
+
+_OF_STAGES = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+_OF_TEXTS = {"spark.sql.variable.substitute": "false", "spark.sql.parser.escapedStringLiterals": "false"}
+
+
+def table_prefix() -> str:
+    """Return what the names of the views of one query begin with."""
+    return f"zset_join_{uuid.uuid4().hex}_"
+
+
+def steps_of(planned_stages: Sequence[PlannedStage]) -> Steps:
+    """Return the row steps behind planned stages."""
+    return {(one.number, place): step for one in planned_stages for place, step in enumerate(one.steps)}
+
+
+def numbered(rows: DataFrame, *more: str) -> DataFrame:
+    """Return rows with their columns called c0, c1, ..., the last ones by given names."""
+    return rows.toDF(*(f"c{at}" for at in range(len(rows.columns) - len(more))), *more)
+
+
+class BatchTables:
+    """Hold the views of a batch query while it is read; `close` drops them.
+
+    Args:
+        session: in which they are.
+        steps: the row steps of the plan.
+    """
+
+    def __init__(self, session: SparkSession, steps: Steps) -> None:
+        self._session = session
+        self._steps = steps
+        self._names: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the views; what was made of them stays."""
+        while self._names:
+            self._session.catalog.dropTempView(self._names.pop())
+
+    def add(self, name: str, rows: DataFrame) -> None:
+        """Give a table of the query."""
+        self._names.append(name)
+        rows.createOrReplaceTempView(name)
+
+    def view(
+        self, query: BatchView, *, filters: Mapping[str, Callable[[DataFrame], DataFrame]] | None = None
+    ) -> DataFrame:
+        """Return the rows of the view, its columns numbered; the tables it reads are there.
+
+        Args:
+            query: in Spark's dialect.
+            filters: by the name of a table, which of its rows are wanted.
+        """
+        for part in query.parts:
+            rows = self._made(part)
+            wanted = None if filters is None else filters.get(part.name)
+            self.add(part.name, rows if wanted is None else wanted(rows))
+        return self._session.table(query.answer)
+
+    def tied(self, query: BatchView) -> DataFrame | None:
+        """Return the rows among which arrival decides, after `view`; None where none can be."""
+        if query.tied is None:
+            return None
+        for part in query.tied_parts:
+            self.add(part.name, self._made(part))
+        return self._session.table(query.tied)
+
+    def _made(self, part: Part) -> DataFrame:
+        step = None if part.step is None else self._steps.get(part.step)
+        if part.opaque is not None and step is not None and part.before is not None:
+            rows = self._session.table(part.source).toDF(*part.before.schema.names)
+            return numbered(step.apply(rows, beside=()))
+        wanted = _OF_STAGES if step is None else {"spark.sql.session.timeZone": step.zone}
+        with job_settings(self._session, {**_OF_TEXTS, **wanted}):
+            return self._session.sql(part.query)
+
+
+def counted(rows: DataFrame, weight: str) -> DataFrame:
+    """Return rows of a bag with a weight of 1."""
+    return rows.withColumn(weight, F.lit(1).cast("long"))
