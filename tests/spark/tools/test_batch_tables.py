@@ -10,7 +10,6 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
@@ -21,7 +20,7 @@ from zset_join.pipeline.verification import _changes_of, batch_view
 from zset_join.spark.tools.batch_tables import BatchTables, table_prefix
 from zset_join.tools.batch import EPOCHS, SPARK, BatchTimes, batch_parts, source_name
 
-START = dt.datetime(2026, 1, 1)
+START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 DAY = "1 day"
 NAMES = {"l": ("id", "t", "x"), "r": ("rid", "u", "y")}
 NUMBER, DATE, STAMP = pa.int64(), pa.date32(), pa.timestamp("us")
@@ -84,7 +83,7 @@ VIEWS: dict[str, View] = {
     "by the clock": events("l").temporal_join(upserts("r"), **BY_CLOCK, how="left", condition=left("t") >= right("u")),
     "versions by the clock": events("l", STAMP, DAY).temporal_join(versions(events("r", STAMP, DAY)), **BY_CLOCK),
     "what ends": events("l").join(upserts("r"), on="k", how="full", state_ttl=(StateTtl(2, by="event"), None)),
-    "what ends by the clock": events("l").join(upserts("r"), on="k", state_ttl=("2 seconds", None)),
+    "what ends by the clock": events("l").join(upserts("r"), on="k", state_ttl=("4 days", None)),
     "a chain": log("l").groupBy("k").count().join(upserts("r"), on="k", how="full").dedup(keys="k", order_by=["u", "rid"]),
     "a union": log("l").select("k", "t").union(events("r").select("k", t=col("u"))).groupBy("k").count(),
 }  # fmt: skip
@@ -106,7 +105,7 @@ def ran(view: View, seed: int) -> Pipeline:
                 at = 3 * epoch + draw.randint(-3, 3)
                 kind = schema.field(NAMES[name][1]).type
                 day = START + dt.timedelta(days=at)
-                time = at if pa.types.is_integer(kind) else day.date() if pa.types.is_date(kind) else day
+                time = at if pa.types.is_integer(kind) else day.date() if pa.types.is_date(kind) else day.replace(tzinfo=None)
                 values = (draw.randint(1, 8) if is_upsert else number, time, draw.choice([None, Decimal("1.25"), Decimal("2.5")]))
                 key = draw.choice("abc") if name == "r" else draw.choice(["a", "b", "c", None])
                 row = {"k": key, **dict(zip(NAMES[name], values, strict=True))}
@@ -117,7 +116,7 @@ def ran(view: View, seed: int) -> Pipeline:
                 live[name].remove(gone)
                 rows = [row | {"w": 1} for row in rows] + [gone | {"w": -1}]
             deltas[name] = rows
-        pipeline.step(deltas, processing_time=1_000_000 * epoch)
+        pipeline.step(deltas, processing_time=int((START + dt.timedelta(days=3 * epoch)).timestamp()) * 1_000_000)
     return pipeline
 
 
@@ -143,16 +142,15 @@ def compared(spark: SparkSession, name: str, pipeline: Pipeline, tables: BatchTa
     expected = batch_view(plan, history, times)
     yield lines(name, made, 1)
     yield lines(name, spark.createDataFrame(expected).toDF(*made.columns), -1)
-    yield lines(f"{name} has rows", made.limit(1), 1)
+    assert expected.num_rows, name
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_every_kind_of_stage_is_to_spark_what_it_is_to_duckdb(spark: SparkSession, seed: int) -> None:
+def test_every_kind_of_stage_is_to_spark_what_it_is_to_duckdb(spark: SparkSession) -> None:
     parts: list[DataFrame] = []
     with BatchTables(spark, {}) as tables:
-        for name, view in VIEWS.items():
+        for seed, (name, view) in enumerate(VIEWS.items()):
             parts += compared(spark, name, ran(view, seed), tables)
         sums = reduce(DataFrame.unionAll, parts).groupBy("view", "row").agg(F.sum("weight").alias("weight"))
         found = sums.where("weight <> 0").collect()
 
-    assert sorted({line["view"] for line in found}) == sorted(f"{name} has rows" for name in VIEWS)
+    assert found == []
