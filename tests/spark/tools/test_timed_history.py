@@ -157,7 +157,9 @@ class Bucket:
     def changes(self, spark: SparkSession) -> list[DataFrame]:
         """Return what was logged, per input."""
         more = ", __weight long, __epoch long, __position long"
-        texts = ["id long, k string, t long" if relation.name == "l" else "v long, k string, at long" for relation in self.relations]
+        texts = [
+            "id long, k string, t long" if relation.name == "l" else "v long, k string, at long" for relation in self.relations
+        ]
         return [spark.createDataFrame(one, text + more) for one, text in zip(self.logged, texts, strict=True)]
 
 
@@ -170,7 +172,10 @@ def test_every_row_is_judged_where_the_history_is_known_and_only_ties_are_not_wh
         queries = {"history": HISTORY_QUERY[kind](history)}
         if kind != "temporal_join":
             tables = [one.groupBy(*one.columns[:3]).agg(F.sum(WEIGHT).alias(WEIGHT)).where("__weight > 0") for one in changes]
-            queries |= {"table": BATCH_QUERY[kind](bucket.stage, tables, None), "tied": TIED_QUERY[kind](bucket.stage, tables, None)}
+            queries |= {
+                "table": BATCH_QUERY[kind](bucket.stage, tables, None),
+                "tied": TIED_QUERY[kind](bucket.stage, tables, None),
+            }
         for name, rows in queries.items():
             values = F.array(*(F.col(column).cast("string") for column in rows.columns[:-1]))
             made.append(rows.select(F.lit(number).alias("number"), F.lit(name).alias("name"), values.alias("row"), WEIGHT))
