@@ -17,9 +17,8 @@ from zset_join.spark import ChangeStream, JoinedStream, changes
 from zset_join.spark import View as AnyView
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.spark.rows.layout import WEIGHT
-from zset_join.spark.tools.batch_view import batch_stage, batch_view
+from zset_join.spark.tools.batch_view import KnownInputs, batch_stage, batch_view
 from zset_join.spark.tools.sampling import sample_of
-from zset_join.spark.tools.verification import tables_view
 
 View = Callable[[JoinedStream], JoinedStream]
 
@@ -174,7 +173,7 @@ def test_a_sample_of_a_chain_filters_every_stream_that_its_key_reaches(
         assert (sample.columns, set(sample.by_input)) == (columns, streams), chain
         filtered = {name: sample.of_input(table, name) for name, table in by_name.items()}
         whole, found = (
-            tables_view(view.plan, given, is_empty=False).toDF(*(f"c{at}" for at in range(len(view.columns))), "expected")
+            KnownInputs(tables=given).view(view.plan).toDF(*(f"c{at}" for at in range(len(view.columns))), "expected")
             for given in (by_name, filtered)
         )
         for kind, rows in (("whole", whole), ("wanted", sample.of_output(whole)), ("found", sample.of_output(found))):

@@ -21,6 +21,7 @@ from zset_join.spark.worker.parts import (
     PartWriter,
     merged,
     read_arrow_parts,
+    tidied,
 )
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -114,3 +115,14 @@ def test_chunks_that_are_large_together_are_not_merged(monkeypatch: pytest.Monke
     monkeypatch.setattr(parts, "MOST_MERGED_BYTES", 2 * chunks[0].rows.nbytes)
 
     assert [len(found) for found in merged(chunks, 1000)] == [4, 4]
+
+
+def test_an_answer_is_tidied_unless_it_is_too_large_to_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "MOST_TIDY_ROWS", 3)
+    pieces = [chunk((1, "a", -1), (2, "b", -1)), chunk((2, "b", 1)), chunk((1, "a", 1))]
+
+    small = [row for one in tidied(iter(pieces[:2]), SCHEMA, 2) for row in one.to_pylist()]
+    large = [row for one in tidied(iter(pieces), SCHEMA, 2) for row in one.to_pylist()]
+
+    assert small == [((1, "a"), -1)]
+    assert large == [row for one in pieces for row in one.to_pylist()]
