@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.spark import JoinedStream, JoinQuery
+from zset_join.spark.planning.view_plan import ViewPlan
+from zset_join.spark.tools.batch_sources import ViewTables, given_source, sources_of
+from zset_join.spark.tools.batch_tables import BatchTables, steps_of
 
 ORDERS = pa.schema(
     [("op", pa.string()), ("order_id", pa.int64()), ("customer_id", pa.int64()), ("item", pa.string()), ("ts", pa.int64())]
@@ -97,6 +101,17 @@ def weights(rows: Any) -> dict[tuple[Any, ...], int]:
     for row, weight in rows:
         total[row] = total.get(row, 0) + weight
     return {row: weight for row, weight in total.items() if weight}
+
+
+def view_of(plan: ViewPlan, tables: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the batch query of a view over the tables of its streams, with `__weight`; columns are called c0, c1, ..."""
+    streams = {stream.name: stream for stream in plan.streams}
+    sources = {}
+    for name, planned, side in sources_of(plan, plan.query_plan):
+        stream = planned.streams[side].name
+        sources[name] = given_source(tables[stream], streams[stream].schema)
+    with BatchTables(plan.session, steps_of(plan.planned_stages)) as batch_tables:
+        return ViewTables(plan, batch_tables, sources).rows.withColumn("__weight", F.lit(1).cast("long"))
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from zset_join.expressions import left, right
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.spark.planning.row_steps import template
-from zset_join.spark.tools.batch_view import KnownInputs
 
 Run = Callable[..., JoinQuery]
 TYPES = ("inner", "left", "right", "full", "left_semi", "left_anti")
@@ -140,7 +139,7 @@ def check_told(view: View, history: RowHistory, sink: Collected, before: Tables)
         )
         for stream in streams
     }
-    made = KnownInputs(tables=tables).view(view.plan).where(F.col(name) == value).select(*view.columns, "__weight")
+    made = view_of(view.plan, tables).toDF(*view.columns, "__weight").where(F.col(name) == value)
     there = {row: weight for row, weight in sink.total().items() if row[sink.names.index(name)] == value}
     assert there
     assert weights((tuple(row[:-1]), row[-1]) for row in made.collect()) == there

@@ -36,7 +36,12 @@ def upserts(name: str) -> View:
     more = {"s": NUMBER, "op": pa.string()}
     deletes = col("op") == "d"
     return changes(
-        name, columns(name) | more, keys=NAMES[name][0], sequence_by="s", apply_as_deletes=deletes, except_column_list=["s", "op"]
+        name,
+        columns(name) | more,
+        keys=NAMES[name][0],
+        sequence_by="s",
+        apply_as_deletes=deletes,
+        except_column_list=["s", "op"],
     )
 
 
@@ -106,7 +111,11 @@ def ran(view: View, seed: int) -> Pipeline:
                 kind = schema.field(NAMES[name][1]).type
                 day = START + dt.timedelta(days=at)
                 time = at if pa.types.is_integer(kind) else day.date() if pa.types.is_date(kind) else day.replace(tzinfo=None)
-                values = (draw.randint(1, 8) if is_upsert else number, time, draw.choice([None, Decimal("1.25"), Decimal("2.5")]))
+                values = (
+                    draw.randint(1, 8) if is_upsert else number,
+                    time,
+                    draw.choice([None, Decimal("1.25"), Decimal("2.5")]),
+                )
                 key = draw.choice("abc") if name == "r" else draw.choice(["a", "b", "c", None])
                 row = {"k": key, **dict(zip(NAMES[name], values, strict=True))}
                 rows.append(row | ({"s": number, "op": draw.choice("uuud")} if is_upsert else {}))

@@ -17,7 +17,6 @@ from zset_join.spark import ChangeStream, JoinedStream, changes
 from zset_join.spark import View as AnyView
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.spark.rows.layout import WEIGHT
-from zset_join.spark.tools.batch_view import KnownInputs, batch_stage, batch_view
 from zset_join.spark.tools.sampling import sample_of
 
 View = Callable[[JoinedStream], JoinedStream]
@@ -41,11 +40,7 @@ def tables(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
 
 def rows_of(joined: JoinedStream, left: DataFrame, right: DataFrame) -> DataFrame:
     """Return what Spark makes of two tables, with numbered columns."""
-    rows = batch_view(
-        batch_stage(joined.plan.node.stage, [left, right]).toDF(*joined.plan.before_steps.schema.names, WEIGHT),
-        joined.plan.steps,
-    )
-    return rows.toDF(*(f"c{at}" for at in range(len(joined.columns))), "expected")
+    return view_of(joined.plan, {"orders": left, "customers": right}).withColumnRenamed(WEIGHT, "expected")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +168,7 @@ def test_a_sample_of_a_chain_filters_every_stream_that_its_key_reaches(
         assert (sample.columns, set(sample.by_input)) == (columns, streams), chain
         filtered = {name: sample.of_input(table, name) for name, table in by_name.items()}
         whole, found = (
-            KnownInputs(tables=given).view(view.plan).toDF(*(f"c{at}" for at in range(len(view.columns))), "expected")
+            view_of(view.plan, given).withColumnRenamed(WEIGHT, "expected")
             for given in (by_name, filtered)
         )
         for kind, rows in (("whole", whole), ("wanted", sample.of_output(whole)), ("found", sample.of_output(found))):

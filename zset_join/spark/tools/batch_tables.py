@@ -13,15 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.spark.planning.job_settings import job_settings
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stages import PlannedStage
-from zset_join.tools.batch import BatchView, Part
+from zset_join.spark.rows.names import column_named
+from zset_join.spark.rows.schemas import field_type
+from zset_join.stages import Stage
+from zset_join.tools.batch import SPARK, BatchScope, BatchTable, BatchTimes, BatchView, Part, batch_query
 
-__all__ = ["BatchTables", "Steps", "numbered", "steps_of", "table_prefix"]
+__all__ = ["BatchTables", "Steps", "aligned", "numbered", "steps_of", "table_prefix"]
 
 Steps = Mapping[tuple[str | int, int], RowStep]
 """By the origin of a feed and the place of a step in it: the step as it was written for Spark."""
@@ -43,6 +47,16 @@ def steps_of(planned_stages: Sequence[PlannedStage]) -> Steps:
 def numbered(rows: DataFrame, *more: str) -> DataFrame:
     """Return rows with their columns called c0, c1, ..., the last ones by given names."""
     return rows.toDF(*(f"c{at}" for at in range(len(rows.columns) - len(more))), *more)
+
+
+def aligned(rows: DataFrame, schema: pa.Schema, *more: Column) -> DataFrame:
+    """Return the columns of a relation, numbered, and more behind them; one that the rows do not have is NULL."""
+    there = set(rows.columns)
+    columns = [
+        (column_named(field.name) if field.name in there else F.lit(None).cast(field_type(field))).alias(f"c{at}")
+        for at, field in enumerate(schema)
+    ]
+    return rows.select(*columns, *more)
 
 
 class BatchTables:
@@ -74,9 +88,24 @@ class BatchTables:
         self._names.append(name)
         rows.createOrReplaceTempView(name)
 
-    def view(
-        self, query: BatchView, *, filters: Mapping[str, Callable[[DataFrame], DataFrame]] | None = None
-    ) -> DataFrame:
+    def rows_of(self, stage: Stage, inputs: Sequence[DataFrame]) -> DataFrame:
+        """Return the answer of a stage over tables, by the names of its columns.
+
+        Args:
+            stage: what is computed.
+            inputs: a table per input, each row as often as it is there; by name, columns that are not there are NULL.
+
+        Raises:
+            PlanError: its answer does not follow from tables alone.
+        """
+        prefix, tables = table_prefix(), []
+        for number, (rows, one) in enumerate(zip(inputs, stage.inputs, strict=True)):
+            self.add(f"{prefix}{number}", aligned(rows, one.relation.schema))
+            tables.append(BatchTable(name=f"{prefix}{number}", relation=one.relation))
+        scope = BatchScope(dialect=SPARK, times=BatchTimes(), epochs=f"{prefix}epochs")
+        return self._sql(batch_query(stage, tables, scope), _OF_STAGES).toDF(*stage.output.schema.names)
+
+    def view(self, query: BatchView, *, filters: Mapping[str, Callable[[DataFrame], DataFrame]] | None = None) -> DataFrame:
         """Return the rows of the view, its columns numbered; the tables it reads are there.
 
         Args:
@@ -103,10 +132,8 @@ class BatchTables:
             rows = self._session.table(part.source).toDF(*part.before.schema.names)
             return numbered(step.apply(rows, beside=()))
         wanted = _OF_STAGES if step is None else {"spark.sql.session.timeZone": step.zone}
+        return self._sql(part.query, wanted)
+
+    def _sql(self, text: str, wanted: Mapping[str, str]) -> DataFrame:
         with job_settings(self._session, {**_OF_TEXTS, **wanted}):
-            return self._session.sql(part.query)
-
-
-def counted(rows: DataFrame, weight: str) -> DataFrame:
-    """Return rows of a bag with a weight of 1."""
-    return rows.withColumn(weight, F.lit(1).cast("long"))
+            return self._session.sql(text)

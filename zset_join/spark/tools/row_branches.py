@@ -37,7 +37,7 @@ from zset_join.spark.planning.stages import Step, name_after
 from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.layout import WEIGHT, as_type
 from zset_join.spark.rows.names import column_named
-from zset_join.spark.tools.batch_view import batch_stage
+from zset_join.spark.tools.batch_tables import BatchTables
 from zset_join.spark.tools.logged_changes import logged_changes, stage_histories
 from zset_join.stages import ExpiringStage, JoinStage, Stage, StageOptions
 from zset_join.zset import ZSet, single_batch
@@ -324,7 +324,9 @@ class Question:
         # Each pair of versions, and each version by itself, as it was before its partner came or after it had gone.
         pairs = [(left, right), (left, right.limit(0)), (left.limit(0), right)]
         names = branch.join.before_steps.schema.names
-        rows = reduce(DataFrame.unionAll, (batch_stage(branch.join.node.stage, pair) for pair in pairs)).toDF(*names, WEIGHT)
+        with BatchTables(branch.join.session, {}) as tables:
+            rows = reduce(DataFrame.unionAll, (tables.rows_of(branch.join.node.stage, pair) for pair in pairs))
+        rows = rows.toDF(*names).withColumn(WEIGHT, F.lit(1).cast("long"))
         rows = rows.withColumn(_ROW, F.struct(*map(column_named, names)))
         for step in branch.row_steps:
             rows = step.apply(rows, beside=(WEIGHT, _ROW))
@@ -345,12 +347,11 @@ class Question:
         return answer
 
     def _versions(self, join: JoinPlan | LastingJoin, stage: str, side: int) -> DataFrame:
-        """Return every row that came in on one side, as far back as the log goes, each with weight 1."""
+        """Return every row that came in on one side, as far back as the log goes."""
         schemas = [each.relation.schema for each in join.node.sides]
         histories, table = stage_histories(self.checkpoint, stage), list(join.node.stage.state_tables)[side]
         changes = logged_changes(join.session, self.checkpoint, histories, schemas, side, table=table)
-        rows = changes.where("__weight > 0").select(*map(column_named, join.inputs[side].columns))
-        return rows.withColumn("__weight", F.lit(1).cast("long"))
+        return changes.where("__weight > 0").select(*map(column_named, join.inputs[side].columns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

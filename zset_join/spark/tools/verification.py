@@ -1,7 +1,7 @@
 """Compare what a query emitted with Spark's own batch join.
 
-Expected: the two tables, joined by Spark, and what the view does with the join (`batch_view`). Actual: the sum of all
-answers, read back from the output. Both are compared as Z-sets (`view_comparison`).
+Expected: the plan of the query as one batch query in Spark SQL (`zset_join.tools.batch`), over the tables of its streams. Actual:
+the sum of all answers, read back from the output. Both are compared as Z-sets (`view_comparison`).
 
 Where the tables come from, best first:
 - given: `verify(left_df, right_df)` takes the final tables as batch DataFrames. Nothing of ours is in them.
@@ -11,36 +11,28 @@ Where the tables come from, best first:
 
 Rows in quarantine are in none of the last two. Epochs wait while a verification runs.
 
-Cost: a batch join of both tables, and one aggregation over its result and the output.
+Cost: the batch query, and one aggregation over its result and the output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.changelog.formats import IMAGE
-from zset_join.checkpoint.checkpoint import Checkpoint
-from zset_join.errors import OptionError, StateError
+from zset_join.errors import OptionError, PlanError, StateError
 from zset_join.relation import Relation
-from zset_join.spark.epoch.event_times import stage_watermark
 from zset_join.spark.epoch.runner import EpochRunner
 from zset_join.spark.planning.source_stream import SourceStream
-from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.planning.view_plan import ViewPlan
-from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import field_type, spark_type
-from zset_join.spark.rows.text_select import sums_per_row
-from zset_join.spark.tools.batch_view import KnownInputs
-from zset_join.spark.tools.logged_changes import changes_of_input, has_snapshot
-from zset_join.spark.tools.partial_tables import filled_table
+from zset_join.spark.tools.batch_sources import BatchSource, ViewTables, given_source, own_source, sources_of
+from zset_join.spark.tools.batch_tables import BatchTables, steps_of
 from zset_join.spark.tools.sampling import sample_of
-from zset_join.spark.tools.timed_history import timed_histories
 from zset_join.spark.tools.view_comparison import ExpectedView, VerificationReport, compare_outputs
 
 __all__ = ["verify"]
@@ -87,34 +79,34 @@ def verify(
             "without a trace in the log. Pass the rows you expect to be kept as left_df= and right_df=.",
             code="VERIFY_EVICTED",
         )
-    with runner.pause():
-        inputs: dict[str, tuple[DataFrame, str]] = {}
+    plan = joined.query_plan
+    with runner.pause(), BatchTables(session, steps_of(joined.planned_stages)) as batch_tables:
+        sources: dict[str, BatchSource] = {}
+        basis: dict[str, str] = {}
         streams = {stream.name: stream for stream in joined.streams}
-        for one in joined.planned_stages:
-            for side, name in [(side, source.name) for side, source in one.streams.items()]:
-                stream = streams[name]
-                table, source = (
-                    (_given_table(stream, given[name]), "given")
-                    if name in given
-                    else _own_table(session, checkpoint, joined.planned_stages, one, stream, side)
-                )
-                inputs[name] = table if chosen is None else chosen.of_input(table, name), source
+        for name, planned, side in sources_of(joined, plan):
+            stream = streams[planned.streams[side].name]
+            if stream.name in given:
+                sources[name] = given_source(_given_table(stream, given[stream.name]), stream.schema)
+            else:
+                sources[name] = own_source(session, checkpoint, joined.planned_stages, planned, side, stream)
+            basis[stream.name] = sources[name].basis
         epoch = None if checkpoint.last is None else checkpoint.last.epoch
-        of_streams = {name: table for name, (table, _) in inputs.items()}
-        watermarks = {id(one.stage): checkpoint.watermarks.get(stage_watermark(one.name)) for one in joined.planned_stages}
-        histories = timed_histories(session, checkpoint, joined, watermarks, chosen, given=set(given))
-        known = KnownInputs(tables=of_streams, watermarks=watermarks, histories=histories)
-        rows = known.view(joined)
-        rows = _numbered(joined, rows.limit(0) if epoch is None else rows)  # a global aggregate has no row yet, either
+        try:
+            known = ViewTables(joined, batch_tables, sources, checkpoint=checkpoint, chosen=chosen)
+        except PlanError as error:
+            raise OptionError(str(error), code="VERIFY_STAGE") from error
+        rows = known.rows
+        rows = _typed(joined, rows.limit(0) if epoch is None else rows)  # a global aggregate has no row yet, either
+        rows = rows.withColumn("expected", F.lit(1).cast("long"))
         emitted = _emitted(session, runner, joined.output, actual_df)
 
         def tied() -> DataFrame | None:
-            found = known.tied(joined)
-            return None if found is None else _numbered(joined, found)
+            found = known.tied()
+            return None if found is None else _typed(joined, found).withColumn("expected", F.lit(1).cast("long"))
 
         if chosen is not None:
             rows, emitted = chosen.of_output(rows), {name: chosen.of_output(one) for name, one in emitted.items()}
-        basis = {name: source for name, (_, source) in inputs.items()}
         expected = ExpectedView(view=joined, rows=rows, tied=tied, epoch=epoch, basis=basis)
         unfit = {name: output.unfit for name in emitted if (output := runner.selective_output(name)) is not None}
         report = compare_outputs(expected, emitted, unfit, most_differences=most_differences)
@@ -165,54 +157,6 @@ def _kind(stream: SourceStream, name: str) -> Any:
     return field_type(stream.schema.field(name))
 
 
-def _own_table(
-    session: SparkSession,
-    checkpoint: Checkpoint,
-    planned_stages: Sequence[PlannedStage],
-    first: PlannedStage,
-    stream: SourceStream,
-    side: int,
-) -> tuple[DataFrame, str]:
-    """Return the table of a stream from what the checkpoint holds.
-
-    Raises:
-        OptionError: the log does not reach back to the start, and no snapshot has all its rows.
-    """
-    planned, is_forwarded = first, False
-    while has_snapshot(checkpoint, planned) and planned.stage.forwards and planned.target is not None:
-        planned, side, is_forwarded = planned_stages[planned.target], planned.side, True
-    relation = planned.stage.inputs[side].relation
-    is_folded = has_snapshot(checkpoint, planned)
-    position = planned.state_input(side)
-    tables = [name for name, key in planned.state_stage.state_tables.items() if key.of_input == position and key.is_whole]
-    if is_folded and not tables:
-        raise OptionError(
-            f'verify(): what came for "{stream.name}" is partly in a snapshot of {planned.name}, which does not keep all its '
-            f'rows. Pass tables={{"{stream.name}": DataFrame}}, or keep the whole log with the option retainInputLog.',
-            code="VERIFY_TABLE",
-            name=stream.name,
-        )
-    changes = changes_of_input(session, checkpoint, planned, side, table=tables[0] if tables else None)
-    columns = list(stream.columns)
-    control = planned.stage.inputs[side].everywhere
-    if control is not None:
-        table = filled_table(changes, relation, control, columns)
-    elif relation.mode == "upsert":
-        newest = [column_named(name).desc() for name in relation.sequence_by if name != IMAGE]
-        newest += [F.col("__weight").desc()] if IMAGE in relation.sequence_by else []  # of a commit, what comes stays
-        newest += [F.col("__epoch").desc()]
-        newest += [] if relation.sequence_by else [F.col("__position").desc(), F.col("__weight").desc()]
-        newest += [F.col("__position").desc()] if relation.sequence_by else []
-        if is_forwarded:
-            newest = [F.col("__epoch").desc(), F.col("__weight").desc()]
-        window = Window.partitionBy(*(column_named(name) for name in relation.primary_key)).orderBy(*newest)
-        ranked = changes.withColumn("__rank", F.row_number().over(window))
-        table = ranked.where("__rank = 1 and __weight > 0").select(*map(column_named, columns), F.col("__weight"))
-    else:
-        table = sums_per_row(changes, columns, ["__weight"]).where("__weight <> 0")
-    return table, "snapshot and log" if is_folded else "log"
-
-
 def _emitted(session: SparkSession, runner: EpochRunner, output: Relation, actual_df: DataFrame | None) -> dict[str, DataFrame]:
     """Return what was emitted, per output that can be read; what was given has no name."""
     emitted = runner.contents(session) if actual_df is None else {"": actual_df}
@@ -235,7 +179,6 @@ def _actual(emitted: DataFrame, output: Relation) -> DataFrame:
     return emitted.select(*named, weight.alias("actual"))
 
 
-def _numbered(joined: ViewPlan, rows: DataFrame) -> DataFrame:
-    """Return a view with its columns numbered; the weight is called `expected`."""
-    named = [column_named(at.name).cast(spark_type(at.type)).alias(f"c{n}") for n, at in enumerate(joined.output.schema)]
-    return rows.select(*named, F.col(WEIGHT).alias("expected"))
+def _typed(joined: ViewPlan, rows: DataFrame) -> DataFrame:
+    """Return the rows of a view in the types of its columns."""
+    return rows.select(*(F.col(f"c{n}").cast(spark_type(at.type)).alias(f"c{n}") for n, at in enumerate(joined.output.schema)))

@@ -52,9 +52,7 @@ def _key(table: BatchTable, alias: str, name: str, kind: pa.DataType, dialect: D
     return text if own == kind else f"CAST({text} AS {dialect.type_name(kind)})"
 
 
-def _columns(
-    stage: JoinStage, left: BatchTable, right: BatchTable, dialect: Dialect, *, only_right: bool = False
-) -> str:
+def _columns(stage: JoinStage, left: BatchTable, right: BatchTable, dialect: Dialect, *, only_right: bool = False) -> str:
     """Return the output columns; for rows of the right side alone, the others are NULL."""
     schema, sources = joined_schema(stage.left, stage.right, stage.how, using=stage.using, output_names=None)
     shown = dict(zip(schema.names, sources, strict=True))

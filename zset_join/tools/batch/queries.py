@@ -38,11 +38,24 @@ from zset_join.tools.batch.tables import (
     tied_query,
 )
 
-__all__ = ["EPOCHS", "BatchView", "Part", "SourceForm", "batch_parts", "live_name", "marks_name", "one_statement", "source_name"]
+__all__ = [
+    "EPOCHS",
+    "BatchView",
+    "Part",
+    "SourceForm",
+    "batch_parts",
+    "live_name",
+    "marks_name",
+    "one_statement",
+    "source_name",
+]
 
 SourceForm = Literal["all changes", "changes", "rows"]
 """What is known of a source: all its changes in the order in which they came; changes that may start with a sum of earlier ones;
 or the rows that are there."""
+
+_HANDED_ON = ("latest", "route", "unchanged")
+"""Kinds of stages whose answer is their input."""
 
 EPOCHS = "epoch_times"
 """The table of the processing time `t` of every epoch `e`."""
@@ -147,15 +160,7 @@ def batch_parts(
     answer = writer.input("answer", plan.outputs, plan.output).name
     parts = tuple(writer.parts)
     writer.parts.clear()
-    tied = []
-    # Only the stages that feed the view itself: what a tie below another stage leads to is not followed.
-    for feed in plan.outputs:
-        if not isinstance(feed.origin, int):
-            continue
-        query = tied_query(plan.nodes[feed.origin].stage, inputs[feed.origin], scopes[feed.origin])
-        if query is not None:
-            name = writer.add(f"tied_{len(tied)}", query)
-            tied.append(writer.stepped(f"tied_{len(tied)}", name, feed, is_history=False))
+    tied = writer.tied(plan.outputs, inputs, scopes)
     if not tied:
         return BatchView(parts=parts, answer=answer)
     last = writer.add("tied", "\nUNION ALL\n".join(f"SELECT * FROM {name}" for name in tied))
@@ -241,6 +246,29 @@ class _Writer:
                 table = self.add(f"{name}_{place}", query, is_read_often=False, step=at)
             relation = step.output(relation)
         return table
+
+    def tied(self, feeds: Sequence[Feed], inputs: Sequence[Sequence[BatchTable]], scopes: Sequence[BatchScope]) -> list[str]:
+        """Add the rows of feeds that ties leave open, and return their tables.
+
+        Only the stages that feed the view itself are looked at, and those before them whose rows they hand on: what a tie below
+        another stage leads to is not followed.
+        """
+        tables = []
+        for feed in feeds:
+            if not isinstance(feed.origin, int):
+                continue
+            node, scope = self._plan.nodes[feed.origin], scopes[feed.origin]
+            if node.stage.kind in _HANDED_ON:
+                before = self.tied(node.feeds[0], inputs, scopes)
+                relation = node.stage.inputs[0].relation
+                queries = [batch_query(node.stage, [BatchTable(name=one, relation=relation)], scope) for one in before]
+            else:
+                query = tied_query(node.stage, inputs[feed.origin], scope)
+                queries = [] if query is None else [query]
+            for query in queries:
+                name = f"tied_{len(self.parts)}"
+                tables.append(self.stepped(name, self.add(name, query), feed, is_history=False))
+        return tables
 
     def _fed(self, name: str, feed: Feed, *, is_history: bool) -> str:
         if isinstance(feed.origin, int):
