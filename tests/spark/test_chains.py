@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from faults.profiles import chosen
-from tests.spark.conftest import Collected, Source, weights
+from tests.spark.conftest import Collected, Source, view_of, weights
 from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import left, right

@@ -13,11 +13,13 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from zset_join import Relation
 from zset_join.expressions import Call, col, left, lit, right
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, StateTtl, View, appends, changes
 from zset_join.pipeline import functions as ZF  # noqa: N812 - as users write F
 from zset_join.pipeline.verification import _changes_of, batch_view
 from zset_join.spark.tools.batch_tables import BatchTables, table_prefix
+from zset_join.stages import JoinStage
 from zset_join.tools.batch import EPOCHS, SPARK, BatchTimes, batch_parts, source_name
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -163,3 +165,17 @@ def test_every_kind_of_stage_is_to_spark_what_it_is_to_duckdb(spark: SparkSessio
         found = sums.where("weight <> 0").collect()
 
     assert found == []
+
+
+def test_a_computed_key_is_compared_and_not_shown(spark: SparkSession) -> None:
+    key = pa.field("__key_0", pa.string())
+    one = Relation(name="l", schema=pa.schema([("id", NUMBER), key]), join_key=("__key_0",), mode="changelog")
+    other = Relation(name="r", schema=pa.schema([("name", pa.string()), key]), join_key=("__key_0",), mode="changelog")
+    stage = JoinStage(left=one, right=other, how="left", hidden=(("__key_0",), ("__key_0",)))
+    ids = spark.createDataFrame([("a", 1), ("b", 2)], "__key_0 string, id long")
+    names = spark.createDataFrame([("Ada", "a"), ("Ada", "a")], "name string, __key_0 string")
+
+    with BatchTables(spark, {}) as tables:
+        made = tables.rows_of(stage, [ids, names])
+
+    assert sorted(map(tuple, made.collect())) == [(1, "Ada"), (1, "Ada"), (2, None)]

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.api.test_query import Run, emitted, join_of, names, upserts
-from tests.spark.conftest import Collected, Source
+from tests.spark.conftest import Collected, Source, view_of
 from zset_join.errors import OptionError
 from zset_join.spark import ChangeStream, JoinedStream, changes
 from zset_join.spark import View as AnyView
@@ -162,15 +162,12 @@ def test_a_sample_of_a_chain_filters_every_stream_that_its_key_reaches(
     by_name = {"orders": tables[0], "o2": tables[0], "customers": tables[1], "c2": tables[1], "cards": more}
     marked: list[DataFrame] = []
 
-    for chain, (view_of, columns, streams) in CHAINS.items():
-        view = view_of(orders, customers)
+    for chain, (described, columns, streams) in CHAINS.items():
+        view = described(orders, customers)
         sample = sample_of(view.plan, 0.5)
         assert (sample.columns, set(sample.by_input)) == (columns, streams), chain
         filtered = {name: sample.of_input(table, name) for name, table in by_name.items()}
-        whole, found = (
-            view_of(view.plan, given).withColumnRenamed(WEIGHT, "expected")
-            for given in (by_name, filtered)
-        )
+        whole, found = (view_of(view.plan, given).withColumnRenamed(WEIGHT, "expected") for given in (by_name, filtered))
         for kind, rows in (("whole", whole), ("wanted", sample.of_output(whole)), ("found", sample.of_output(found))):
             marked.append(rows.select(F.lit(f"{chain}: {kind}"), F.to_json(F.struct(*rows.columns))))
 

@@ -1,8 +1,8 @@
 """What is known of the sources of a query, as the tables that its batch query reads.
 
-Best first: all changes of a stream in their order, from a log that is whole; the rows that a snapshot has and the changes since;
-rows alone, where a table was given, where changes leave columns out (`filled_table`), or where the snapshot is that of the stage
-behind a route.
+Best first: all changes of a stream in their order, from a log that is whole; the rows that a snapshot has and the changes
+since; rows alone, where a table was given, where changes leave columns out (`filled_table`), or where the snapshot is that of
+the stage behind a route.
 
 Cost: one pass over the snapshots and logs of each first stage; one more over the logs of a temporal join for its watermarks.
 """
@@ -245,17 +245,15 @@ class _ReadTicks:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                ticks = [
-                    logged.tick
-                    for log in self.histories[number].logs
-                    for logged in read_log(self.files, log, schemas=self.schemas)
+                logs = self.histories[number].logs
+                ticks = [one.tick for log in logs for one in read_log(self.files, log, schemas=self.schemas)]
+                columns = [
+                    [one.epoch for one in ticks],
+                    [one.processing_time_us for one in ticks],
+                    [one.watermark_before_us for one in ticks],
+                    [one.watermark_us for one in ticks],
                 ]
-                columns = zip(
-                    *((one.epoch, one.processing_time_us, one.watermark_before_us, one.watermark_us) for one in ticks),
-                    strict=True,
-                )
-                arrays = [pa.array(list(column), pa.int64()) for column in columns] or [pa.array([], pa.int64())] * len(_TICKS)
-                yield pa.RecordBatch.from_arrays(arrays, schema=_TICKS)
+                yield pa.RecordBatch.from_arrays([pa.array(column, pa.int64()) for column in columns], schema=_TICKS)
 
 
 def _marks(ticks: set[tuple[int | None, ...]]) -> list[tuple[int | None, ...]]:

@@ -1,7 +1,7 @@
 """Compare what a query emitted with Spark's own batch join.
 
-Expected: the plan of the query as one batch query in Spark SQL (`zset_join.tools.batch`), over the tables of its streams. Actual:
-the sum of all answers, read back from the output. Both are compared as Z-sets (`view_comparison`).
+Expected: the plan of the query as one batch query in Spark SQL (`zset_join.tools.batch`), over the tables of its streams.
+Actual: the sum of all answers, read back from the output. Both are compared as Z-sets (`view_comparison`).
 
 Where the tables come from, best first:
 - given: `verify(left_df, right_df)` takes the final tables as batch DataFrames. Nothing of ours is in them.

@@ -1,4 +1,7 @@
-"""A plan as one batch query for DuckDB and for Spark: the oracle of `verify()` in both runners."""
+"""A plan as one batch query for DuckDB and for Spark: the oracle of `verify()` in both runners.
+
+Importing this package is what registers the queries of all kinds of stages.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,15 @@ __all__ = [
     "Dialect",
     "Part",
     "SourceForm",
+    "aggregate",
     "batch_parts",
     "batch_query",
+    "expiring",
+    "join",
     "live_name",
+    "lookup",
     "marks_name",
     "one_statement",
     "source_name",
+    "timed",
 ]
-
-_REGISTERED = (aggregate, expiring, join, lookup, timed)  # importing them is what registers their queries

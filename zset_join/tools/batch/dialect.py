@@ -6,6 +6,8 @@ without zone depends on the session's time zone.
 Known limits: in Spark a row stands at most 2^31 - 1 times in a table.
 """
 
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -105,7 +107,7 @@ class Dialect:
         return f"count(DISTINCT ({', '.join(columns)}))"
 
     def first_by(self, value: str, order: str, *, descending: bool) -> str:
-        """Return the value with the smallest or largest order, and of several of them the smallest or largest; NULL is smallest."""
+        """Return the value with the smallest or largest order, of several the smallest or largest; NULL is the smallest."""
         if self.is_spark:
             return f"{'max_by' if descending else 'min_by'}({value}, struct({order}, {value}))"
         turned = f"{order} DESC, {value} DESC NULLS LAST" if descending else f"{order}, {value} NULLS FIRST"

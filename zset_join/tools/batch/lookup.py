@@ -74,8 +74,8 @@ def _versions_at(
     """
     if stage.snapshot == "previous" and not scope.has_all_epochs:
         raise PlanError(
-            f'verify() cannot say which versions of "{stage.right.name}" held in the epoch before each row: the processing time '
-            'of an epoch without rows is in no log. Compare one with snapshot="current".',
+            f'verify() cannot say which versions of "{stage.right.name}" held in the epoch before each row: the processing '
+            'time of an epoch without rows is in no log. Compare one with snapshot="current".',
             code="NOT_VERIFIABLE",
             kind=stage.kind,
         )

@@ -1,8 +1,8 @@
 """A plan as one batch query: what the view must be, given all that came. It is what `verify()` compares with.
 
-The law: nothing of the engine is in it. DuckDB or Spark picks the newest change of every key, evaluates row steps from their SQL
-text, and each kind of stage says itself what it is as a query (`register_batch_query`). Both get one text; `dialect` has
-the words in which they differ.
+The law: nothing of the engine is in it. DuckDB or Spark picks the newest change of every key, evaluates row steps from their
+SQL text, and each kind of stage registers its query (`register_batch_query`). Both get one text; `dialect` has the words in
+which they differ.
 
 The query comes in parts, each a SELECT over parts before it: DuckDB runs them as one statement, Spark as views, between which
 a step that no tree expresses is applied to a DataFrame.
@@ -51,8 +51,8 @@ __all__ = [
 ]
 
 SourceForm = Literal["all changes", "changes", "rows"]
-"""What is known of a source: all its changes in the order in which they came; changes that may start with a sum of earlier ones;
-or the rows that are there."""
+"""What is known of a source: all its changes in the order in which they came; changes that may start with a sum of earlier
+ones; or the rows that are there."""
 
 _HANDED_ON = ("latest", "route", "unchanged")
 """Kinds of stages whose answer is their input."""
@@ -136,8 +136,8 @@ def batch_parts(
         times: per stage.
         dialect: whose SQL.
         prefix: of the name of every table, those given among them.
-        forms: what is known of sources; default: all changes. Of one of which the rows are known, `live_name` is the given table, with
-            `w` how often each is there; of others it is `source_name`.
+        forms: what is known of sources; default: all changes. Of one of which the rows are known, `live_name` is the given
+            table, with `w` how often each is there; of others it is `source_name`.
         marked: the stages for which `marks_name` is a given table.
         has_all_epochs: every epoch is in the table `EPOCHS`; else those are in which a row came.
 

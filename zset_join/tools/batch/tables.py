@@ -58,8 +58,8 @@ class BatchScope:
         times: how far time had come when the last epoch ended.
         epochs: the table of the processing time `t` of every epoch `e`.
         has_all_epochs: every epoch is in that table; else those are in which a row came.
-        marks: a table of the watermark of the stage `before` every epoch `e` and behind it, `mark`, in microseconds or in the unit
-            of an integer time; None: it follows from the rows.
+        marks: a table of the watermark of the stage `before` every epoch `e` and behind it, `mark`, as the dialect compares
+            times; None: it follows from the rows.
     """
 
     dialect: Dialect

@@ -2,12 +2,12 @@
 
 Window functions over all pairs of equal keys: nothing is asked of an index or of an order, so a mistake of the engine's is not
 made twice. What is late, and what was known when a row was released or, in eager mode, was past correction, is worked out from
-the epochs in which rows came and went, where both inputs come straight from sources whose changes are all known; behind
-others it is taken that nothing was late. Arrival, which breaks ties, is that of the copies that are left: a retraction takes the oldest. Behind other stages it
-is known to the state alone, and `*_tied` select the rows among which it decides.
+the epochs in which rows came and went, where both inputs come straight from sources whose changes are all known; behind others
+it is taken that nothing was late. Arrival, which breaks ties, is that of the copies that are left: a retraction takes the
+oldest. Behind other stages it is known to the state alone, and `*_tied` select the rows among which it decides.
 
-What a watermark was before or behind an epoch is joined, from a table with a line per epoch: Spark takes no scalar subquery with
-an inequality.
+The watermark before or behind an epoch is joined, from a table with a line per epoch: Spark takes no scalar subquery with an
+inequality.
 """
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
@@ -328,7 +328,8 @@ def _chosen(
     dropped = " AND counts" if shape.how == "inner" else ""
     if not is_tied:
         return f"SELECT {shown} FROM {rows} WHERE place = 1{dropped}"
-    several = f"SELECT *, count(*) OVER (PARTITION BY id) AS among FROM (SELECT DISTINCT id, counts, {shown} FROM {rows} WHERE place = 1)"
+    answers = f"SELECT DISTINCT id, counts, {shown} FROM {rows} WHERE place = 1"
+    several = f"SELECT *, count(*) OVER (PARTITION BY id) AS among FROM ({answers})"
     return f"SELECT {', '.join(f'c{at}' for at in range(len(shape.sources)))} FROM ({several}) WHERE among > 1{dropped}"
 
 
