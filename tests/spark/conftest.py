@@ -110,7 +110,7 @@ def view_of(plan: ViewPlan, tables: Mapping[str, DataFrame]) -> DataFrame:
     for name, planned, side in sources_of(plan, plan.query_plan):
         stream = planned.streams[side].name
         sources[name] = given_source(tables[stream], streams[stream].schema)
-    with BatchTables(plan.session, steps_of(plan.planned_stages)) as batch_tables:
+    with BatchTables(plan.session, steps_of(plan.query_plan, plan.planned_stages)) as batch_tables:
         return ViewTables(plan, batch_tables, sources).rows.withColumn("__weight", F.lit(1).cast("long"))
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.spark.planning.job_settings import job_settings
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stages import PlannedStage
@@ -27,8 +28,8 @@ from zset_join.tools.batch import SPARK, BatchScope, BatchTable, BatchTimes, Bat
 
 __all__ = ["BatchTables", "Steps", "aligned", "numbered", "steps_of", "table_prefix"]
 
-Steps = Mapping[tuple[str | int, int], RowStep]
-"""By the origin of a feed and the place of a step in it: the step as it was written for Spark."""
+Steps = Mapping[tuple[Feed, int], RowStep]
+"""By a feed and the place of a step in it: the step as it was written for Spark."""
 
 _OF_STAGES = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
 _OF_TEXTS = {"spark.sql.variable.substitute": "false", "spark.sql.parser.escapedStringLiterals": "false"}
@@ -39,9 +40,14 @@ def table_prefix() -> str:
     return f"zset_join_{uuid.uuid4().hex}_"
 
 
-def steps_of(planned_stages: Sequence[PlannedStage]) -> Steps:
-    """Return the row steps behind planned stages."""
-    return {(one.number, place): step for one in planned_stages for place, step in enumerate(one.steps)}
+def steps_of(plan: QueryPlan, planned_stages: Sequence[PlannedStage]) -> Steps:
+    """Return the row steps behind the planned stages of a plan."""
+    return {
+        (feed, place): step
+        for feed in plan.feeds()
+        if isinstance(feed.origin, int)
+        for place, step in enumerate(planned_stages[feed.origin].steps)
+    }
 
 
 def numbered(rows: DataFrame, *more: str) -> DataFrame:

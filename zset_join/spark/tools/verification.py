@@ -80,7 +80,7 @@ def verify(
             code="VERIFY_EVICTED",
         )
     plan = joined.query_plan
-    with runner.pause(), BatchTables(session, steps_of(joined.planned_stages)) as batch_tables:
+    with runner.pause(), BatchTables(session, steps_of(plan, joined.planned_stages)) as batch_tables:
         sources: dict[str, BatchSource] = {}
         basis: dict[str, str] = {}
         streams = {stream.name: stream for stream in joined.streams}

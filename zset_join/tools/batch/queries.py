@@ -69,7 +69,7 @@ class Part:
         name: of the table.
         query: a SELECT over tables before it; empty for an opaque step.
         is_read_often: others read it more than once, so it is worth keeping.
-        step: what it does is a row step: the origin of its feed and the place of the step in it; None: it is no step.
+        step: what it does is a row step: the feed and the place of the step in it; None: it is no step.
         opaque: the step that no tree expresses; `source` is the table it is applied to, `before` and `after` are the columns.
         source: see `opaque`.
         before: see `opaque`.
@@ -78,7 +78,7 @@ class Part:
     name: str
     query: str
     is_read_often: bool = True
-    step: tuple[str | int, int] | None = None
+    step: tuple[Feed, int] | None = None
     opaque: OpaqueStep | None = None
     source: str = ""
     before: Relation | None = None
@@ -197,7 +197,7 @@ class _Writer:
         self._versions: dict[int, tuple[CurrentVersionsStage, BatchTable]] = {}
         self._numbers = {source.name: number for number, source in enumerate(plan.sources)}
 
-    def add(self, name: str, query: str, *, is_read_often: bool = True, step: tuple[str | int, int] | None = None) -> str:
+    def add(self, name: str, query: str, *, is_read_often: bool = True, step: tuple[Feed, int] | None = None) -> str:
         """Add a table, and return its name."""
         self.parts.append(Part(name=self._prefix + name, query=query, is_read_often=is_read_often, step=step))
         return self._prefix + name
@@ -236,7 +236,7 @@ class _Writer:
         """Add the row steps of a feed, and return the table behind them."""
         relation = self._plan.relation_of(feed.origin)
         for place, step in enumerate(feed.steps):
-            at = (feed.origin, place)
+            at = (feed, place)
             if isinstance(step, OpaqueStep):
                 new = self._prefix + f"{name}_{place}"
                 self.parts.append(Part(name=new, query="", step=at, opaque=step, source=table, before=relation))
