@@ -15,9 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import column_named
-from zset_join.spark.tools.batch_times import GONE, alive, copies
+from zset_join.spark.tools.batch_times import GONE, copies
 from zset_join.spark.tools.timed_history import TimedHistory
-from zset_join.stages import DeduplicateStage, ExpiringStage
+from zset_join.stages import DeduplicateStage
 
 __all__ = ["first_rows", "first_rows_by_arrival", "first_rows_tied"]
 
@@ -32,13 +32,9 @@ def first_rows(stage: DeduplicateStage, tables: Sequence[DataFrame], watermark: 
 def first_rows_by_arrival(history: TimedHistory) -> DataFrame:
     """Return the first rows of every key, those equal in the order by their arrival."""
     stage, (changes,) = history.stage, history.changes
-    relation = stage.inputs[0].relation
-    rows = copies(changes, relation).where(F.col(GONE).isNull())
-    if isinstance(stage, ExpiringStage):
-        (rows,) = alive(stage, [rows], history.watermark)
-        stage = stage.inside
     if not isinstance(stage, DeduplicateStage):
         raise TypeError(f"a dedup shows first rows, {stage.kind} does not")
+    rows = copies(changes, stage.source).where(F.col(GONE).isNull())
     comes_last = stage.columns[-1].descending != (stage.keep == "last")
     arrival = [F.col("__epoch"), F.col("__position")]
     return _ranked(stage, rows, [one.desc() if comes_last else one.asc() for one in arrival])

@@ -285,7 +285,6 @@ BATCH_QUERY: dict[str, Callable[[Any, Sequence[DataFrame], int | None], DataFram
 HISTORY_QUERY: dict[str, Callable[[TimedHistory], DataFrame]] = {
     "as_of_join": joined_by_arrival,
     "deduplicate": first_rows_by_arrival,
-    "state_ttl": first_rows_by_arrival,
     "temporal_join": joined_by_epoch,
 }
 """Kind of a stage to what Spark makes of everything that came to it."""

@@ -23,7 +23,7 @@ from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.spark.tools.logged_changes import changes_of_input, has_snapshot, stage_histories
 from zset_join.spark.tools.sampling import Sample
-from zset_join.stages import AsOfJoinStage, DeduplicateStage, ExpiringStage, Stage, TemporalJoinStage
+from zset_join.stages import AsOfJoinStage, DeduplicateStage, Stage, TemporalJoinStage
 
 __all__ = ["MARKS", "TimedHistory", "marks_of", "timed_histories"]
 
@@ -35,23 +35,20 @@ class TimedHistory:
     """Hold everything that came to a stage whose answer depends on arrival.
 
     Args:
-        stage: a dedup, an as-of join or a temporal join; a dedup whose rows end by time is one, too.
+        stage: a dedup, an as-of join or a temporal join.
         changes: per input its changes, with `__weight`, `__epoch` and `__position`.
         marks: pairs of an epoch and the watermark after it, where that moved; of a temporal join.
-        watermark: how far event time has come for the stage; None: it has none.
     """
 
     stage: Stage
     changes: Sequence[DataFrame]
     marks: Sequence[tuple[int, int]] = ()
-    watermark: int | None = None
 
 
 def timed_histories(
     session: SparkSession,
     checkpoint: Checkpoint,
     joined: ViewPlan,
-    watermarks: Mapping[int, int | None],
     chosen: Sample | None,
     *,
     given: Collection[str] = (),
@@ -62,14 +59,15 @@ def timed_histories(
         session: reads the logs.
         checkpoint: of the query.
         joined: its view.
-        watermarks: `id` of a stage to how far event time has come for it.
         chosen: the share of the rows to read; None for all.
         given: streams whose tables are known from elsewhere, so that their logs are not read.
     """
     by_stage = {}
     for planned in joined.planned_stages:
         stage = planned.stage
-        if not _goes_by_arrival(stage) or len(planned.streams) < len(stage.inputs) or has_snapshot(checkpoint, planned):
+        if not isinstance(stage, AsOfJoinStage | DeduplicateStage | TemporalJoinStage):
+            continue
+        if len(planned.streams) < len(stage.inputs) or has_snapshot(checkpoint, planned):
             continue
         if any(stream.name in given for stream in planned.streams.values()):
             continue
@@ -78,16 +76,10 @@ def timed_histories(
             changes = [chosen.of_input(one, planned.streams[side].name) for side, one in enumerate(changes)]
         marks: Sequence[tuple[int, int]] = ()
         if isinstance(stage, TemporalJoinStage):
-            schemas = [given.fed.schema for given in planned.state_stage.inputs]
+            schemas = [one.fed.schema for one in planned.state_stage.inputs]
             marks = marks_of(session, checkpoint.files, stage_histories(checkpoint, planned.state_name), schemas)
-        by_stage[id(stage)] = TimedHistory(stage=stage, changes=changes, marks=marks, watermark=watermarks.get(id(stage)))
+        by_stage[id(stage)] = TimedHistory(stage=stage, changes=changes, marks=marks)
     return by_stage
-
-
-def _goes_by_arrival(stage: Stage) -> bool:
-    if isinstance(stage, ExpiringStage):
-        return isinstance(stage.inside, DeduplicateStage)
-    return isinstance(stage, AsOfJoinStage | DeduplicateStage | TemporalJoinStage)
 
 
 def marks_of(

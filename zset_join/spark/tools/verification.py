@@ -102,7 +102,7 @@ def verify(
         epoch = None if checkpoint.last is None else checkpoint.last.epoch
         of_streams = {name: table for name, (table, _) in inputs.items()}
         watermarks = {id(one.stage): checkpoint.watermarks.get(stage_watermark(one.name)) for one in joined.planned_stages}
-        histories = timed_histories(session, checkpoint, joined, watermarks, chosen, given=set(given))
+        histories = timed_histories(session, checkpoint, joined, chosen, given=set(given))
         known = KnownInputs(tables=of_streams, watermarks=watermarks, histories=histories)
         rows = known.view(joined)
         rows = _numbered(joined, rows.limit(0) if epoch is None else rows)  # a global aggregate has no row yet, either
