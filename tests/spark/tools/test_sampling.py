@@ -147,6 +147,16 @@ CHAINS: dict[str, tuple[Callable[[Source, Source], AnyView], tuple[str, ...], se
         ("customer_id",),
         {"orders", "customers", "o2", "c2", "cards"},
     ),
+    "the nearest row": (
+        lambda o, c: of_two(o, c).select("name", "order_id").join_asof(
+            of_two(o, c, a="o2", b="c2").select("customer_id", F.col("name").alias("other"), F.col("order_id").alias("at")),
+            on=[("name", "other")],
+            times=("order_id", "at"),
+            op=">",
+        ),
+        ("name",),
+        {"customers", "c2"},
+    ),
     "no key is shown": (
         lambda o, c: of_two(o, c).join(cards(c), on="customer_id").select(F.upper("name").alias("label")), ("label",), set()
     ),

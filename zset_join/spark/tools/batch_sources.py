@@ -169,7 +169,9 @@ class ViewTables:
             one, name = sources[source.name], source_name(number, self._prefix)
             live = live_name(number, self._prefix)
             wanted = _Wanted(chosen, self._streams[source.name], source.relation.schema)
-            tables.add(live if one.form == "rows" else name, wanted(one.table) if one.form == "rows" else one.table)
+            # All changes of a row have its columns; upserts of a key do not.
+            table = one.table if source.relation.mode == "upsert" and one.form != "rows" else wanted(one.table)
+            tables.add(live if one.form == "rows" else name, table)
             filters[live] = wanted
         self._add_times(marked)
         self.rows = tables.view(self.query, filters=filters)

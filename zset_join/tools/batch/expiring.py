@@ -30,30 +30,29 @@ def expiring_sql(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: Batc
 
 
 def expiring_tied(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str | None:
-    """Return the rows of the answer of the stage inside among which arrival decides."""
+    """Return the rows of the stage inside among which arrival decides: when a row came is known to the state alone.
+
+    Raises:
+        PlanError: as `expiring_sql`.
+    """
     parts, tables = _living(stage, inputs, scope)
     tied = tied_query(stage.inside, tables, scope)
     return None if tied is None else f"WITH {', '.join(parts)} SELECT * FROM ({tied})"
 
 
 def _living(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: BatchScope) -> tuple[list[str], list[BatchTable]]:
-    """Return the rows of each input that are alive, and their changes where all are known, as parts and their names."""
+    """Return the tables of the rows that are alive, with the parts of a query that make them."""
     parts, tables = [], []
     for number, (table, ttl) in enumerate(zip(inputs, stage.ttls, strict=True)):
         if ttl is None:
             tables.append(table)
             continue
-        rows, history = _alive(stage, number, table, ttl, scope)
-        parts.append(f"alive_{number} AS ({rows})")
-        if history is not None:
-            parts.append(f"alive_changes_{number} AS ({history})")
-        known = None if history is None else f"alive_changes_{number}"
-        tables.append(BatchTable(name=f"alive_{number}", relation=table.relation, history=known))
+        parts.append(f"alive_{number} AS ({_alive(stage, number, table, ttl, scope)})")
+        tables.append(BatchTable(name=f"alive_{number}", relation=table.relation))
     return parts, tables
 
 
-def _alive(stage: ExpiringStage, number: int, table: BatchTable, ttl: TimeToLive, scope: BatchScope) -> tuple[str, str | None]:
-    """Return the rows that are alive, and their changes: all changes of a row end together."""
+def _alive(stage: ExpiringStage, number: int, table: BatchTable, ttl: TimeToLive, scope: BatchScope) -> str:
     relation = stage.sources[number]
     why = None
     if ttl.forgets:
@@ -72,21 +71,15 @@ def _alive(stage: ExpiringStage, number: int, table: BatchTable, ttl: TimeToLive
             kind=stage.kind,
         )
     dialect, times = scope.dialect, scope.times
-    if not ttl.by_event_time:
-        lives = f"t.t + {ttl.after} > {times.processing_time_us}"
-        columns = ", ".join(f"h.{one}" for one in [*table.columns, "w", "e", "n"])
-        came = f"SELECT {columns} FROM {table.history} h JOIN {scope.epochs} t ON t.e = h.e WHERE {lives}"
-        return f"SELECT {', '.join(table.columns)} FROM {dialect.repeated(f'({came})', 'w')}", came
     columns = ", ".join(table.columns)
-    lives = ""
-    if times.watermark_us is not None:
-        time = str(relation.event_time)
-        own = dialect.microseconds(table.column(time), relation.schema.field(time).type)
-        lives = f" WHERE {own} IS NULL OR {own} + {ttl.after} > {times.watermark_us}"
-    is_known = table.history is not None and relation.mode != "upsert"
-    changes = ", ".join([*table.columns, "w", "e", "n"])
-    history = f"SELECT {changes} FROM {table.history}{lives}" if is_known else None
-    return f"SELECT {columns} FROM {table.name}{lives}", history
+    if not ttl.by_event_time:
+        came = dialect.repeated(f"{table.history} h JOIN {scope.epochs} t ON t.e = h.e", "h.w")
+        return f"SELECT {columns} FROM {came} WHERE t.t + {ttl.after} > {times.processing_time_us}"
+    if times.watermark_us is None:
+        return f"SELECT {columns} FROM {table.name}"
+    time = str(relation.event_time)
+    own = dialect.microseconds(table.column(time), relation.schema.field(time).type)
+    return f"SELECT {columns} FROM {table.name} WHERE {own} IS NULL OR {own} + {ttl.after} > {times.watermark_us}"
 
 
 register_batch_query("state_ttl", expiring_sql, tied=expiring_tied)
