@@ -30,13 +30,16 @@ def test_a_row_meets_the_table_of_its_moment_and_is_never_corrected(spark: Spark
     left = appends(orders.stream(), name="orders")
     sink = Collected()
 
-    run(
+    query = run(
         left.temporal_join(changes(prices.stream(), name="prices", keys=["sku"]), on="sku", as_of=PROCESSING_TIME),
         sink,
         buckets=2,
     )
 
     assert sink.total() == {(7, 1, 3): 1, (7, 2, 4): 1}
+    emitted = spark.createDataFrame([(7, 1, 3, 1), (7, 2, 4, 1)], "sku long, order_id long, price long, _weight long")
+    assert query.verify(actual_df=emitted).equal
+    assert query.verify(actual_df=emitted.limit(1)).different_rows == 1
 
 
 def test_of_versions_a_row_meets_the_one_that_holds_now_not_one_of_the_future(
@@ -50,9 +53,14 @@ def test_of_versions_a_row_meets_the_one_that_holds_now_not_one_of_the_future(
     joined = appends(orders.stream(), name="orders").temporal_join(versions, on="sku", how="left", as_of=PROCESSING_TIME)
     sink = Collected()
 
-    run(joined, sink, buckets=2)
+    query = run(joined, sink, buckets=2)
 
     assert {row[:3]: count for row, count in sink.total().items()} == {(7, 1, 3): 1, (7, 2, 3): 1, (8, 3, None): 1}
+    emitted = spark.createDataFrame(
+        [(*row, count) for row, count in sink.total().items()], joined.schema.add("_weight", "long")
+    )
+    report = query.verify(actual_df=emitted)
+    assert report.equal, str(report)
 
 
 def test_right_and_full_are_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,9 +13,19 @@ from property_tests.batch_views import VIEWS, ran
 from zset_join import Relation
 from zset_join.pipeline import Pipeline
 from zset_join.pipeline.verification import _changes_of, batch_view
+from zset_join.spark.planning.job_settings import job_settings
 from zset_join.spark.tools.batch_tables import BatchTables, table_prefix
 from zset_join.stages import JoinStage
 from zset_join.tools.batch import EPOCHS, SPARK, BatchTimes, batch_parts, source_name
+
+ALIKE = {"inner", "right", "left_semi", "everything"}
+"""Views whose query is that of another one but for a word."""
+
+SMALL_JOB = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
 
 
 def lines(number: str, rows: DataFrame, weight: int) -> DataFrame:
@@ -46,10 +56,11 @@ def compared(spark: SparkSession, name: str, pipeline: Pipeline, tables: BatchTa
 def test_every_kind_of_stage_is_to_spark_what_it_is_to_duckdb(spark: SparkSession) -> None:
     parts: list[DataFrame] = []
     with BatchTables(spark, {}) as tables:
-        for seed, (name, view) in enumerate(VIEWS.items()):
-            parts += compared(spark, name, ran(view, seed), tables)
+        for seed, name in enumerate(sorted(VIEWS.keys() - ALIKE)):
+            parts += compared(spark, name, ran(VIEWS[name], seed), tables)
         sums = reduce(DataFrame.unionAll, parts).groupBy("view", "row").agg(F.sum("weight").alias("weight"))
-        found = sums.where("weight <> 0").collect()
+        with job_settings(spark, SMALL_JOB):
+            found = sums.where("weight <> 0").collect()
 
     assert found == []
 

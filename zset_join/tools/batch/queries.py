@@ -222,15 +222,18 @@ class _Writer:
 
     def input(self, name: str, feeds: Sequence[Feed], relation: Relation) -> BatchTable:
         """Add the rows of an input, and the changes they come from where these are known."""
-        rows = [self._fed(f"{name}_{at}", feed, is_history=False) for at, feed in enumerate(feeds)]
-        table = self.add(name, "\nUNION ALL\n".join(f"SELECT * FROM {one}" for one in rows))
+        table = self._united(name, feeds, is_history=False)
         if not all(map(self._is_known, feeds)):
             origin = feeds[0].origin if len(feeds) == 1 and not feeds[0].steps else None
             versions = self._versions.get(origin) if isinstance(origin, int) else None
             return BatchTable(name=table, relation=relation, versions=versions)
-        changes = [self._fed(f"{name}_{at}_history", feed, is_history=True) for at, feed in enumerate(feeds)]
-        union = "\nUNION ALL\n".join(f"SELECT * FROM {one}" for one in changes)
-        return BatchTable(name=table, relation=relation, history=self.add(f"{name}_history", union, is_read_often=False))
+        return BatchTable(name=table, relation=relation, history=self._united(f"{name}_history", feeds, is_history=True))
+
+    def _united(self, name: str, feeds: Sequence[Feed], *, is_history: bool) -> str:
+        tables = [self._fed(f"{name}_{at}", feed, is_history=is_history) for at, feed in enumerate(feeds)]
+        if len(feeds) == 1 and not feeds[0].steps:
+            return tables[0]
+        return self.add(name, "\nUNION ALL\n".join(f"SELECT * FROM {one}" for one in tables), is_read_often=not is_history)
 
     def stepped(self, name: str, table: str, feed: Feed, *, is_history: bool) -> str:
         """Add the row steps of a feed, and return the table behind them."""
@@ -279,7 +282,7 @@ class _Writer:
                 columns = ", ".join(numbered(self._plan.relation_of(feed.origin).schema))
                 if self._form(feed.origin) == "rows":
                     query = f"SELECT {columns} FROM {self._dialect.repeated(table, 'w')}"
-                    table = self.add(f"{name}_rows", query, is_read_often=False)
+                    table = self.add(f"{name}_rows", query)
         return self.stepped(name, table, feed, is_history=is_history)
 
     def _form(self, source: str) -> SourceForm:
