@@ -72,6 +72,10 @@ class DeltaChangelogOutput:
         """Ask the table."""
         return self._sink.has(record.epoch, record.link)
 
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:
+        """Ask the table."""
+        return () if self.has(record) else (self.describe(),)
+
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
         """Look whether all files are still there; only VACUUM takes them away."""
         folder = self._sink.log.folder

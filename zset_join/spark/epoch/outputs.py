@@ -56,6 +56,14 @@ class Output(Protocol):
         """
         ...
 
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:
+        """Return what `explain` calls the outputs in it without a committed epoch; one that keeps no epochs is not among them.
+
+        Raises:
+            SinkError: see `has`.
+        """
+        ...
+
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
         """Say whether the parts of a committed epoch are still there."""
         ...
@@ -119,6 +127,10 @@ class SinkOutput:
     def has(self, record: CommitRecord) -> bool:
         """Ask the sink."""
         return has_epoch(self._sink, record.epoch, record.link)
+
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:
+        """Ask the sink."""
+        return () if self.has(record) else (self.describe(),)
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
         """Look whether all part files are whole."""
@@ -186,6 +198,10 @@ class ChangelogOutput:
         """Look into the changelog."""
         return self._sink.has(record.epoch, record.link)
 
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:
+        """Look into the changelog."""
+        return () if self.has(record) else (self.describe(),)
+
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
         """Look whether all parts are still staged."""
         return are_staged(self._directory, record.epoch, _part_files(record))
@@ -236,6 +252,10 @@ class FunctionOutput:
     def has(self, record: CommitRecord) -> bool:  # noqa: ARG002 - a function has no memory
         """Say no: only the function knows."""
         return False
+
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:  # noqa: ARG002 - a function has no memory
+        """Return nothing: a function keeps no epochs."""
+        return ()
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
         """Look whether all part files are whole."""

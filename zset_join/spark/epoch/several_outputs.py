@@ -108,6 +108,10 @@ class SeveralOutputs:
         asked = [output.has(_own(record, output)) for output in self._outputs]
         return all(asked)
 
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:
+        """Return the outputs without a committed epoch."""
+        return tuple(name for output in self._outputs for name in output.lacking(_own(record, output)))
+
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
         """Say whether the parts are there for those that do not have the epoch; a way without any is one that is new."""
         return all(
