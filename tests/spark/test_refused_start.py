@@ -78,7 +78,10 @@ def test_a_refused_start_leaves_every_file_of_ours_and_the_program_before_it_goe
         ("BASELINE_TOO_LATE", lambda: run(with_baseline(spark, tmp_path), sink)),
         ("SINK_SCHEMA", lambda: run(wider, Refusing("open"))),
         ("SINK_OPEN", lambda: run(wider, Refusing("last_epoch"))),
-        ("SINK_EPOCH_GAP", to_new_files),  # files of the tasks, and of the driver: the next epoch would be committed for neither
+        (
+            "SINK_EPOCH_GAP",
+            to_new_files,
+        ),  # files of the tasks, and of the driver: the next epoch would be committed for neither
         ("SINK_EPOCH_GAP", lambda: run(wider, Collected())),
         ("BUCKETS_CHANGED", lambda: run(view, sink, buckets=3)),
         ("UNKNOWN_OPTION", lambda: run(view, sink, bukets=2)),

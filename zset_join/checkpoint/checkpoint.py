@@ -129,14 +129,20 @@ class Checkpoint:
     def begin(self) -> None:
         """Write down the query and its plan, confirm the claim, and remove what dead drivers left: the end of a start.
 
+        What cannot be removed is logged, and left to a later sweep: the start counts once query and plan are written.
+
         Raises:
             StateError: another driver has made the checkpoint meanwhile, for another query.
         """
         self._write_format()
-        if self._owner is not None:
+        if self._owner is None:
+            return
+        try:
             self._owner.confirm()
             self._folder.remove_unfinished("", "commits", "owners")
             self._sweep()
+        except OSError as error:
+            _log.warning("old files in %s could not be removed: %s. They are tried again later.", self._folder.location, error)
 
     def outcome(self, epoch: int) -> EpochOutcome:
         """Return whether an epoch is committed, from the disk: what can be said of it after an error."""
