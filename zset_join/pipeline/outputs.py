@@ -153,7 +153,7 @@ class PipelineOutputs:
         for sink in self._opened:
             unfit = unfit_rows(sink, delta.rows)
             if not self._quarantines:
-                check_fits(sink, delta, unfit, epoch=epoch)
+                check_fits(repr(sink), delta, unfit, epoch=epoch)
             elif unfit:
                 rejected.append(_put_aside(sink, delta, unfit))
         return rejected

@@ -55,7 +55,7 @@ from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.baseline import resolve_baselines
 from zset_join.spark.rows.user_functions import with_functions
 from zset_join.spark.worker.locality import Locality
-from zset_join.spark.worker.quarantine import DeadLetters, publish_dead_letters
+from zset_join.spark.worker.quarantine import DeadLetters, forget, publish_dead_letters
 from zset_join.spark.worker.receipts import TaskReceipt, error_of_receipt
 from zset_join.stages import StageOptions
 from zset_join.stages.lookup_join import explained_for
@@ -116,6 +116,7 @@ class EpochRunner:
         self._output = output
         if isinstance(output, SelectiveOutput):
             output.quarantines = options.on_bad_input == "quarantine"
+            output.dead_letter_path = dead_letter_path
         self._dead_letter_path = dead_letter_path
         self.buffer = QueryBuffer(limited_join(query.planned_stages, options.buffer_limit), options.buffer_limit, buckets)
         shared = buckets * max(1, hybrid_stages(query.planned_stages, options))
@@ -405,6 +406,7 @@ class EpochRunner:
         with job_settings(session, self._wanted), described_jobs(session, title):
             lines = plan.replayed_receipts(session, record).collect()
         receipts = [TaskReceipt.from_json(line[0]) for line in lines]
+        forget(self._dead_letter_path, [part for receipt in receipts for part in receipt.quarantined])  # they are published
         self._raise_first(receipts)
         seconds["job"] = time.perf_counter() - started
         return replace(record, parts=tuple(part for receipt in receipts for part in receipt.parts))

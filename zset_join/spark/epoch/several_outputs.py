@@ -76,6 +76,17 @@ class SeveralOutputs:
             if isinstance(output, SelectiveOutput):
                 output.quarantines = chosen
 
+    @property
+    def dead_letter_path(self) -> str:
+        """Return where tasks put rows that an output can never hold."""
+        return next((output.dead_letter_path for output in self._outputs if isinstance(output, SelectiveOutput)), "")
+
+    @dead_letter_path.setter
+    def dead_letter_path(self, path: str) -> None:
+        for output in self._outputs:
+            if isinstance(output, SelectiveOutput):
+                output.dead_letter_path = path
+
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
         """Ask each output that may not be able to hold a row."""
         rejected: dict[str, Rejected] = {}
