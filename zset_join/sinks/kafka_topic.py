@@ -14,8 +14,8 @@ Without a key column the record key is the whole row. See `zset_join.sinks.recor
 
 Memory: the answer of one epoch, and its texts. Cost: one JSON text per record and one call of Kafka's client.
 
-Limits: a record is at most as long as `message.max.bytes` of `config` (1,000,000) and the `max.message.bytes` that the topic has
-when the sink is opened, both before compression; a row whose record may be longer never fits (see `unfit`). Where the user may
+Limits: a record is at most as long as `message.max.bytes` of `config` (1,000,000) and the `max.message.bytes` that the topic
+has when the sink is opened, both before compression; a row whose record may be longer never fits (see `unfit`). Where the user may
 not read the topic's configuration, that is logged, and the broker finds such a record after the commit. A transaction lasts at
 most `transaction_timeout_seconds`. Kafka keeps changes as long as the topic is set to; a topic in `upsert` form should be
 compacted. The topic is not made here; the topic of the epochs is.
@@ -43,7 +43,8 @@ from zset_join.zset import ZSet
 
 with needed_for("a Kafka output"):
     from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-    from confluent_kafka.admin import AdminClient, ConfigResource
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin._config import ConfigResource
     from confluent_kafka.cimpl import NewTopic
 
 __all__ = ["KafkaForm", "KafkaTopicSink"]
@@ -260,7 +261,7 @@ class KafkaTopicSink:
                 raise
             _log.warning(
                 "%s: its configuration may not be read (%s), so a record that is larger than its max.message.bytes is found "
-                "only by the broker, once the epoch is committed. Allow DESCRIBE_CONFIGS on the topic, or set message.max.bytes.",
+                "only by the broker, once the epoch is committed. Allow DESCRIBE_CONFIGS on it, or set message.max.bytes.",
                 self._described,
                 error.args[0].name(),
             )
