@@ -15,10 +15,10 @@ Without a key column the record key is the whole row. See `zset_join.sinks.recor
 Memory: the answer of one epoch, and its texts. Cost: one JSON text per record and one call of Kafka's client.
 
 Limits: a record is at most as long as `message.max.bytes` of `config` (1,000,000) and the `max.message.bytes` that the topic
-has when the sink is opened, both before compression; a row whose record may be longer never fits (see `unfit`). Where the user may
-not read the topic's configuration, that is logged, and the broker finds such a record after the commit. A transaction lasts at
-most `transaction_timeout_seconds`. Kafka keeps changes as long as the topic is set to; a topic in `upsert` form should be
-compacted. The topic is not made here; the topic of the epochs is.
+has when the sink is opened, both before compression; a row whose record may be longer never fits (see `unfit`). Where the user
+may not read the topic's configuration, that is logged, and the broker finds such a record after the commit. A transaction
+lasts at most `transaction_timeout_seconds`. Kafka keeps changes as long as the topic is set to; a topic in `upsert` form
+should be compacted. The topic is not made here; the topic of the epochs is.
 """
 
 from __future__ import annotations
