@@ -97,25 +97,6 @@ def refuse(*_):
     raise StateError("the rows of the source are gone", code="SOURCE_LOST_ROWS")
 
 
-def while_the_disk_is_full(name: str):
-    """Return a start while one file cannot be written for the first time."""
-    put, failed = LocalFolder.put, []
-
-    def put_or_fail(self, file, data):
-        if file == name and not failed:
-            failed.append(file)
-            raise OSError(errno.ENOSPC, "No space left on device")
-        put(self, file, data)
-
-    def started(at: Path):
-        failed.clear()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LocalFolder, "put", put_or_fail)
-            start(at)
-
-    return started
-
-
 def foreign(directory: Path):
     """Return a changelog of another query."""
     sink = ParquetChangelogSink(directory, "weight")
@@ -150,8 +131,6 @@ REFUSALS = {
     "DAMAGED_FILE: the record": beside("commits/*.json", lambda whole: whole[:-1]),
     "DAMAGED_FILE: no format": beside("format.json", None),
     "DAMAGED_FILE: the view": beside("log/view-0/*", lambda whole: whole[:-1]),
-    "STORAGE_FAILED: the format": while_the_disk_is_full("format.json"),
-    "STORAGE_FAILED: the plan": while_the_disk_is_full("stages.json"),
     "SOURCE_LOST_ROWS": lambda at: start(at, before_begin=refuse),
     "FORM": lambda at: start(at, FunctionSink(print, form="weights")),
     "UNKNOWN_COLUMN": lambda at: start(at, FunctionSink(print, form="upsert", key=["x"])),
@@ -239,16 +218,29 @@ def test_the_program_before_a_refused_start_goes_on(refusal, tmp_path):
         assert wider.epoch == 4
 
 
-def test_old_files_that_cannot_be_removed_refuse_no_start_that_is_written_down(tmp_path, monkeypatch):
-    def fail(*_):
-        raise OSError(errno.EIO, "Input/output error")
+@pytest.mark.parametrize(("operation", "name"), [("put", "format.json"), ("put", "stages.json"), ("remove_unfinished", "")])
+def test_a_start_that_cannot_write_or_tidy_up_is_refused_and_the_program_before_it_goes_on(
+    operation, name, tmp_path, monkeypatch
+):
+    usual, failed = getattr(LocalFolder, operation), []
+
+    def fail_once(self, file, *more):
+        if file == name and not failed:
+            failed.append(file)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        usual(self, file, *more)
 
     run_three_epochs(tmp_path)
+    written = [tmp_path / "zset" / name for name in ("format.json", "stages.json")]
+    before = [path.read_bytes() for path in written]
     with monkeypatch.context() as patch:
-        patch.setattr(LocalFolder, "remove", fail)
-        with start(tmp_path) as wider:
-            assert wider.epoch == 3
-    with start(tmp_path) as again:
+        patch.setattr(LocalFolder, operation, fail_once)
+        with pytest.raises(StateError) as refused:
+            start(tmp_path)
+
+    assert (refused.value.code, failed) == ("STORAGE_FAILED", [name])
+    assert [path.read_bytes() for path in written] == before
+    with Pipeline(latest(), tmp_path) as again:
         assert again.epoch == 3
 
 

@@ -220,14 +220,10 @@ class Ownership:
             error.add_note(f"Whether another driver has taken over could not be seen: {unknown}")
 
     def confirm(self) -> None:
-        """Keep the claim: the start has succeeded. What older owners left is removed.
-
-        Raises:
-            OSError: something cannot be removed; the claim is kept all the same.
-        """
+        """Keep the claim: nothing refuses the start any more. What older owners left is removed."""
         if not self._is_confirmed:
-            self._is_confirmed = True
             self._remove_older()
+            self._is_confirmed = True
 
     def release(self) -> None:
         """Release the claim, so that the next driver need not wait; done already is no error.
