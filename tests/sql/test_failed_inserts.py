@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zset_join.dead_letters import read_letters
-from zset_join.errors import BadInputError, SinkError
+from zset_join.errors import BadInputError, SinkError, SqlError
 from zset_join.sql import Session, connect
 
 TABLES = "CREATE TABLE orders (id INT, total INT, qty INT, PRIMARY KEY (id))"
@@ -164,21 +164,55 @@ def test_claims_are_known_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])
-def test_a_table_with_a_key_over_files_holds_the_last_row_of_each_key(session: Session, tmp_path: Path, form: str) -> None:
+def test_a_table_with_a_key_over_files_holds_the_last_row_of_each_key_by_file_and_line(
+    session: Session, tmp_path: Path, form: str
+) -> None:
     files = tmp_path / "files"
     files.mkdir()
-    lines = {
-        "b": [(1, "b1"), (2, "b2")],
-        "a": [(1, "a1"), (2, "a2"), (2, "a3"), (3, "a4")],
-    }
-    for name, rows in lines.items():
-        texts = [f"{key},{value}" if form == "csv" else f'{{"k": {key}, "v": "{value}"}}' for key, value in rows]
-        (files / f"{name}.{form}").write_text("\n".join([*(["k,v"] if form == "csv" else []), *texts]) + "\n")
     session.sql(
         f"CREATE TABLE t (k INT, v STRING, PRIMARY KEY (k)) WITH ('connector'='filesystem', 'path'='{files}', 'format'='{form}')"
     )
     running = session.sql("SELECT k, v FROM t").start()
+    arriving = [
+        ("part-b\u00e9", [(1, "x"), (2, "y"), (4, "x")]),
+        ("part-b", [(1, "old"), (5, "a"), (5, "b")]),
+        ("part-b\u00e9.1", [(2, "new"), (4, "x")]),  # a name that goes on with another one comes after it
+        ("part-b\u00e9.0", [(4, "old"), (3, "z")]),
+        ("part-b\u20ac", [(6, "first")]),
+        ("part-a", [(6, "old"), (3, "old"), (7, "a")]),
+    ]
 
+    for name, rows in arriving:
+        texts = [f"{key},{value}" if form == "csv" else f'{{"k": {key}, "v": "{value}"}}' for key, value in rows]
+        (files / name).write_text("\n".join([*(["k,v"] if form == "csv" else []), *texts]) + "\n")
+        session.read(wait_seconds=0.0)
+    later = session.sql("SELECT * FROM t").start()
+    (files / "part-0").write_text("k,v\n7,old\n" if form == "csv" else '{"k": 7, "v": "old"}\n')
     session.read(wait_seconds=0.0)
 
-    assert sorted(tuple(row.values()) for row in running.table().to_pylist()) == [(1, "b1"), (2, "b2"), (3, "a4")]
+    wanted = [(1, "x"), (2, "new"), (3, "z"), (4, "x"), (5, "b"), (6, "first"), (7, "a")]
+    assert sorted(tuple(row.values()) for row in running.table().to_pylist()) == wanted
+    assert sorted(tuple(row.values()) for row in later.table().to_pylist()) == wanted == shown(session, "SELECT * FROM t")
+
+
+def test_what_orders_the_rows_of_files_is_shown_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("k,v\n1,2\n2,0\n")
+    with connect(keep_inputs=True, keep_tables=False) as session:
+        session.sql(
+            "SET on_bad_input = 'quarantine'; CREATE TABLE t (k INT, v INT, PRIMARY KEY (k)) "
+            f"WITH ('connector'='filesystem', 'path'='{tmp_path}', 'format'='csv')"
+        )
+        running = session.sql("SELECT *, 2 / v AS share FROM t").start()
+        session.read(wait_seconds=0.0)
+        verified, letters = running.verify(), running.pipeline.dead_letters["row"].to_pylist()
+        (tmp_path / "2.csv").write_text("k,v\n,5\n")
+        session.read(wait_seconds=0.0)
+        letters += running.pipeline.dead_letters["row"].to_pylist()
+        history = str(running.pipeline.explain_row({"k": 1}))
+        described = f"{session.sql('DESCRIBE t')}{session.sql('SHOW CREATE TABLE t')}{running.query.normal_form()}"
+        with pytest.raises(SqlError, match="filled by its files"):
+            session.insert("t", [{"k": 3, "v": 3}])
+
+        assert running.table().to_pylist() == [{"k": 1, "v": 2, "share": 1.0}]
+        assert letters == ['{"k": 2, "v": 0}', '{"k": null, "v": 5, "share": 0.4}']
+        assert (verified.equal, "__" in history + described) == (True, False)

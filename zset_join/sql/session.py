@@ -355,7 +355,7 @@ class Session:
     def kept_rows(self, table: Table) -> Pipeline | None:
         """Return what keeps the rows of a table; None where the session keeps none."""
         if self._keep_tables and table.name not in self._stored:
-            self._stored[table.name] = Pipeline(table.rows)
+            self._stored[table.name] = Pipeline(table.kept())
         return self._stored.get(table.name)
 
     def completed(self, table: Table, rows: pa.Table | ZSet, now_us: int) -> pa.Table | ZSet:
@@ -406,7 +406,8 @@ class Session:
     def _completed(self, table: Table, given: pa.Table, now: int) -> pa.Table:
         """Return rows with all columns of a table: what was not given is NULL, or computed."""
         known = table.schema.names
-        unknown = [name for name in given.column_names if name not in known]
+        hidden = table.hidden.names
+        unknown = [name for name in given.column_names if name not in known and name not in hidden]
         if unknown:
             raise SqlError(
                 f'"{table.name}" has no column {", ".join(unknown)}.{near(unknown[0], known)}',
@@ -433,7 +434,15 @@ class Session:
                 columns[column.name] = pa.repeat(pa.scalar(1, column.type), given.num_rows)
             else:
                 columns[column.name] = pa.nulls(given.num_rows, column.type)
-        return pa.table(columns, schema=table.schema)
+        if not set(hidden) <= set(given.column_names):
+            raise SqlError(
+                f'"{table.name}" has a primary key and is filled by its files, whose names order the rows of a key; insert '
+                "into a table without a connector.",
+                code="NOT_A_TABLE",
+                name=table.name,
+            )
+        beside = {name: given.column(name) for name in hidden}
+        return pa.table({**columns, **beside}, schema=pa.schema([*table.schema, *table.hidden]))
 
 
 def _of_table(table: Table, rows: Any) -> pa.Table:
