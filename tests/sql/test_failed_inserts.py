@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from zset_join.dead_letters import read_letters
 from zset_join.errors import BadInputError, SinkError, SqlError
 from zset_join.sql import Session, connect
+from zset_join.sql.catalog import ColumnDefinition, Table
+from zset_join.sql.key_claims import KeyClaims
+from zset_join.zset import ZSet
 
 TABLES = "CREATE TABLE orders (id INT, total INT, qty INT, PRIMARY KEY (id))"
 PRICES = "SELECT id, total / qty AS price FROM orders"
@@ -147,20 +152,72 @@ def test_rows_that_no_retracting_query_wrote_do_not_go_over_a_key_that_one_claim
     assert shown(session, "SELECT * FROM cities") == [(1, "Cork"), (2, "Oslo"), (4, "Kyiv")]
 
 
+def test_a_query_does_not_claim_the_key_of_a_row_that_nobody_takes_back(session: Session) -> None:
+    session.sql("CREATE TABLE flats (id INT, city STRING, PRIMARY KEY (id)); INSERT INTO flats VALUES (1, 'Rome'), (2, 'Oslo')")
+    session.sql(
+        "CREATE TABLE cities (id INT, city STRING, PRIMARY KEY (id)); INSERT INTO cities VALUES (1, 'Bonn'), (5, 'Lima')"
+    )
+    written = "INSERT INTO cities SELECT id, city FROM flats"
+
+    with pytest.raises(SinkError, match="that no query takes back") as refused:
+        session.sql(written)
+    session.sql("DELETE FROM cities WHERE id = 1")
+    session.sql(written)
+    with pytest.raises(SinkError, match="that no query takes back"):
+        session.sql("INSERT INTO flats VALUES (3, 'Kyiv'), (5, 'Kyiv')")
+    session.sql("UPDATE cities SET city = 'Cork' WHERE id = 5")
+
+    assert (refused.value.code, refused.value.facts["key"]) == ("SINK_KEY", (1,))
+    assert shown(session, "SELECT * FROM cities") == [(1, "Rome"), (2, "Oslo"), (5, "Cork")]
+    assert shown(session, "SELECT id FROM flats") == [(1,), (2,)]
+
+
+def test_a_row_that_a_query_claims_is_not_deleted_under_it(session: Session) -> None:
+    session.sql("CREATE TABLE flats (id INT, city STRING, PRIMARY KEY (id)); INSERT INTO flats VALUES (1, 'Rome'), (2, 'Oslo')")
+    session.sql("CREATE TABLE cities (id INT, city STRING, PRIMARY KEY (id))")
+    session.sql("INSERT INTO cities SELECT id, city FROM flats")
+
+    for change in ("DELETE FROM cities WHERE id < 9", "UPDATE cities SET city = 'Cork'"):
+        with pytest.raises(SinkError, match="a DELETE or UPDATE takes the row with the key"):
+            session.sql(change)
+    session.sql("DELETE FROM flats WHERE id = 1")
+    assert shown(session, "SELECT * FROM cities") == [(2, "Oslo")]
+
+    session.stop(session.running[0])
+    session.sql("INSERT INTO cities SELECT id, city FROM flats; INSERT INTO flats VALUES (2, 'Kyiv')")
+    assert shown(session, "SELECT * FROM cities") == [(2, "Kyiv")]  # what a stopped query left behind is replaced
+
+
+def test_claims_read_each_query_by_its_own_columns() -> None:
+    rows = pa.RecordBatch.from_pydict({"a": [1, 2], "b": [3, 1]})
+    columns = tuple(ColumnDefinition(name, pa.int64()) for name in ("k", "v"))
+    claims = KeyClaims(
+        Table("t", "TABLE", columns, "upsert", ("k",)), pa.schema(rows.schema).empty_table().rename_columns(["k", "v"])
+    )
+    first, second = ZSet(rows.slice(0, 1), np.ones(1, np.int64)), ZSet(rows.slice(1, 1), np.ones(1, np.int64))
+
+    claims.check([(first, ("v", "k")), (second, ("k", "v"))], "second")
+    with pytest.raises(SinkError, match=r"the key \(1,\).*\"second\""):
+        claims.check([(first, ("k", "v")), (second, ("v", "k"))], "second")
+
+
 def test_claims_are_known_after_a_restart(tmp_path: Path) -> None:
     texts = (
         "CREATE TABLE flats (id INT, owner INT, PRIMARY KEY (id)); CREATE TABLE owners (owner INT, PRIMARY KEY (owner)); "
         "INSERT INTO owners SELECT owner FROM flats"
     )
     with connect(directory=tmp_path) as session:
-        session.sql(f"{texts}; INSERT INTO flats VALUES (1, 7)")
+        session.sql(
+            f"{texts}; INSERT INTO flats VALUES (1, 7); INSERT INTO owners VALUES (8), (9); DELETE FROM owners WHERE owner = 8"
+        )
 
     with connect(directory=tmp_path) as again:
         again.sql(texts)
-        with pytest.raises(SinkError, match="SINK_KEY"):
-            again.sql("INSERT INTO flats VALUES (2, 7)")
+        for owner in (7, 9):
+            with pytest.raises(SinkError, match="SINK_KEY"):
+                again.sql(f"INSERT INTO flats VALUES (2, {owner})")
         again.sql("DELETE FROM flats WHERE id = 1")
-        again.sql("INSERT INTO flats VALUES (2, 7)")
+        again.sql("INSERT INTO flats VALUES (2, 7), (3, 8)")
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])

@@ -71,7 +71,7 @@ class LastingRunning(Running):
         claimed = self._claims(claims)
         if claimed is not None and self.writer is not None and len(prepared.delta):
             try:
-                claimed.check([prepared.delta], self.writer.names, self.name)
+                claimed.check([(prepared.delta, self.writer.names)], self.name)
             except BaseException:
                 prepared.close()
                 raise
@@ -84,7 +84,7 @@ class LastingRunning(Running):
             delta = self.pipeline.commit(prepared, positions=positions)
         finally:
             if self.pipeline.epoch > before and claimed is not None and self.writer is not None and len(prepared.delta):
-                claimed.add([prepared.delta], self.writer.names)
+                claimed.add([(prepared.delta, self.writer.names)])
         self.deltas.append(delta)
         if self.output is not None:
             self.output(delta)

@@ -123,6 +123,9 @@ class Rehearsal(Session):
             raise
         return own
 
+    def _rows_held(self, table: Table) -> pa.Table | ZSet | None:
+        return self._tables.inserted(table)
+
     @staticmethod
     def _rehearsing(query: Query, *, keep_view: bool) -> Pipeline:
         return Pipeline(
