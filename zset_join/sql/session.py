@@ -379,34 +379,39 @@ class Session:
                 self.claims[running.writer.table.name].add([(ZSet(rows.rows, -rows.weights), running.writer.names)])
 
     def _claim(self, running: Running) -> None:
-        """Count which rows claim the keys of the table that a query writes, where two of them may claim one."""
+        """Count which rows of a query claim keys of the table that it writes."""
+        claims = self._claims_beside(running)
+        if claims is not None and running.writer is not None:
+            claims.add([(running.pipeline.contents(), running.writer.names)])
+
+    def _claims_beside(self, running: Running) -> KeyClaims | None:
+        """Return which keys are claimed of the table that a query writes; None where no two rows may claim one."""
         writer = running.writer
         if writer is None or not writer.table.primary_key or not running.takes_back:
-            return
+            return None
         claims = self.claims.get(writer.table.name)
-        if claims is None:
-            others = [one for one in self.running if one.writes == running.writes and one.takes_back]
-            key = running.query.bound.view.node.relation.primary_key
-            held = self._rows_held(writer.table)
-            if not others and key and set(key) <= set(writer.table.primary_key) and held is None:
-                return
-            self._claims_begun(writer.table, held, [*self.running, running])
-        elif len(rows := running.pipeline.contents()):
-            claims.add([(rows, writer.names)])
+        if claims is not None:
+            return claims
+        others = [one for one in self.running if one.writes == running.writes and one.takes_back]
+        key = running.query.bound.view.node.relation.primary_key
+        held = self._rows_held(writer.table)
+        if not others and key and set(key) <= set(writer.table.primary_key) and held is None:
+            return None
+        return self._claims_begun(writer.table, held)
 
     def claims_of(self, name: str) -> KeyClaims | None:
         """Return which keys of a table are claimed; None where no running query claims any."""
         table = self.catalog.tables.get(name)
         is_claimed = any(one.writes == name and one.takes_back for one in self.running)
         if name not in self.claims and is_claimed and table is not None and table.primary_key:
-            return self._claims_begun(table, self._rows_held(table), self.running)
+            return self._claims_begun(table, self._rows_held(table))
         return self.claims.get(name)
 
-    def _claims_begun(self, table: Table, held: pa.Table | ZSet | None, running: Sequence[Running]) -> KeyClaims:
+    def _claims_begun(self, table: Table, held: pa.Table | ZSet | None) -> KeyClaims:
         """Count the rows of the queries that retract and write into a table, and of the others that it holds."""
         own: list[Claimed] = [
             (one.pipeline.contents(), one.writer.names)
-            for one in running
+            for one in self.running
             if one.writer is not None and one.writes == table.name and one.takes_back
         ]
         claims = self.claims[table.name] = KeyClaims(table, table.schema.empty_table() if held is None else held, own)

@@ -126,7 +126,7 @@ class StoredTables:
             return sum(local.file_size(directory / one) or 0 for one in self._files_of(name).names)
 
     def inserted(self, table: Table) -> pa.Table | ZSet | None:
-        """Return the keys of the rows that statements wrote and deleted, in order; None where there are no such rows.
+        """Return the keys of the rows that statements wrote and deleted, in order; None where there are none.
 
         Cost: the key columns of all files that no query wrote.
         """
