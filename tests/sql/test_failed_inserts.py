@@ -152,6 +152,27 @@ def test_rows_that_no_retracting_query_wrote_do_not_go_over_a_key_that_one_claim
     assert shown(session, "SELECT * FROM cities") == [(1, "Cork"), (2, "Oslo"), (4, "Kyiv")]
 
 
+def test_rows_of_files_do_not_go_over_a_key_that_a_query_claims_either(session: Session, tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    session.sql(
+        "CREATE TABLE flats (id INT, city STRING, PRIMARY KEY (id)); CREATE TABLE cities (id INT, city STRING, PRIMARY KEY (id))"
+    )
+    session.sql(f"CREATE TABLE log (id INT, city STRING) WITH ('connector'='filesystem', 'path'='{files}', 'format'='csv')")
+    session.sql("INSERT INTO cities SELECT id, city FROM flats; INSERT INTO cities SELECT id, city FROM log")
+    session.sql("INSERT INTO flats VALUES (1, 'Rome')")
+
+    (files / "1.csv").write_text("id,city\n2,Lima\n1,Bonn\n")
+    with pytest.raises(SinkError, match='the query "'):
+        session.read(wait_seconds=0.0)
+    session.sql("DELETE FROM flats WHERE id = 1")
+    session.read(wait_seconds=0.0)
+    with pytest.raises(SinkError, match="that no query takes back"):
+        session.sql("INSERT INTO flats VALUES (2, 'Oslo')")
+
+    assert shown(session, "SELECT * FROM cities") == [(1, "Bonn"), (2, "Lima")]
+
+
 def test_a_query_does_not_claim_the_key_of_a_row_that_nobody_takes_back(session: Session) -> None:
     session.sql("CREATE TABLE flats (id INT, city STRING, PRIMARY KEY (id)); INSERT INTO flats VALUES (1, 'Rome'), (2, 'Oslo')")
     session.sql(

@@ -116,6 +116,8 @@ class LastingSession(InDirectory, Session):
             raise
         self.running.append(running)
         try:
+            if running.writes is not None and not running.takes_back:
+                self.claims_of(running.writes)  # its rows may not go over keys that others claim
             self.settle()
             if running.pipeline.epoch == 0 and has_row_of_nothing(query.bound):
                 running.take({}, running.pipeline.positions, self._clock(), claims=self.claims)
