@@ -127,6 +127,8 @@ class LastingSession(InDirectory, Session):
             raise
         self.running.append(running)
         try:
+            if running.writes is not None and not running.takes_back:
+                self.claims_of(running.writes)  # its rows may not go over keys that others claim
             self.settle()
             if running.pipeline.epoch == 0 and has_row_of_nothing(query.bound):
                 running.take({}, running.pipeline.positions, self._clock(), claims=self.claims)
@@ -243,6 +245,7 @@ class LastingSession(InDirectory, Session):
             accepted = epoch.accepted[table.name]
             self._tables.make(table)
             self._tables.write(table, accepted.rows, once=once, aside=accepted.aside)
+            epoch.claim_others()
             for running, fed, prepared in epoch.prepared:
                 assert isinstance(running, LastingRunning)  # noqa: S101 - this session starts no other
                 running.prepared = fed, prepared
@@ -258,6 +261,9 @@ class LastingSession(InDirectory, Session):
 
     def _all_columns(self, table: Table, rows: pa.Table) -> pa.Table:
         return self._completed(table, rows, self._clock())
+
+    def _rows_held(self, table: Table) -> pa.Table | ZSet | None:
+        return self._tables.inserted(table)
 
     def _read_by(self, query: Query) -> list[Table]:
         known = {source.name for source in query.bound.view.plan().sources}
