@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
@@ -105,6 +107,10 @@ class SelectiveOutput(Output, Protocol):
         """
         ...
 
+    def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Return which rows of the view the output can never hold; it is open."""
+        ...
+
 
 class SinkOutput:
     """Hand the answer to a sink on the driver.
@@ -155,6 +161,11 @@ class SinkOutput:
             else:
                 add_unfit(rejected, chunk, unfit)
         return {self.describe(): rejected} if len(rejected) else {}
+
+    def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Ask the sink; one that does not list such rows holds all."""
+        found = [one.rows for one in unfit_rows(self._sink, rows)]
+        return np.logical_or.reduce(found) if found else np.zeros(rows.num_rows, np.bool_)
 
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Read the sink, when it can be read."""
