@@ -297,7 +297,8 @@ def parse_expression(statement: Statement, tokens: tuple[Token, ...]) -> exp.Exp
     prefix = dialect_named(statement.dialect)().tokenize("SELECT ")
     shifted = Token(TokenType.SELECT, prefix[0].text, line=tokens[0].line, col=0, start=tokens[0].start, end=tokens[0].start)
     node = _parsed(statement, (shifted, *tokens))
-    if not isinstance(node, exp.Select) or len(node.expressions) != 1 or node.args.get("from_"):
+    is_one = isinstance(node, exp.Select) and len(node.expressions) == 1 and not isinstance(node.expressions[0], exp.Alias)
+    if not is_one or any(value for name, value in node.args.items() if name != "expressions"):
         raise SqlError("this is not one expression.", code="SQL_SYNTAX", at=Place(statement.text, tokens[0].start))
     expression: exp.Expr = node.expressions[0]
     return expression
@@ -323,6 +324,7 @@ def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
     node: exp.Expr = nodes[0]
     _check_whole(statement, node)
     _check_commas(statement, tokens)
+    _check_passed_over(statement, tokens)
     _check_join_words(statement, node)
     joins = sum(1 for _ in node.find_all(exp.Join))
     if joins > MAX_JOINS:
@@ -352,6 +354,24 @@ _BEHIND_LISTS = frozenset(
 )  # fmt: skip
 
 
+_PASSED_OVER = (("ON", "OVERFLOW"), ("SELECT", "AS"))
+"""Words that the parser reads, and of which its tree holds nothing."""
+
+
+def _check_passed_over(statement: Statement, tokens: tuple[Token, ...]) -> None:
+    words = [token.text.upper() for token in tokens]
+    if words[:1] == ["AS"]:
+        raise SqlError("syntax: AS stands here twice.", code="SQL_SYNTAX", at=Place(statement.text, tokens[0].start))
+    for place, token in enumerate(tokens):
+        said = next((one for one in _PASSED_OVER if tuple(words[place : place + len(one)]) == one), None)
+        if said is not None and token.token_type not in {TokenType.STRING, TokenType.IDENTIFIER}:
+            raise SqlError(
+                f"{' '.join(said)} is not offered here. Leave it out.",
+                code="NOT_OFFERED",
+                at=Place(statement.text, token.start),
+            )
+
+
 def _check_commas(statement: Statement, tokens: tuple[Token, ...]) -> None:
     """Refuse a comma that nothing follows, which the parser passes over."""
     for token, following in zip(tokens, (*tokens[1:], None), strict=True):
@@ -368,7 +388,14 @@ _JOIN_WORDS = {
         ("ARRAY", "ASYNC", "BROADCAST", "HASH", "INTERVAL", "LOCAL", "LOOKUP", "LOOP", "MERGE", "PASTE", "POSITIONAL", "REMOTE",
          "SHUFFLE", "SKEW", "STRICT", "TEMPORAL", "UNIQUE", "WINDOW"), "Leave it out"),
 }  # fmt: skip
-_AFTER_TABLES = {"FINAL": "A table with a PRIMARY KEY holds the newest row of each key by itself: leave FINAL out"}
+_AFTER_TABLES = {
+    "EMIT": "Write EMIT CHANGELOG, or leave it out",
+    "FINAL": "A table with a PRIMARY KEY holds the newest row of each key by itself: leave FINAL out",
+    **dict.fromkeys(
+        ("CLUSTER", "DISTRIBUTE", "GROUP", "ORDER", "PARTITION", "SORT"), "It is written once too often, or BY is missing"
+    ),
+    **dict.fromkeys(("FORMAT", "ONLY", "PREWHERE", "SAMPLE", "SETTINGS", "WATERMARK"), "Leave it out"),
+}
 _BEFORE_JOIN = frozenset({"ANTI", "ASOF", "CROSS", "FULL", "INNER", "JOIN", "LEFT", "NATURAL", "OUTER", "RIGHT", "SEMI"})
 
 

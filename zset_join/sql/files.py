@@ -112,7 +112,7 @@ def part_file(table: Table, file: Path) -> PartlyRead:
 
 def _read(table: Table, file: Path, *, is_first_enough: bool) -> tuple[pa.Table, list[UnreadText]]:
     form = table.options.get("format", "json")
-    given = pa.schema([(column.name, column.type) for column in table.columns if column.is_given])
+    given = pa.schema([column.field for column in table.columns if column.is_given])
     unread: list[UnreadText] = []
     try:
         if form == "json":

@@ -30,7 +30,7 @@ from zset_join.sql.catalog import pick
 from zset_join.sql.consumed import argument, disregard
 from zset_join.sql.first_rows import is_shown, limits_of, take_first
 from zset_join.sql.hints import Hints, read_hints
-from zset_join.sql.places import near
+from zset_join.sql.places import check_distinct, near
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item, Merged, Scope, on_side
 from zset_join.sql.state_ttl import StateTtls
@@ -238,13 +238,6 @@ class JoinPlanner:
         """Return when a temporal join by event time answers."""
         default = "eager" if self.query.statement.dialect == "laminardb" else "on_watermark"
         return self.query.settings.get("temporal_join_emit", default)
-
-    def lookup_defaults(self) -> dict[str, str]:
-        """Return the options of lookups that the session's settings give."""
-        names = {"output-mode": "output-mode", "buffer-capacity": "capacity", "timeout": "timeout"}
-        settings = self.query.settings
-        prefix = "table.exec.async-lookup."
-        return {own: settings[prefix + name].lower() for name, own in names.items() if prefix + name in settings}
 
     def _check_hints(self, steps: Sequence[_Step]) -> None:
         """Warn of a hint that no join has taken: its table is not looked up here, or has another hint by its alias."""
@@ -468,7 +461,9 @@ class JoinPlanner:
         for step in steps:
             step.merged = scope.merged
             left = Scope(self.query.statement, lefts, merged=step.merged)
-            merged = [self._using(left, step, name) for name in step.node.args.get("using") or []]
+            using = step.node.args.get("using") or []
+            check_distinct([one.name for one in using], "USING", self.query.at(step.node))
+            merged = [self._using(left, step, name) for name in using]
             if step.how in _SHOWS_LEFT:
                 continue
             scope.merged = dict(merged)

@@ -30,7 +30,7 @@ from zset_join.sql.dialects import Statement
 from zset_join.sql.first_rows import keep_first, limit_of, numbered_by, read_row_number
 from zset_join.sql.grouping_sets import expanded, has_grouping_sets
 from zset_join.sql.joins import JoinPlanner
-from zset_join.sql.places import Place, near, place_of
+from zset_join.sql.places import Place, check_distinct, near, place_of
 from zset_join.sql.processing_times import times_kept, times_of_stars
 from zset_join.sql.scalar_subqueries import ScalarSubqueries
 from zset_join.sql.scalars import ScalarBinder
@@ -115,6 +115,7 @@ class QueryBinder:
                     code="NOT_OFFERED",
                     at=self.at(with_),
                 )
+            check_distinct([cte.alias for cte in with_.expressions], "WITH", self.at(with_), code="SAID_TWICE")
             for cte in with_.expressions:
                 ctes[cte.alias] = self._named(self.bind(cte.this, ctes=ctes), cte)
         if isinstance(node, exp.SetOperation):

@@ -40,6 +40,7 @@ from zset_join.sql.dialects import Statement, split
 from zset_join.sql.key_claims import KeyClaims
 from zset_join.sql.places import SqlWarning, near
 from zset_join.sql.queries import QueryBinder
+from zset_join.sql.required import check_required
 from zset_join.sql.results import Message, Query, Running, has_row_of_nothing, sorted_rows
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.settings import idle_timeout, jump_in, stage_options, without_effect
@@ -361,7 +362,7 @@ class Session:
     def completed(self, table: Table, rows: pa.Table | ZSet, now_us: int) -> pa.Table | ZSet:
         """Return rows with all columns of a table."""
         if isinstance(rows, ZSet):
-            completed = self._completed(table, pa.Table.from_batches([rows.rows]), now_us)
+            completed = self._completed(table, pa.Table.from_batches([rows.rows]), now_us, rows.weights)
             return ZSet(single_batch(completed), rows.weights)
         return self._completed(table, rows, now_us)
 
@@ -403,8 +404,13 @@ class Session:
                 claims.add([one.pipeline.contents()], one.writer.names)
         return claims
 
-    def _completed(self, table: Table, given: pa.Table, now: int) -> pa.Table:
-        """Return rows with all columns of a table: what was not given is NULL, or computed."""
+    def _completed(self, table: Table, given: pa.Table, now: int, weights: Any = None) -> pa.Table:
+        """Return rows with all columns of a table: what was not given is NULL, or computed.
+
+        Raises:
+            SqlError: a column that the table does not have.
+            BadInputError: a value that its column does not hold, or NULL where it is NOT NULL.
+        """
         known = table.schema.names
         unknown = [name for name in given.column_names if name not in known]
         if unknown:
@@ -433,7 +439,9 @@ class Session:
                 columns[column.name] = pa.repeat(pa.scalar(1, column.type), given.num_rows)
             else:
                 columns[column.name] = pa.nulls(given.num_rows, column.type)
-        return pa.table(columns, schema=table.schema)
+        completed = pa.table(columns, schema=table.schema)
+        check_required(table, completed, weights)
+        return completed
 
 
 def _of_table(table: Table, rows: Any) -> pa.Table:

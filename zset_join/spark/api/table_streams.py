@@ -59,7 +59,7 @@ class ColumnText:
     Args:
         name: its name.
         type: its Arrow type.
-        text: Spark SQL over the given columns; None for one that is given.
+        text: Spark SQL over the given columns; None for one that is given as it is.
         is_time: it holds the processing time.
     """
 
@@ -261,7 +261,7 @@ def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
     """
     for column in columns:
         kind = field_type(pa.field(column.name, column.type))
-        if column.name in rows.columns:
+        if column.name in rows.columns and column.text is None:
             rows = rows.withColumn(column.name, column_named(column.name).cast(kind))
             continue
         if column.text is not None:
