@@ -223,7 +223,8 @@ def _never_read(name: str, options: Mapping[str, str], declared: _Declared, colu
     connector = CONNECTORS.get(options.get("connector", ""))
     if connector is None or not connector.is_row_sink:
         return []
-    made = [column.name for column in columns if not column.is_given]
+    is_looked_up = options["connector"] in OUTSIDE_CONNECTORS
+    made = [column.name for column in columns if not column.is_given and not is_looked_up]
     said = [f"its computed columns ({', '.join(made)}) are left out"] if made else []
     said += [f"its WATERMARK for {declared.watermark[0]} changes nothing"] if declared.watermark else []
     return [f"\"{name}\": the rows of the connector '{options['connector']}' are never read here, so {one}." for one in said]
