@@ -11,7 +11,7 @@ import pytest
 from sqlglot import exp
 
 from tests.sql.test_documents import FILES, outcome, read
-from zset_join.errors import SqlError
+from zset_join.errors import OptionError, PlanError, SqlError
 from zset_join.sql import Session, SqlWarning, connect, consumed
 
 TABLES = """
@@ -82,6 +82,7 @@ NEVER_READ = (
     "USE CATALOG DATABASE d",
     "SHOW MATERIALIZED VIEWS a",
 )
+KAFKA = "'connector'='kafka', 'topic'='t', 'properties.bootstrap.servers'='h:1'"
 DECLARED = (
     ("CREATE TABLE t (x INT PRIMARY KEY, y INT, PRIMARY KEY (y))", "SAID_TWICE"),
     ("CREATE TABLE t (x TIMESTAMP, y TIMESTAMP, WATERMARK FOR x AS x, WATERMARK FOR y AS y)", "SAID_TWICE"),
@@ -135,6 +136,19 @@ DECLARED = (
     ("INSERT INTO a (k, K) VALUES (1, 2)", "DUPLICATE_COLUMN"),
     ("UPDATE b SET w = 1, w = 2", "SAID_TWICE"),
     ("SELECT a.v FROM a JOIN b USING (k, k)", "DUPLICATE_COLUMN"),
+    ("SELECT CAST(v AS DECIMAL(5, 2, 1)) AS d FROM a", "UNKNOWN_TYPE"),
+    ("SELECT PROCTIME() AS p, k FROM a UNION ALL SELECT PROCTIME() AS p, k FROM b", "NON_DETERMINISTIC"),
+    ("SELECT k FROM (SELECT PROCTIME() AS p, k FROM a UNION ALL SELECT k FROM b)", "NON_DETERMINISTIC"),
+    ("CREATE TABLE t (x INT) WITH ('connector'='kafka', 'topic'='', 'properties.bootstrap.servers'='h:1')", "MISSING_OPTION"),
+    (f"CREATE TABLE t (x INT) WITH ({KAFKA}, 'scan.startup.mode'='earlyest-offset')", "OPTION_VALUE"),
+    ("CREATE TABLE t (x INT) WITH ('connector'='redis', 'key-pattern'='{x}', 'port'='99999')", "OPTION_VALUE"),
+    ("CREATE TABLE t (x INT) WITH ('connector'='jdbc', 'url'='jdbc:postgresql://h:port/d', 'table-name'='t')", "OPTION_VALUE"),
+    (
+        "CREATE TABLE t (x INT) WITH ('connector'='jdbc', 'url'='jdbc:postgresql://h/d?sslmode=require', 'table-name'='t')",
+        "NOT_OFFERED",
+    ),
+    ("CREATE TABLE t (x INT) WITH ('connector'='datagen', 'number-of-rows'='1', 'fields.x.min'='200')", "OPTION_VALUE"),
+    ("CREATE TABLE t (x INT) WITH ('connector'='datagen', 'number-of-rows'='1', 'rows-per-second'='0')", "OPTION_VALUE"),
     ("WITH r AS (SELECT k FROM a), r AS (SELECT v FROM a) SELECT v FROM r", "SAID_TWICE"),
     ("DROP VIEW a", "WRONG_KIND"),
     ("DESCRIBE VIEW a", "WRONG_KIND"),
@@ -292,6 +306,70 @@ def test_the_processing_time_of_a_query_below_and_of_a_keyed_table_joins_as_of_i
         with pytest.raises(SqlError) as refused:
             session.sql("SELECT id, pt FROM o")
         assert refused.value.code == "NON_DETERMINISTIC"
+
+
+def test_the_processing_time_goes_through_union_all() -> None:
+    with connect(dialect="flink") as session:
+        session.sql("CREATE TABLE o (id INT, k INT); CREATE TABLE d (k INT, n STRING, PRIMARY KEY (k) NOT ENFORCED)")
+        both = "SELECT id, k, PROCTIME() AS pt FROM o UNION ALL SELECT -id, k, PROCTIME() AS pt FROM o"
+        query = session.sql(f"SELECT u.id, d.n FROM ({both}) AS u JOIN d FOR SYSTEM_TIME AS OF u.pt ON u.k = d.k").start()
+        session.sql("INSERT INTO d VALUES (1, 'one'); INSERT INTO o VALUES (7, 1); INSERT INTO d VALUES (1, 'uno')")
+
+        assert sorted(query.table().to_pydict()["id"]) == [-7, 7]
+        assert query.table().to_pydict()["n"] == ["one", "one"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("TIMESTAMP WITH TIME ZONE", "timestamp[us, tz=UTC]"),
+        ("TIMESTAMP(3) WITH LOCAL TIME ZONE", "timestamp[us, tz=UTC]"),
+        ("TIMESTAMP(3) WITHOUT TIME ZONE", "timestamp[us]"),
+    ],
+)
+@pytest.mark.parametrize("dialect", ["spark", "flink", "risingwave"])
+def test_the_zone_of_a_timestamp_is_what_is_written(kind: str, expected: str, dialect: str) -> None:
+    with connect(dialect=dialect) as session:
+        session.sql(f"CREATE TABLE t (s VARCHAR, c {kind})")
+
+        types = session.sql(f"SELECT c, CAST(s AS {kind}) AS d FROM t").schema.types
+
+    assert [str(one) for one in types] == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("SELECT /*+ STATE_TTL('a'='1d') */ v FROM a", "no rows of it are remembered"),
+        ("CREATE TABLE t (x INT) WITH ('connector'='print', 'format'='csv')", "'format' changes nothing"),
+        (
+            "CREATE TABLE t (x INT) WITH ('connector'='datagen', 'number-of-rows'='1', 'fields.x.kind'='sequence', 'fields.x.min'='5')",
+            "'fields.x.min' changes nothing",
+        ),
+    ],
+)
+def test_what_is_understood_and_changes_nothing_warns(text: str, told: str, session: Session) -> None:
+    with pytest.warns(SqlWarning, match=told):
+        session.sql(text)
+
+
+@pytest.mark.parametrize("rows", [5, None, "text"])
+def test_what_are_no_rows_no_text_and_no_dialect_is_refused_with_a_code(rows: Any, session: Session) -> None:
+    with pytest.raises(OptionError, match="does not become an Arrow table"):
+        session.insert("a", rows)
+    with pytest.raises(OptionError, match="no source of lookups"):
+        session.register_lookup(rows)
+    with pytest.raises(SqlError):
+        session.sql(rows)
+    with pytest.raises(OptionError, match="is not known"):
+        connect(dialect=rows)
+
+
+def test_a_name_is_not_taken_by_rows_that_are_refused(session: Session) -> None:
+    with pytest.raises(PlanError, match="KEY_LEFT_OUT"):
+        session.register("r", {"x": [1]}, keys="y")
+
+    assert "r" not in session.catalog.relations()
 
 
 def test_the_larger_version_wins_whichever_comes_first() -> None:

@@ -195,10 +195,10 @@ def dialect_named(name: str) -> type[StreamSql]:
     Raises:
         OptionError: there is none of that name.
     """
-    dialect = DIALECTS.get(name.lower())
+    dialect = DIALECTS.get(name.lower()) if isinstance(name, str) else None
     if dialect is None:
         raise OptionError(
-            f"dialect={name!r} is not known.{near(name, DIALECTS)} Choose one of {', '.join(DIALECTS)}.",
+            f"dialect={name!r} is not known.{near(str(name), DIALECTS)} Choose one of {', '.join(DIALECTS)}.",
             code="UNKNOWN_DIALECT",
             dialect=name,
         )
@@ -214,6 +214,8 @@ def split(text: str, *, dialect: str) -> list[Statement]:
     >>> [statement.sql for statement in split("SELECT ';' AS a; -- ; \n SELECT 2", dialect="spark")]
     ["SELECT ';' AS a", 'SELECT 2']
     """
+    if not isinstance(text, str):
+        raise SqlError(f"statements are a text, not {type(text).__name__}.", code="SQL_SYNTAX")
     if len(text) > MAX_CHARACTERS:
         raise SqlError(
             f"the text has {len(text)} characters; at most {MAX_CHARACTERS} are read at once. Split the file.",
@@ -307,7 +309,7 @@ def parse_expression(statement: Statement, tokens: tuple[Token, ...]) -> exp.Exp
 def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
     parser = dialect_named(statement.dialect)().parser()
     try:
-        nodes = parser.parse(_without_window_words(statement, tokens), statement.text)
+        nodes = parser.parse(_without_zone_words(_without_window_words(statement, tokens)), statement.text)
     except ParseError as error:
         raise _syntax(statement, error) from error
     except (SqlglotError, ValueError, TypeError, AttributeError, IndexError, KeyError, AssertionError) as error:
@@ -462,6 +464,32 @@ def _without_window_words(statement: Statement, tokens: tuple[Token, ...]) -> li
         first = kept[-2].text.upper() if len(kept) > 1 and kept[-1].token_type == TokenType.L_PAREN else ""
         if not is_arrow and not (token.text.upper() == "TABLE" and first in _WINDOWS):
             kept.append(token)
+    return kept
+
+
+_ZONES = {
+    ("WITH", "LOCAL", "TIME", "ZONE"): TokenType.TIMESTAMPLTZ,
+    ("WITH", "TIME", "ZONE"): TokenType.TIMESTAMPLTZ,
+    ("WITHOUT", "TIME", "ZONE"): TokenType.TIMESTAMPNTZ,
+}
+
+
+def _without_zone_words(tokens: list[Token]) -> list[Token]:
+    """Return TIMESTAMP WITH and WITHOUT TIME ZONE as one word each: Spark's grammar reads both as TIMESTAMP."""
+    kept: list[Token] = []
+    words = [token.text.upper() for token in tokens]
+    place = 0
+    while place < len(tokens):
+        token = tokens[place]
+        begin = place + (4 if words[place + 1 : place + 2] == ["("] and words[place + 3 : place + 4] == [")"] else 1)
+        zone = next((one for one in _ZONES if tuple(words[begin : begin + len(one)]) == one), None)
+        if token.token_type != TokenType.TIMESTAMPTZ or words[place] != "TIMESTAMP" or zone is None:
+            kept.append(token)
+            place += 1
+            continue
+        kind = Token(_ZONES[zone], token.text, line=token.line, col=token.col, start=token.start, end=token.end)
+        kept += [kind, *tokens[place + 1 : begin]]
+        place = begin + len(zone)
     return kept
 
 

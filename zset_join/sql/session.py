@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +124,9 @@ class Session:
         key = (keys,) if isinstance(keys, str) else tuple(keys)
         mode: Mode = "upsert" if key else "append"
         columns = tuple(ColumnDefinition(field.name, field.type) for field in table.schema)
-        self.catalog.add(Table(name=name, word="TABLE", columns=columns, mode=mode, primary_key=key, watermark=watermark))
+        made = Table(name=name, word="TABLE", columns=columns, mode=mode, primary_key=key, watermark=watermark)
+        _ = made.rows  # raises where a key or time is not there, before the name is taken
+        self.catalog.add(made)
         if table.num_rows:
             self.insert(name, table)
 
@@ -133,7 +135,13 @@ class Session:
 
         Raises:
             SqlError: the name is taken.
+            OptionError: it is no source of lookups.
         """
+        if not isinstance(getattr(source, "schema", None), pa.Schema):
+            raise OptionError(
+                f"{type(source).__name__} is no source of lookups, which has a name and a schema; see zset_join.lookup.",
+                code="NOT_A_TABLE",
+            )
         columns = tuple(ColumnDefinition(field.name, field.type) for field in source.schema)
         self.catalog.add(Table(name=source.name, word="TABLE", columns=columns, mode="append", lookup=source))
 
@@ -457,8 +465,8 @@ def _of_table(table: Table, rows: Any) -> pa.Table:
     elif hasattr(rows, "columns"):
         names = [str(name) for name in rows.columns]
     else:
-        rows = list(rows)
-        if not all(isinstance(line, Mapping) for line in rows):
+        rows = list(rows) if isinstance(rows, Iterable) else rows
+        if not isinstance(rows, list) or not all(isinstance(line, Mapping) for line in rows):
             return arrow_table(rows)  # which says what it expects
         names = list(dict.fromkeys(name for line in rows for name in line))
     if not names or not set(names) <= set(table.schema.names):
