@@ -195,7 +195,7 @@ def dialect_named(name: str) -> type[StreamSql]:
     Raises:
         OptionError: there is none of that name.
     """
-    dialect = DIALECTS.get(name.lower()) if isinstance(name, str) else None
+    dialect = DIALECTS.get(str(name).lower())
     if dialect is None:
         raise OptionError(
             f"dialect={name!r} is not known.{near(str(name), DIALECTS)} Choose one of {', '.join(DIALECTS)}.",
