@@ -341,6 +341,7 @@ def test_the_zone_of_a_timestamp_is_what_is_written(kind: str, expected: str, di
     ("text", "told"),
     [
         ("SELECT /*+ STATE_TTL('a'='1d') */ v FROM a", "no rows of it are remembered"),
+        ("CREATE VIEW t AS SELECT v FROM a SETTINGS on_bad_input = 'quarantine'", "of a view changes nothing"),
         ("CREATE TABLE t (x INT) WITH ('connector'='print', 'format'='csv')", "'format' changes nothing"),
         (
             "CREATE TABLE t (x INT) WITH ('connector'='datagen', 'number-of-rows'='1', 'fields.x.kind'='sequence', 'fields.x.min'='5')",

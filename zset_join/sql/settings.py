@@ -51,6 +51,7 @@ __all__ = [
     "seconds_of",
     "stage_options",
     "state_ttl_of",
+    "unplanned",
     "watermark_jump",
     "without_effect",
 ]
@@ -81,6 +82,12 @@ _IGNORED = ("table.exec.mini-batch.", "table.exec.sink.", "table.exec.resource."
 def is_ignored(name: str) -> bool:
     """Say whether a setting is one of another system that changes nothing here; it warns, and is not kept."""
     return name.lower().startswith(_IGNORED)
+
+
+def unplanned(name: str) -> bool:
+    """Return whether a setting has no effect in the plan of a query: a view that others read does not pass it on."""
+    planned = ("max_watermark_jump", "state_ttl", "table.exec.async-lookup.", "table.exec.state.ttl", "temporal_join_emit")
+    return not name.startswith(planned)
 
 
 def is_misspelt(name: str) -> bool:

@@ -34,7 +34,7 @@ from zset_join.sql.query_statements import bind_query
 from zset_join.sql.readers import Reader
 from zset_join.sql.results import Message, Query
 from zset_join.sql.scalars import ScalarBinder
-from zset_join.sql.settings import check_setting, is_ignored, is_misspelt, known_setting
+from zset_join.sql.settings import check_setting, is_ignored, is_misspelt, known_setting, unplanned
 from zset_join.sql.showing import check_kind, describe, kind_named, show, use
 from zset_join.sql.sink_statements import columns_of, create_sink, written_table
 from zset_join.sql.sink_tables import SinkWriter, is_outside
@@ -260,6 +260,10 @@ def _create_view(session: StatementContext, reader: Reader, replaces: bool) -> M
     names = _view_columns(reader)
     begin = reader.index
     query = _renamed(bind_query(session, reader.statement, begin, is_named=True), names, at=at)
+    for setting in (one for one, value in query.settings.items() if session.catalog.settings.get(one) != value):
+        if unplanned(setting):
+            told = f"the setting '{setting}' of a view changes nothing: write it behind the query that reads the view."
+            warnings.warn(SqlWarning(told), stacklevel=5)
     shown = reader.statement.sql_from(begin)
     _let_go(session, name, replaces, at=at)
     session.catalog.add(NamedView(name, query.bound, shown, columns=names or ()), at=at, replace=replaces)
