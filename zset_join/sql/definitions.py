@@ -199,7 +199,7 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
                 stacklevel=5,
             )
     is_outside = options.get("connector") in OUTSIDE_CONNECTORS
-    for warning in _never_read(name, options, declared, columns):
+    for warning in _never_read(name, options, declared):
         warnings.warn(SqlWarning(warning), stacklevel=5)
     table = Table(
         lookup=outside_source(name, _schema(columns), options, at=place) if is_outside else None,
@@ -218,13 +218,13 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
     return table, may_exist
 
 
-def _never_read(name: str, options: Mapping[str, str], declared: _Declared, columns: list[ColumnDefinition]) -> list[str]:
+def _never_read(name: str, options: Mapping[str, str], declared: _Declared) -> list[str]:
     """Return what warnings say of clauses that mean something where rows are read, of a table whose rows never are."""
     connector = CONNECTORS.get(options.get("connector", ""))
     if connector is None or not connector.is_row_sink:
         return []
     is_looked_up = options["connector"] in OUTSIDE_CONNECTORS
-    made = [column.name for column in columns if not column.is_given and not is_looked_up]
+    made = [column.name for column in declared.columns if not column.is_given and not is_looked_up]
     said = [f"its computed columns ({', '.join(made)}) are left out"] if made else []
     said += [f"its WATERMARK for {declared.watermark[0]} changes nothing"] if declared.watermark else []
     return [f"\"{name}\": the rows of the connector '{options['connector']}' are never read here, so {one}." for one in said]
