@@ -28,7 +28,7 @@ from sqlglot import exp
 from zset_join.errors import SqlError
 from zset_join.sql.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Mode, Table
 from zset_join.sql.column_types import read_type
-from zset_join.sql.connectors import CONNECTORS, check_options, form_of, metadata_of, sink_options
+from zset_join.sql.connectors import CONNECTORS, check_options, form_of, holds_records, metadata_of, sink_options
 from zset_join.sql.consumed import check_consumed
 from zset_join.sql.dialects import parse_expression
 from zset_join.sql.outside import OUTSIDE_CONNECTORS, outside_source
@@ -214,6 +214,7 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         delta_column=delta,
         version_column=_version_column(version_column, declared, mode, options, name, place),
         processing_times=tuple(sorted(virtual)),
+        is_ordered_by_file=mode == "upsert" and _is_of_files(word, options),
     )
     return table, may_exist
 
@@ -228,6 +229,11 @@ def _never_read(name: str, options: Mapping[str, str], declared: _Declared) -> l
     said = [f"its computed columns ({', '.join(made)}) are left out"] if made else []
     said += [f"its WATERMARK for {declared.watermark[0]} changes nothing"] if declared.watermark else []
     return [f"\"{name}\": the rows of the connector '{options['connector']}' are never read here, so {one}." for one in said]
+
+
+def _is_of_files(word: str, options: Mapping[str, str]) -> bool:
+    """Return whether a table reads rows of files; records of changes have an order of their own."""
+    return word != "SINK" and options.get("connector") == "filesystem" and not holds_records(options)
 
 
 def _version_column(
