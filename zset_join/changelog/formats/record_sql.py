@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.changelog.formats.record_spellings import EXACT, Dialect, Fields, Spelling, is_exact, needs_schema
+from zset_join.changelog.formats.record_spellings import EXACT, Dialect, Fields, Spelling, needs_schema
 from zset_join.changelog.formats.records import METADATA, RecordFormat, RecordOptions
 
 __all__ = [
@@ -209,7 +209,7 @@ class RecordStatements:
 
     def _row_fields(self, names: Sequence[str] | None = None) -> Fields:
         names = self.schema.names if names is None else names
-        return {name: EXACT if is_exact(self.schema.field(name).type) else None for name in names}
+        return {name: EXACT if self.dialect.keeps_json(self.schema.field(name).type) else None for name in names}
 
     def _is_said(self, position: int) -> bool:
         """Return whether a record may say how a column is spelled."""
@@ -342,7 +342,7 @@ class RecordStatements:
         return f"({self.dialect.parsed('key', self._row_fields(self.keys))}).{self.dialect.quoted(name)}"
 
     def _text(self, parsed: str, name: str) -> str:
-        return self.dialect.exact_text(parsed) if is_exact(self.schema.field(name).type) else parsed
+        return self.dialect.text_of(parsed, self.schema.field(name).type)
 
     def _has_side(self) -> str:
         """Return the condition that a record of a table without a key has an old row, or a new one, for this line."""
