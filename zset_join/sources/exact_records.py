@@ -19,11 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.changelog.formats import RecordFormat
-from zset_join.changelog.formats.exact_numbers import RISKY, with_marks
+from zset_join.changelog.formats.exact_numbers import LONG_FRACTION, ODD_NUMBER, holds_fractions, with_marks
+from zset_join.extras import needed_for
+
+with needed_for("reading records of JSON"):
+    import duckdb
 
 __all__ = ["ExactRecords"]
 
 _TEXTS = "texts_to_check"
+_TRAILING = r",[ \t\r\n]*[\]}]"
 
 
 class ExactRecords:
@@ -37,7 +42,11 @@ class ExactRecords:
     def __init__(self, connection: Any, record: RecordFormat) -> None:
         self._connection = connection
         rows = [".".join(path) for path in dict.fromkeys([record.row, record.deleted, record.old, record.moved]) if path]
-        places = [start + row for start in (["$", "$.payload"] if record.enveloped else ["$"]) for row in ["", *(f".{row}" for row in rows)]]
+        places = [
+            start + row
+            for start in (["$", "$.payload"] if record.enveloped else ["$"])
+            for row in ["", *(f".{row}" for row in rows)]
+        ]
         if record.is_list:
             lists = [f"json_keys(text, '$.{row}[*]')" for row in rows]
             self._names = " || ".join(["[json_keys(text)]", *(f"coalesce({one}, [])" for one in lists)])
@@ -46,20 +55,28 @@ class ExactRecords:
 
     def __call__(self, texts: pa.Array) -> tuple[pa.Array, bool]:
         """Return texts of JSON, and whether there are marks in them."""
-        is_risky = np.asarray(pc.match_substring_regex(texts, RISKY).fill_null(False))
-        marked, has_marks = _changed(texts, np.flatnonzero(is_risky), with_marks)
+        may_trail = np.asarray(pc.match_substring_regex(texts, _TRAILING).fill_null(False))
+        texts, _ = _changed(texts, np.flatnonzero(may_trail), _without_json)
+        has_odd, has_long = (
+            np.asarray(pc.match_substring_regex(texts, one).fill_null(False)) for one in (ODD_NUMBER, LONG_FRACTION)
+        )
+        marked, has_marks = _changed(texts, np.flatnonzero(has_odd), with_marks)
+        marked, has_fractions = _changed(marked, np.flatnonzero(has_long & ~has_odd), _with_marked_fractions)
         once, has_doubles = _changed(marked, self._with_doubles(marked), _with_names_once)
-        return once, has_marks or has_doubles
+        return once, has_marks or has_fractions or has_doubles
 
     def _with_doubles(self, texts: pa.Array) -> np.ndarray:
         """Return the places of texts in which an object has a name twice."""
-        names = f"SELECT place, CASE WHEN json_valid(text) THEN {self._names} END AS names FROM {_TEXTS}"
         places = pa.array(np.arange(len(texts)))
         self._connection.register(_TEXTS, pa.table({"place": places, "text": texts}))
+        names = f"SELECT place, {self._names} AS names FROM {_TEXTS}"
+        lists = "SELECT any_value(names), CAST(names AS VARCHAR) FROM ({}) WHERE names IS NOT NULL GROUP BY 2"
         try:
-            found = self._connection.sql(
-                f"SELECT any_value(names), CAST(names AS VARCHAR) FROM ({names}) WHERE names IS NOT NULL GROUP BY 2"
-            ).fetchall()
+            try:
+                found = self._connection.sql(lists.format(names)).fetchall()
+            except duckdb.Error:  # a text is no JSON
+                names = f"SELECT place, CASE WHEN json_valid(text) THEN {self._names} END AS names FROM {_TEXTS}"
+                found = self._connection.sql(lists.format(names)).fetchall()
             doubled = [shown for lists, shown in found if _has_double(lists)]
             if not doubled:
                 return np.zeros(0, np.int64)
@@ -89,6 +106,19 @@ def _changed(texts: pa.Array, places: np.ndarray, change: Callable[[str], str]) 
     is_changed = np.zeros(len(texts), np.bool_)
     is_changed[places] = True
     return pc.replace_with_mask(texts, pa.array(is_changed), pa.array(after, texts.type)), True
+
+
+def _with_marked_fractions(text: str) -> str:
+    return text if holds_fractions(text) else with_marks(text)
+
+
+def _without_json(text: str) -> str:
+    """Return a text that is no JSON as one that DuckDB finds to be none: it allows commas before ends."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return "no JSON"
+    return text
 
 
 def _with_names_once(text: str) -> str:

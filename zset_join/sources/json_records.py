@@ -302,9 +302,14 @@ class _DuckDBDialect(Dialect):
         if is_exact(data_type):
             return self.exact_text(value)
         if self.keeps_json(data_type):
-            text = self.exact_text(value)
+            text = f"CAST({value} AS VARCHAR)"
+            inside = f"CASE WHEN contains({text}, chr(92)) THEN {value} ->> '$' ELSE {text}[2:-2] END"
+            is_marked = (
+                f"WHEN starts_with({text}, {self.literal(chr(34) + MARK)}) THEN {_AS_TEXT}({text}) " if self._has_marks else ""
+            )
             is_plain = f"regexp_full_match({text}, '-?[0-9]+|true|false')"
-            return f"CASE WHEN {text} LIKE '\"%' THEN {value} ->> '$' WHEN {is_plain} THEN {text} ELSE {_AS_TEXT}({text}) END"
+            other = f"WHEN {text} = 'null' THEN NULL WHEN {is_plain} THEN {text} ELSE {_AS_TEXT}({text})"
+            return f"CASE {is_marked}WHEN starts_with({text}, '\"') THEN {inside} {other} END"
         if not self._has_marks:
             return value
         if pt.is_nested(data_type):

@@ -12,6 +12,7 @@ file and `offset` the number of the line. A Parquet file that cannot be read has
 
 from __future__ import annotations
 
+import codecs
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +21,12 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from zset_join.changelog.formats import RECORD_FORMATS
 from zset_join.errors import BadInputError, SqlError
 from zset_join.pipeline.dead_letters import PartlyRead
+from zset_join.sources.json_rows import part_json_rows, read_json_objects
 from zset_join.sources.unread import UnreadText, unread_records
 from zset_join.sql.catalog import Table
 from zset_join.sql.places import near
@@ -135,19 +136,16 @@ def read_records(file: Path) -> pa.Table:
     `zset-join dead-letters --replay` writes it, an object of `key`, `value`, `topic`, `partition` and `offset`.
     """
     with pa.input_stream(str(file), compression="detect") as stream:
-        text = stream.read()
+        text = stream.read().removeprefix(codecs.BOM_UTF8)
     lines = pa.array(text.split(b"\n"), pa.binary())
     places = np.flatnonzero(pc.match_substring_regex(lines, _SAYS_SOMETHING))
     if not places.size:
         return _RECORD.empty_table()
-    try:
-        as_texts = pa.schema([one.with_type(pa.string()) if pa.types.is_binary(one.type) else one for one in _RECORD])
-        options = pj.ParseOptions(explicit_schema=as_texts, unexpected_field_behavior="ignore")
-        records = pj.read_json(pa.BufferReader(text), parse_options=options).select(_RECORD.names)
-        if records.num_rows == places.size and not records["topic"].null_count:
-            return records.cast(_RECORD)
-    except pa.ArrowException:
-        pass  # each line is a record itself
+    records = read_json_objects(
+        text, pa.schema([one.with_type(pa.string()) if one.name in ("key", "value") else one for one in _RECORD])
+    )
+    if records is not None and records.num_rows == places.size and not records["topic"].null_count:
+        return records.cast(_RECORD)
     return pa.table(
         {
             "key": pa.nulls(places.size, pa.binary()),
@@ -199,10 +197,8 @@ def _character(table: Table, option: str, default: str) -> str:
 
 
 def _json(table: Table, file: Path, given: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:
-    from zset_join.sources.json_rows import part_json_rows, read_json_objects
-
     with pa.input_stream(str(file), compression="detect") as stream:
-        text = stream.read()
+        text = stream.read().removeprefix(codecs.BOM_UTF8)
     if not text or text.isspace():
         return given.empty_table(), []
     rows, unread = read_json_objects(text, given), []

@@ -16,24 +16,35 @@ import re
 import secrets
 from decimal import Decimal
 
-__all__ = ["MARK", "MARKED", "RISKY", "RISKY_NUMBER", "holds_exactly", "with_marks"]
+__all__ = [
+    "LONG_FRACTION",
+    "MARK",
+    "MARKED",
+    "ODD_NUMBER",
+    "RISKY",
+    "RISKY_NUMBER",
+    "holds_exactly",
+    "holds_fractions",
+    "with_marks",
+]
 
 MARK = f"number {secrets.token_hex(8)}:"
 MARKED = f'"{MARK}([^"]*)"'
 """What a marked number looks like in JSON."""
 
 _ENDS = r"[ \t\r\n,\]}]"
-RISKY = (
-    r"[0-9]{8,}\.[0-9]|[0-9]\.[0-9]{8,}|[0-9]{16,}[eE]|[0-9][eE][+-]?[0-9]{3,}|[0-9]{39,}"
+LONG_FRACTION = r"[0-9]{8,}\.[0-9]|[0-9]\.[0-9]{8,}"
+ODD_NUMBER = (
+    r"[0-9]{16,}[eE]|[0-9][eE][+-]?[0-9]{3,}|[0-9]{39,}"
     r"|[:,\[ \t]-0(\.0+([eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)" + _ENDS + r"|[:,\[ \t]-?(NaN|Infinity)"
 )
-"""What a text matches that has such a number; the syntax is that of RE2, Java and Python."""
+RISKY = LONG_FRACTION + "|" + ODD_NUMBER
+"""What a text matches that may have such a number; the syntax is that of RE2, Java and Python."""
 
-RISKY_NUMBER = (
-    r"(?:-?(?:NaN|Infinity)|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)|-?[1-9][0-9]{38,})(?![0-9.eE+-]|\s*:)"
-)
+RISKY_NUMBER = r"(?:-?(?:NaN|Infinity)|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)|-?[1-9][0-9]{38,})(?![0-9.eE+-]|\s*:)"
 """A number with a point, an exponent, or more than 38 digits, outside of texts; for Java and Python."""
 
+_FRACTION = re.compile(r"\.[0-9]+(?:[eE][+-]?[0-9]+)?")
 _TOKEN = re.compile(rf'"(?:[^"\\]|\\.)*"|(?<![0-9.eE+-])({RISKY_NUMBER})', re.DOTALL)
 
 
@@ -48,7 +59,7 @@ def holds_exactly(number: str) -> bool:
     if number.startswith("-") and not number.strip("-0."):
         return False  # a decimal has no negative zero
     shown = repr(float(number))
-    return "n" not in shown and Decimal(shown) == Decimal(number)
+    return shown == number or "n" not in shown and Decimal(shown) == Decimal(number)
 
 
 def with_marks(text: str, *, keeps_exact: bool = True) -> str:
@@ -67,3 +78,13 @@ def with_marks(text: str, *, keeps_exact: bool = True) -> str:
         return token[0] if number is None or (keeps_exact and holds_exactly(number)) else f'"{MARK}{number}"'
 
     return _TOKEN.sub(marked, text)
+
+
+def holds_fractions(text: str) -> bool:
+    """Return whether a double holds every number with a point; one in a text may count as one."""
+    for found in _FRACTION.finditer(text):
+        before = text[: found.start()]
+        whole = before[len(before.rstrip("0123456789")) :]
+        if whole and not holds_exactly(("-" if before.endswith("-" + whole) else "") + whole + found[0]):
+            return False
+    return True

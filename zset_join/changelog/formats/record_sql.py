@@ -145,12 +145,15 @@ class RecordStatements:
         marks = [*goes_along, *marks]
         columns = range(len(self.schema))
         texts = [name for at in columns for name in (f"__t{at}", *([f"__s{at}"] if self._is_said(at) else []))]
+        kinds = {f"__t{at}": field.type for at, field in enumerate(self.schema)}
+        read = [f"{dialect.text_of(name, kinds[name])} AS {name}" if name in kinds else name for name in texts]
+        steps.append(Step("__read", (*marks, *read), "__texts"))
         # Each step computes what the next one needs more than once.
         marked = [f"{self._spelling(at).is_marked} AS __m{at}" for at in columns]
         scaled = [at for at in columns if self._spelling(at).is_scaled]
         pairs = [(at, *self._spelling(at).scaled()) for at in scaled]
         parts = [f"{one} AS {name}{at}" for at, text, scale in pairs for name, one in (("__b", text), ("__c", scale))]
-        steps.append(Step("__marked", (*marks, *texts, *marked, *parts), "__texts"))
+        steps.append(Step("__marked", (*marks, *texts, *marked, *parts), "__read"))
         texts += [f"__m{at}" for at in columns]
         if scaled:
             numbers = [f"{dialect.unscaled(f'__b{at}')} AS __u{at}" for at in scaled]
@@ -403,7 +406,7 @@ class RecordStatements:
                     text = f"coalesce({text}, {self._in_key(name)})"
             else:  # the other columns of a delete may be defaults
                 text = f"CASE WHEN __what = 'upsert'{' AND __side = 1' if record.moved else ''} THEN {comes} END"
-            texts.append(f"{self._text(text, name)} AS __t{position}")
+            texts.append(f"{text} AS __t{position}")
             if self._is_said(position):
                 spelled = f"{self._path('__body', record.types)}.{q(name)}" if record.types else ""
                 texts.append(f"{spelled or self.dialect.spelling('__spellings', name)} AS __s{position}")
