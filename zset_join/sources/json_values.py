@@ -1,8 +1,8 @@
 """Values of parsed JSON as values of columns.
 
-The law: as `zset_join.conversions`: a JSON string is a text, a JSON number a typed value. Bytes are base64. A number is no date,
-time or boolean, and no bytes. A STRING takes the text of any value, as Spark's `from_json` does: numbers with a point or an
-exponent as Java writes doubles, but those that a double does not hold as they are written.
+The law: as `zset_join.conversions`: a JSON string is a text, a JSON number a typed value. Bytes are base64. A number is no
+date, time or boolean, and no bytes. A STRING takes the text of any value, as Spark's `from_json` does: numbers with a point or
+an exponent as Java writes doubles, but those that a double does not hold as they are written.
 
 Cost: value by value; for what the fast readers cannot read.
 """

@@ -1,8 +1,8 @@
 """JSON numbers that a double does not hold, kept through parsers that read numbers as doubles.
 
-DuckDB's parser, and Spark's where it copies a value as text, turn every JSON number with a point or an exponent into a double:
-`9007199254740993.0` becomes 9007199254740992, `1e-400` becomes 0. Before such a parser reads a record, numbers that would change
-are put into quotes behind a mark; a value that begins with the mark is that number, as it was written.
+DuckDB's parser, and Spark's where it copies a value as text, turn every JSON number with a point or an exponent into a
+double: `9007199254740993.0` becomes 9007199254740992, `1e-400` becomes 0. Before such a parser reads a record, numbers that
+would change are put into quotes behind a mark; a value that begins with the mark is that number, as it was written.
 
 The law: a mark is in no text of a record: it is drawn at random when the process starts. Numbers that a double holds, and all
 integers of up to 38 digits, stay as they are, so almost no record is touched.
@@ -45,7 +45,7 @@ RISKY_NUMBER = r"(?:-?(?:NaN|Infinity)|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+(?:[eE][+-]
 """A number with a point, an exponent, or more than 38 digits, outside of texts; for Java and Python."""
 
 _FRACTION = re.compile(r"\.[0-9]+(?:[eE][+-]?[0-9]+)?")
-_TOKEN = re.compile(rf'"(?:[^"\\]|\\.)*"|(?<![0-9.eE+-])({RISKY_NUMBER})', re.DOTALL)
+_TOKEN = re.compile(rf'"(?:[^"\\]|\\.)*"|({RISKY_NUMBER})', re.DOTALL)
 
 
 def holds_exactly(number: str) -> bool:
@@ -59,7 +59,7 @@ def holds_exactly(number: str) -> bool:
     if number.startswith("-") and not number.strip("-0."):
         return False  # a decimal has no negative zero
     shown = repr(float(number))
-    return shown == number or "n" not in shown and Decimal(shown) == Decimal(number)
+    return shown == number or ("n" not in shown and Decimal(shown) == Decimal(number))
 
 
 def with_marks(text: str, *, keeps_exact: bool = True) -> str:

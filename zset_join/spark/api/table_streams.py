@@ -28,9 +28,8 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.relation import Relation
 from zset_join.spark.api.streams import ChangeStream, appends, changes
 from zset_join.spark.rows.conversions import json_value, of_json, of_text
-from zset_join.spark.rows.names import column_named, first_line, quoted
+from zset_join.spark.rows.names import column_named, first_line, literal, quoted
 from zset_join.spark.rows.schemas import arrow_schema, field_type, refuse_collations, spark_schema, spark_type
-from zset_join.spark.rows.typed_records import literal
 
 __all__ = [
     "STORED_WEIGHT",
