@@ -41,7 +41,11 @@ ODD_NUMBER = (
 RISKY = LONG_FRACTION + "|" + ODD_NUMBER
 """What a text matches that may have such a number; the syntax is that of RE2, Java and Python."""
 
-RISKY_NUMBER = r"(?:-?(?:NaN|Infinity)|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)|-?[1-9][0-9]{38,})(?![0-9.eE+-]|\s*:)"
+RISKY_NUMBER = (
+    r"(?<![0-9.eE+-])"
+    r"(?:-?(?:NaN|Infinity)|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)|-?[1-9][0-9]{38,})"
+    r"(?![0-9.eE+-]|\s*:)"
+)
 """A number with a point, an exponent, or more than 38 digits, outside of texts; for Java and Python."""
 
 _FRACTION = re.compile(r"\.[0-9]+(?:[eE][+-]?[0-9]+)?")

@@ -27,8 +27,10 @@ __all__ = [
     "of_either",
     "of_json",
     "of_nested",
+    "of_parsed",
     "of_text",
     "of_variant",
+    "parsed_type",
     "plain_string",
     "plain_text",
 ]
@@ -172,8 +174,34 @@ def _whole(value: str, wanted: str) -> str:
     return f"CASE WHEN NOT {value} RLIKE '[.eE]' THEN TRY_CAST({value} AS {wanted}) {exact} END"
 
 
+def parsed_type(kind: pa.DataType) -> str:
+    """Return the type that Spark's JSON parser reads a column as, for `of_parsed`."""
+    is_text = pt.is_string(kind) or pt.is_large_string(kind) or pt.is_floating(kind) or pt.is_nested(kind)
+    return "STRING" if is_text else "VARIANT"  # a VARIANT forgets the sign of zero, and how a number is written
+
+
+def of_parsed(column: str, kind: pa.DataType) -> tuple[str, str]:
+    """Return the expressions for the text of a column that was parsed as `parsed_type`, and for its value.
+
+    The value is NULL where the text does not say one.
+    """
+    if pt.is_nested(kind):
+        return column, of_nested(column, kind)
+    if pt.is_string(kind) or pt.is_large_string(kind):
+        return column, plain_string(column)
+    if pt.is_floating(kind):
+        return plain_text(column), of_text(plain_text(column), kind)
+    text = json_value(column)
+    return text, _bytes_of(text) if pt.is_binary(kind) or pt.is_large_binary(kind) else of_json(text, kind)
+
+
+def _bytes_of(text: str) -> str:
+    """Return the expression for the bytes that a JSON string is in base64."""
+    return f"CASE WHEN {text} LIKE '\"%' THEN try_to_binary(substr({text}, 2, length({text}) - 2), 'base64') END"
+
+
 def of_nested(text: str, kind: pa.DataType) -> str:
-    """Return the expression for the text of a JSON list or object as a value of a nested type; NULL where it does not say one."""
+    """Return the expression for the text of a JSON list or object as a nested value; NULL where it does not say one."""
     return f"get(transform(array(try_parse_json({text})), v -> {of_variant('v', kind)}), 0)"
 
 
@@ -214,10 +242,7 @@ def _value_and_fit(variant: str, kind: pa.DataType, depth: int) -> tuple[str, st
     text = json_value(variant)
     if pt.is_string(kind) or pt.is_large_string(kind):
         return _string_of(variant), "true"
-    if pt.is_binary(kind) or pt.is_large_binary(kind):
-        value = f"CASE WHEN {text} LIKE '\"%' THEN try_to_binary(substr({text}, 2, length({text}) - 2), 'base64') END"
-    else:
-        value = of_json(text, kind)
+    value = _bytes_of(text) if pt.is_binary(kind) or pt.is_large_binary(kind) else of_json(text, kind)
     return value, f"({is_null} OR {value} IS NOT NULL)"
 
 

@@ -65,7 +65,7 @@ TOO_LONG = "|".join(
         "[1-9][.][0-9]{17}|0[.][0-9]{18}|[0-9]{18}[.eE]|[0-9][eE][+-]?[0-9]{3}",
     ]
 )
-"""What a record matches that has a number of more digits, or another exponent, than any double has: it may become a short one."""
+"""What a record matches that has a number of more digits, or another exponent, than doubles have: it may become a short one."""
 
 
 def can_read_values(record: RecordFormat, keys: Sequence[str]) -> bool:
