@@ -7,7 +7,8 @@ a header; as in Spark, nothing between two delimiters is NULL, and `""` is an em
 changes have a record a line.
 
 A line that is no row stops the query, or is put aside by `SET on_bad_input = 'quarantine'`: `topic` is then the name of the
-file and `offset` the number of the line. A Parquet file that cannot be read has no lines, and always stops it.
+file and `offset` the number of the line. So is a row of Parquet of which a value does not convert, as JSON, with its number
+from 1. A Parquet file that cannot be read always stops it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from zset_join.changelog.formats import RECORD_FORMATS
+from zset_join.conversions import can_convert, convert_values
 from zset_join.errors import BadInputError, SqlError
 from zset_join.pipeline.dead_letters import PartlyRead
+from zset_join.shown_values import shown_value
 from zset_join.sources.json_rows import part_json_rows, read_json_objects
 from zset_join.sources.unread import UnreadText, unread_records
 from zset_join.sql.catalog import Table
@@ -119,7 +122,7 @@ def _read(table: Table, file: Path, *, is_first_enough: bool) -> tuple[pa.Table,
         if form == "json":
             return _json(table, file, given)
         if form == "parquet":
-            rows = pq.read_table(file)
+            rows, unread = _converted(pq.read_table(file), given)
         else:
             rows, unread = _csv(table, file, given, is_first_enough=is_first_enough)
     except (pa.ArrowException, OSError) as error:
@@ -156,6 +159,32 @@ def read_records(file: Path) -> pa.Table:
         },
         schema=_RECORD,
     )
+
+
+def _converted(rows: pa.Table, given: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:
+    """Return the rows of a Parquet file whose values convert to their columns, and the others, as JSON.
+
+    A column of a type that never converts is left as it is; it is refused as a whole.
+    """
+    expected: dict[int, str] = {}
+    for place, name in enumerate(rows.column_names):
+        kind = given.field(name).type if name in given.names else rows.column(name).type
+        if rows.column(name).type == kind or not can_convert(rows.column(name).type, kind):
+            continue
+        converted = convert_values(rows.column(name), kind)
+        unfit = () if converted.unfit is None else np.flatnonzero(converted.unfit).tolist()
+        expected = dict.fromkeys(unfit, name) | expected
+        if unfit:
+            continue
+        rows = rows.set_column(place, name, converted.values)
+    unread = []
+    for number in sorted(expected):
+        row = {name: shown_value(rows.column(name).combine_chunks(), number) for name in rows.column_names}
+        text = json.dumps(row, default=str, ensure_ascii=False).encode()
+        unread.append(UnreadText(number + 1, text, str(given.field(expected[number]).type), expected[number]))
+    is_good = np.ones(rows.num_rows, np.bool_)
+    is_good[list(expected)] = False
+    return rows.filter(pa.array(is_good)) if unread else rows, unread
 
 
 def _csv(table: Table, file: Path, given: pa.Schema, *, is_first_enough: bool) -> tuple[pa.Table, list[UnreadText]]:
