@@ -27,7 +27,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from zset_join.errors import OptionError, PlanError
 from zset_join.relation import Relation
 from zset_join.spark.api.streams import ChangeStream, appends, changes
-from zset_join.spark.rows.conversions import exact_json, of_parsed, of_text, parsed_type
+from zset_join.spark.rows.conversions import exact_json, of_parsed, of_text, parsed_type, text_of_parsed
 from zset_join.spark.rows.names import column_named, first_line, literal, quoted
 from zset_join.spark.rows.schemas import arrow_schema, field_type, refuse_collations, spark_schema
 from zset_join.spark.rows.typed_records import CORRUPT, parsed_json
@@ -186,11 +186,11 @@ def _of_json(records: DataFrame, given: pa.Schema) -> DataFrame:
     parsed = exact.selectExpr(*others, "value", f"{parsed_json('exact', fields)} AS {_VALUE}")
     is_bad = f"({_VALUE} IS NULL OR {_VALUE}.{CORRUPT} IS NOT NULL)"
     read = parsed.selectExpr(*others, f"CASE WHEN {is_bad} THEN {refused} ELSE {_VALUE} END AS {_VALUE}")
-    columns = []
-    for field in given:
-        text, value = of_parsed(f"{_VALUE}.{quoted(field.name)}", field.type)
-        columns.append(_checked(text, value, field))
-    return read.select(*columns, *map(F.expr, others))
+    # A step of its own: an expression that holds a text more than once would be compiled as often.
+    texts = [text_of_parsed(f"{_VALUE}.{quoted(field.name)}", field.type) for field in given]
+    shown = read.selectExpr(*others, *(f"{text} AS __text{at}" for at, text in enumerate(texts)))
+    values = [_checked(f"__text{at}", of_parsed(f"__text{at}", field.type), field) for at, field in enumerate(given)]
+    return shown.select(*values, *map(F.expr, others))
 
 
 def _checked(text: str, value: str, field: pa.Field) -> Column:

@@ -33,6 +33,7 @@ __all__ = [
     "parsed_type",
     "plain_string",
     "plain_text",
+    "text_of_parsed",
 ]
 
 _BLANK = r"[\\x00-\\x20\\x7f]*"
@@ -180,19 +181,24 @@ def parsed_type(kind: pa.DataType) -> str:
     return "STRING" if is_text else "VARIANT"  # a VARIANT forgets the sign of zero, and how a number is written
 
 
-def of_parsed(column: str, kind: pa.DataType) -> tuple[str, str]:
-    """Return the expressions for the text of a column that was parsed as `parsed_type`, and for its value.
-
-    The value is NULL where the text does not say one.
-    """
-    if pt.is_nested(kind):
-        return column, of_nested(column, kind)
+def text_of_parsed(column: str, kind: pa.DataType) -> str:
+    """Return the expression for the text of a column that was parsed as `parsed_type`, for `of_parsed`."""
     if pt.is_string(kind) or pt.is_large_string(kind):
-        return column, plain_string(column)
+        return plain_string(column)
     if pt.is_floating(kind):
-        return plain_text(column), of_text(plain_text(column), kind)
-    text = json_value(column)
-    return text, _bytes_of(text) if pt.is_binary(kind) or pt.is_large_binary(kind) else of_json(text, kind)
+        return plain_text(column)
+    return column if pt.is_nested(kind) else json_value(column)
+
+
+def of_parsed(text: str, kind: pa.DataType) -> str:
+    """Return the expression for the value of a text that `text_of_parsed` gave; NULL where it says none."""
+    if pt.is_nested(kind):
+        return of_nested(text, kind)
+    if pt.is_string(kind) or pt.is_large_string(kind):
+        return text
+    if pt.is_floating(kind):
+        return of_text(text, kind)
+    return _bytes_of(text) if pt.is_binary(kind) or pt.is_large_binary(kind) else of_json(text, kind)
 
 
 def _bytes_of(text: str) -> str:
