@@ -95,14 +95,17 @@ def test_files_of_json_and_csv_are_read_by_the_table_inside_spark(spark: SparkSe
         "json": "".join(f'{{"id":{row}, "c{at}": {line}}}\n' for row, (at, _, line, _) in enumerate(of_json)),
         "csv": "\n".join([header, *lines, ""]),
     }
-    got = {}
+    got: dict[str, pa.Table] = {}
     for form, text in written.items():
         (tmp_path / form).mkdir()
         (tmp_path / form / "1").write_text("\ufeff" + text, newline="")
         rows = file_rows(spark, str(tmp_path / form), form, schema())
-        query = rows.writeStream.format("memory").queryName(f"read_{form}").trigger(availableNow=True).start()
-        query.awaitTermination()
-        got[form] = spark.table(f"read_{form}").toArrow()
+        batches: list[pa.Table] = []
+        query = rows.writeStream.foreachBatch(lambda batch, _, to=batches: to.append(batch.toArrow())).trigger(
+            availableNow=True
+        )
+        query.start().awaitTermination()
+        got[form] = batches[0]
 
     assert seen(got["json"], len(of_json)) == [as_seen(expected) for *_, expected in of_json]
     assert seen(got["csv"], len(texts)) == [as_seen(expected) for *_, expected in texts]
