@@ -307,7 +307,7 @@ def _text(tree: Expression, schema: pa.Schema) -> str:
 def _kept(rows: Rows, condition: Expression) -> Rows:
     before = rows.relation(()) if isinstance(rows, SourceStream) else rows.output
     text = _text(condition, before.schema)
-    step = row_step(rows.session, before, f"where {text}", lambda given, _: given.where(text))
+    step = row_step(rows.session, before, f"where {text}", lambda given, _: given.where(text), is_internal=True)
     if isinstance(rows, ViewPlan):
         return rows.then(replace(step, tree=WhereStep(condition)))
     passes = F.expr(text)

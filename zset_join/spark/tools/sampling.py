@@ -12,7 +12,8 @@ Which columns, best first:
 
 Whether a stream can be filtered is followed from the view down through its joins. A condition on the join key filters both
 sides of a join. One on other columns filters the side they come from, unless the join pads that side: a NULL that stands for a
-missing row says nothing about the rows that are there. Behind a union it is followed into every branch.
+missing row says nothing about the rows that are there. Behind a union it is followed into every branch. Of a dedup, an as-of
+or a temporal join only the key by which it chooses rows is followed, on every side: among fewer rows it would choose others.
 
 The law: the difference found in a sample is the difference found without one, restricted to the rows of the sample. The hash
 is another one than that of the buckets, so a sample has its share of every bucket.
@@ -38,11 +39,13 @@ from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import Step, name_after
 from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.names import column_named
+from zset_join.stages import AsOfJoinStage, DeduplicateStage, Stage, TemporalJoinStage
 
 __all__ = ["Sample", "sample_of"]
 
 _HASHES = 1 << 62
 _SIDES = ("left", "right")
+_CHOOSING = (AsOfJoinStage, DeduplicateStage, TemporalJoinStage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +143,14 @@ def _hashed(columns: Sequence[Column], kind: pa.DataType) -> Column:
 
 def _keys_of(view: ViewPlan) -> Iterator[_Key]:
     """Yield the keys of joins and of streams that a view shows, those nearest to it first."""
+    stage = view.stage_before_steps
+    if isinstance(stage, _CHOOSING):
+        kinds = stage.inputs[0].key_types
+        parts = [_KeyPart(names=(name,), kind=kind) for name, kind in zip(stage.output_key.bucketed_by, kinds, strict=True)]
+        yield from _behind([tuple(parts)], view.steps)
+        return
     if not isinstance(view, JoinPlan):
-        for branch in view.inputs:
+        for branch in view.inputs if stage is None else ():
             if isinstance(branch, ViewPlan):
                 yield from _behind(_keys_of(branch), view.steps)
         return
@@ -191,12 +200,13 @@ def _filters(view: ViewPlan, key: _Key) -> dict[str, tuple[Column, ...]]:
     key_before = _renamed(key, before)
     if key_before is None:
         return {}
-    if not isinstance(view, JoinPlan):
+    stage = view.stage_before_steps
+    if stage is None:
         branches = [branch for branch in view.inputs if isinstance(branch, ViewPlan)]
         return {name: filters for branch in branches for name, filters in _filters(branch, key_before).items()}
     filters: dict[str, tuple[Column, ...]] = {}
     for side, source in enumerate(view.inputs):
-        of_side = _on_side(view.node, side, key_before)
+        of_side = _on_side(view.node, side, key_before) if isinstance(view, JoinPlan) else _chosen_by(stage, side, key_before)
         if of_side is None:
             continue
         if isinstance(source, ViewPlan):
@@ -204,6 +214,21 @@ def _filters(view: ViewPlan, key: _Key) -> dict[str, tuple[Column, ...]]:
         else:
             filters[source.name] = tuple(_hashed([column_named(name) for name in part.names], part.kind) for part in of_side)
     return filters
+
+
+def _chosen_by(stage: Stage, side: int, key: _Key) -> _Key | None:
+    """Return a key of the answer of a stage that chooses rows as one of an input; None where it is not what it chooses by."""
+    if not isinstance(stage, _CHOOSING):
+        return None
+    given = stage.inputs[side]
+    names = dict(zip(stage.output_key.bucketed_by, given.key, strict=True))
+    parts: list[_KeyPart] = []
+    for part in key:
+        name = names.get(part.names[0]) if len(part.names) == 1 else None
+        if name is None or not _is_wider(part.kind, given.relation.schema.field(name).type):
+            return None
+        parts.append(_KeyPart(names=(name,), kind=part.kind))
+    return tuple(parts)
 
 
 def _on_side(node: JoinNode, side: int, key: _Key) -> _Key | None:
