@@ -12,6 +12,7 @@ Cost: one pass in pyarrow; where it cannot read a text (numbers in texts, NaN, b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +26,9 @@ from zset_join.sources.json_values import json_values, parsed_json
 from zset_join.sources.unread import UnreadText
 
 __all__ = ["part_json_rows", "read_json_objects", "read_json_rows"]
+
+_ODD = re.compile(rb"(?:\A|\})\s*null|\A\xef\xbb\xbf|-0[\s,\]}]")
+"""What pyarrow reads in its own way: `null` for an object, on which it may crash, a byte order mark, the integer -0."""
 
 
 def read_json_rows(texts: Sequence[bytes], schema: pa.Schema) -> pa.Table:
@@ -70,7 +74,7 @@ def read_json_objects(text: bytes, schema: pa.Schema) -> pa.Table | None:
         text: JSON objects, which need not stand in a line each.
         schema: the columns wanted; at least one; one that is not nullable has a value in every row.
     """
-    if not all(_is_plain(field.type) or _is_in_text(field.type) for field in schema):
+    if not all(_is_plain(field.type) or _is_in_text(field.type) for field in schema) or _ODD.search(text):
         return None
     written = pa.schema([field.with_type(pa.string()) if _is_in_text(field.type) else field for field in schema])
     try:
