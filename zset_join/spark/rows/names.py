@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-__all__ = ["column_named", "first_line", "names_clash", "quoted"]
+__all__ = ["column_named", "first_line", "literal", "names_clash", "quoted"]
 
 
 def quoted(name: str) -> str:
@@ -18,6 +18,11 @@ def quoted(name: str) -> str:
     '`a``b`'
     """
     return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """Return a string of Spark SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def column_named(name: str) -> Column:
