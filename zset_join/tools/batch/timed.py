@@ -267,9 +267,11 @@ def _marks(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scope:
     ends = []
     for table, relation in ((left, stage.left), (right, stage.right)):
         delay = relation.watermark_delay
-        passed = "CAST(NULL AS BIGINT)"
-        if delay is not None:
-            passed = scope.dialect.moved(f"max({_time_of(table, scope.dialect, 'h')})", stage.shape.times.kind, -delay)
+        time = _time_of(table, scope.dialect, "h")
+        if delay is None:  # there is no watermark: NULL, of the type of the other one
+            passed = f"max(CASE WHEN false THEN {time} END)"
+        else:
+            passed = scope.dialect.moved(f"max({time})", stage.shape.times.kind, -delay)
         ends.append(f"(SELECT h.e, {passed} AS passed FROM {table.history} h GROUP BY h.e)")
     running = "max(l.passed) OVER (ORDER BY e) AS one, max(r.passed) OVER (ORDER BY e) AS other"
     smaller = "CASE WHEN one IS NULL OR other IS NULL THEN NULL ELSE least(one, other) END"
