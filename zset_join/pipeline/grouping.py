@@ -171,7 +171,7 @@ class _Lowering(Generic[_R]):
             )
         where = None
         if given.condition is not None:
-            check_condition(given.condition, self._rows.schema)
+            check_condition(given.condition, self._rows.arrow_schema)
             where = left(self._column(given.condition, _FILTER))
         columns = tuple(self._argument(one, given.function) for one in given.columns)
         return AggregateCall(given.function, columns, name=given.title, where=where, limit=given.limit)

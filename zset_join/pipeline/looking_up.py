@@ -109,7 +109,7 @@ def _key(view: Rows, source: LookupSource, entry: Any, on: Any) -> tuple[Express
             missing=[column],
         )
     expression = named(own) if isinstance(own, str) else own
-    value_type(expression, view.schema)
+    value_type(expression, view.arrow_schema)
     return expression, column
 
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named
-from zset_join.pipeline.reading import Reading
 from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.requests import AggregateRequest
@@ -22,6 +21,7 @@ from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
 from zset_join.plan.table_index import TableIndex
 from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply, Merge, Node, Operate, visible
+from zset_join.plan.versioning import every_change
 
 __all__ = ["Rows"]
 
@@ -39,7 +39,7 @@ class Rows:
 
     node: Node
     name: str
-    readings: tuple[Reading, ...]
+    readings: tuple[Any, ...]
     indexes: tuple[TableIndex, ...] = ()
 
     @property
@@ -53,9 +53,14 @@ class Rows:
         return list(visible(self.node))
 
     @property
-    def schema(self) -> pa.Schema:
-        """Return the columns with their types."""
+    def arrow_schema(self) -> pa.Schema:
+        """Return the columns as Arrow types."""
         return pa.schema([field for field in self.node.relation.schema if field.name not in self.node.hidden])
+
+    @property
+    def schema(self) -> Any:
+        """Return the columns with their types."""
+        return self.arrow_schema
 
     def plan(self) -> QueryPlan:
         """Return the plan of the query that keeps this view.
@@ -195,6 +200,14 @@ class Rows:
         """Put a stage of another kind over these rows, and perhaps those of others; see `zset_join.plan.tree.StageRequest`."""
         return self._operate(request, *others)
 
+    def every_change(self) -> Self:
+        """Return these rows where every change of a record is a version, not only the newest row of an epoch.
+
+        Nothing fills values that were not sent then, and a truncate ends no version: such records are bad input.
+        """
+        node = every_change(self.node)
+        return self if node is self.node else replace(self, node=node, readings=tuple(one.of_versions() for one in self.readings))
+
     def _operate(self, request: Any, *others: Rows) -> Self:
         node = Operate(request, (self.node, *(other.node for other in others)))
         readings = self.readings
@@ -248,6 +261,6 @@ class Rows:
             )
 
 
-def merged(first: tuple[Reading, ...], second: tuple[Reading, ...]) -> tuple[Reading, ...]:
+def merged(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the sources of both, each once."""
     return (*first, *(reading for reading in second if reading not in first))

@@ -1,0 +1,66 @@
+"""What the parts of a view stand for inside Spark, beside the tree that says what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from zset_join.plan.query_plan import PlanSource
+from zset_join.plan.row_steps import OpaqueStep
+from zset_join.relation import Relation
+from zset_join.spark.planning.placement import Bindings, BoundStep
+from zset_join.spark.planning.row_steps import RowStep, Transform
+from zset_join.spark.planning.source_stream import SourceStream
+
+__all__ = ["BoundSource", "BoundTransform", "bindings_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class BoundSource:
+    """Say which stream a source is.
+
+    Args:
+        source: as the tree has it.
+        stream: its rows.
+        origin: the same object for all forms of one stream.
+    """
+
+    source: PlanSource
+    stream: SourceStream
+    origin: object = field(default_factory=object)
+
+    @classmethod
+    def of(cls, stream: SourceStream, origin: object | None = None) -> BoundSource:
+        """Return a stream as a source."""
+        source = PlanSource(
+            relation=stream.relation(()),
+            hidden=stream.hidden,
+            has_baseline=stream.baseline is not None,
+            max_watermark_jump=stream.max_watermark_jump,
+        )
+        return cls(source, stream) if origin is None else cls(source, stream, origin)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundTransform:
+    """Say what a step does that only Spark can do.
+
+    Args:
+        step: as the tree has it.
+        bound: what it does.
+    """
+
+    step: OpaqueStep
+    bound: BoundStep
+
+
+def bindings_of(readings: Sequence[Any], streams: Mapping[str, SourceStream]) -> Bindings:
+    """Return what the names of a plan stand for.
+
+    Args:
+        readings: of a view.
+        streams: by the names of the sources in the plan.
+    """
+    steps = {one.step.fingerprint: one.bound for one in readings if isinstance(one, BoundTransform)}
+    return Bindings(streams, steps)
