@@ -216,7 +216,7 @@ class View(words.View):
 
     groupby = groupBy  # type: ignore[assignment]
 
-    def agg(self, *expressions: AggregateExpression | Column | Mapping[str, str]) -> Self:  # type: ignore[override]
+    def agg(self, *expressions: AggregateExpression | Column | Mapping[str, str]) -> Any:  # type: ignore[override]
         """Aggregate all rows into one, which is there from the first epoch on; see `GroupedStream.agg`."""
         return self.groupBy().agg(*expressions)
 
@@ -276,7 +276,7 @@ class View(words.View):
         """Say whether these rows are versioned or latest-only, and why; and which indexes they have or are looked up by."""
         return str(super().describe())
 
-    def temporal_join(  # type: ignore[override]
+    def temporal_join(
         self,
         versions: Any,
         on: Any = None,
