@@ -22,10 +22,10 @@ from zset_join.expressions import col, left, lit, right
 from zset_join.pipeline import PROCESSING_TIME, appends, changes
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.stage_states import MemoryStates
-from zset_join.pipeline.view import View
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.protocol import earliest
+from zset_join.query.view import View
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 

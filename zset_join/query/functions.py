@@ -1,6 +1,6 @@
 """Aggregate functions for `groupBy(...).agg(...)` on a view of a pipeline, under PySpark's names.
 
-    from zset_join.pipeline import functions as F
+    from zset_join.query import functions as F
 
     orders.groupBy("city").agg(F.count().alias("orders"), F.max("total").alias("largest"))
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from zset_join.expressions import Expression
-from zset_join.pipeline.grouping import Aggregated
+from zset_join.query.grouping import Aggregated
 
 __all__ = [
     "avg",

@@ -16,11 +16,11 @@ from zset_join.changelog.formats import IMAGE
 from zset_join.errors import BadInputError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import columns_read, rows_where
-from zset_join.pipeline.dead_letters import Undecodable
-from zset_join.pipeline.given_rows import GivenRows, given_rows
 from zset_join.plan.query_plan import PlanSource
+from zset_join.query.given_rows import GivenRows, given_rows
 from zset_join.row_conversion import take_rows
 from zset_join.shown_values import shown_value
+from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Reading"]

@@ -14,7 +14,6 @@ import pyarrow as pa
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named
-from zset_join.pipeline.reading import Reading
 from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.requests import AggregateRequest
@@ -22,6 +21,7 @@ from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
 from zset_join.plan.table_index import TableIndex
 from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply, Merge, Node, Operate, visible
+from zset_join.query.reading import Reading
 
 __all__ = ["Rows"]
 
@@ -103,7 +103,7 @@ class Rows:
 
         >>> import pyarrow as pa
         >>> from zset_join.expressions import col
-        >>> from zset_join.pipeline import appends
+        >>> from zset_join.query import appends
         >>> sales = appends("sales", {"units": pa.int64(), "price": pa.int64()})
         >>> sales.select("units", total=col("units") * col("price")).columns
         ['units', 'total']

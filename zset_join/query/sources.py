@@ -24,11 +24,11 @@ from zset_join.changelog.formats import CHANGE_FEED_COLUMN, IMAGE, feed_sequence
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import check_condition
-from zset_join.pipeline.event_times import jump_of, with_watermark
-from zset_join.pipeline.reading import Reading
-from zset_join.pipeline.view import View
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.tree import Node, Read, rebuilt
+from zset_join.query.event_times import jump_of, with_watermark
+from zset_join.query.reading import Reading
+from zset_join.query.view import View
 from zset_join.relation import ChangelogMode, Relation
 
 __all__ = ["appends", "changes", "versioned", "with_jump"]

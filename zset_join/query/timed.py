@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named
-from zset_join.pipeline.event_times import duration, jump_of, with_watermark
-from zset_join.pipeline.indexes import chosen_index, indexes_of
-from zset_join.pipeline.rows import Rows
 from zset_join.plan.requests import LatestRequest
 from zset_join.plan.row_steps import SelectStep, keeps_upserts
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, TemporalRequest, lasting
 from zset_join.plan.tree import Apply, Node, Operate, Read
 from zset_join.plan.versioning import Versioning, versioning_of
+from zset_join.query.event_times import duration, jump_of, with_watermark
+from zset_join.query.indexes import chosen_index, indexes_of
+from zset_join.query.rows import Rows
 from zset_join.shapes.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.shapes.deduplicate import Keep
 from zset_join.shapes.temporal_join import TemporalOptions

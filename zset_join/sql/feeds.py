@@ -38,8 +38,9 @@ from zset_join.sql.settings import stage_options
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
-    from zset_join.pipeline import Pipeline, View
-    from zset_join.pipeline.reading import Reading
+    from zset_join.pipeline import Pipeline
+    from zset_join.query import View
+    from zset_join.query.reading import Reading
     from zset_join.sources.kafka import KafkaSource
     from zset_join.sources.unread import UnreadText
 
@@ -203,7 +204,7 @@ class RecordDecoder:
         return delta
 
     def _view(self) -> View:
-        from zset_join.pipeline.records import records as record_view
+        from zset_join.query.records import records as record_view
 
         table = self._table
         given = pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None])

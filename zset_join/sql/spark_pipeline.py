@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from zset_join.errors import SqlError, ZsetJoinError
 from zset_join.pipeline.contents import Contents
-from zset_join.pipeline.reading import Reading
+from zset_join.query.reading import Reading
 from zset_join.relation import Relation
 from zset_join.sinks.sink import Sink, SinkProgress
 from zset_join.sql.results import Running

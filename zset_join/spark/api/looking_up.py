@@ -16,8 +16,8 @@ from pyspark.sql import Column, DataFrame
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.lookup import DataFrameSource, Lookup, LookupSource
-from zset_join.pipeline.looking_up import loaded_table
 from zset_join.plan.table_index import TableIndex
+from zset_join.query.looking_up import loaded_table
 from zset_join.relation import Relation
 from zset_join.spark.api.joined import key_pairs
 from zset_join.spark.api.staged import filled, staged

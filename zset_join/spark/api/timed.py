@@ -16,9 +16,9 @@ from typing import Any
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
-from zset_join.pipeline.indexes import chosen_index, indexes_of
-from zset_join.pipeline.looking_up import PROCESSING_TIME, check_reloaded
 from zset_join.plan.versioning import of_relation
+from zset_join.query.indexes import chosen_index, indexes_of
+from zset_join.query.looking_up import PROCESSING_TIME, check_reloaded
 from zset_join.relation import Relation
 from zset_join.shapes.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.shapes.temporal_join import TemporalOptions

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from zset_join.errors import PlanError
 from zset_join.lookup import LookupSource
-from zset_join.pipeline.indexes import create_index
+from zset_join.query.indexes import create_index
 from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.deduplicate import Keep
