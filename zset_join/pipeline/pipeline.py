@@ -51,7 +51,7 @@ from zset_join.pipeline.verification import Verification, verify
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.protocol import NextDue, earliest
-from zset_join.query.reading import Reading
+from zset_join.query.reading import Reading, readings_of
 from zset_join.query.view import View
 from zset_join.row_conversion import conform
 from zset_join.sinks.sink import Sink
@@ -116,9 +116,7 @@ class Pipeline:
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
         self.positions: Mapping[str, Any] = {}
-        # Where the changes of a source are versions too, they are read as such.
-        readings = sorted(view.readings, key=lambda one: one.is_of_versions)
-        self._readings = {reading.source.name: reading for reading in readings}
+        self._readings = readings_of(view.bindings)
         self._relations = {source.name: source.relation for source in self.plan.sources}
         self._options = StageOptions() if options is None else options
         idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)

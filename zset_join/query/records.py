@@ -74,10 +74,6 @@ class RecordReading(Reading):
     position: str | None = None
     dead_letters: Callable[[pa.Table], None] | None = None
 
-    def of_versions(self) -> RecordReading:
-        """Return how records become changes each of which is a version."""
-        return replace(self, is_of_versions=True)
-
     def delta(self, rows: Any) -> ZSet:
         """Return the changes that records mean.
 
@@ -398,4 +394,4 @@ def records(
     node: Node = Read(source)
     if key:
         node = Operate(LatestRequest(control=CONTROL), (node,))
-    return View(node=node, name=name, readings=(reading,))
+    return View(node=node, name=name, bindings=(reading,))

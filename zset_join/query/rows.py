@@ -21,7 +21,7 @@ from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
 from zset_join.plan.table_index import TableIndex
 from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply, Merge, Node, Operate, visible
-from zset_join.query.reading import Reading
+from zset_join.query.binding import Binding, merged
 
 __all__ = ["Rows"]
 
@@ -33,13 +33,13 @@ class Rows:
     Args:
         node: how they come about.
         name: what messages call them.
-        readings: the sources below, with how they are read.
+        bindings: what the sources below get their rows from.
         indexes: declared ones.
     """
 
     node: Node
     name: str
-    readings: tuple[Reading, ...]
+    bindings: tuple[Binding, ...]
     indexes: tuple[TableIndex, ...] = ()
 
     @property
@@ -186,7 +186,7 @@ class Rows:
         renamed: Rows = other
         if other.columns != self.columns:
             renamed = other._select([(name, named(own)) for name, own in zip(self.columns, other.columns, strict=True)])
-        united = replace(self, node=Merge((self.node, renamed.node)), readings=merged(self.readings, other.readings))
+        united = replace(self, node=Merge((self.node, renamed.node)), bindings=merged(self.bindings, other.bindings))
         return united._checked()
 
     unionAll = union  # noqa: N815 - the name PySpark users type
@@ -197,10 +197,10 @@ class Rows:
 
     def _operate(self, request: Any, *others: Rows) -> Self:
         node = Operate(request, (self.node, *(other.node for other in others)))
-        readings = self.readings
+        bindings = self.bindings
         for other in others:
-            readings = merged(readings, other.readings)
-        return replace(self, node=node, readings=readings)._checked()
+            bindings = merged(bindings, other.bindings)
+        return replace(self, node=node, bindings=bindings)._checked()
 
     def _then(self, step: WhereStep | SelectStep, hides: tuple[str, ...] = ()) -> Self:
         return replace(self, node=Apply(self.node, step, hides))._checked()
@@ -246,8 +246,3 @@ class Rows:
                 name=self.name,
                 missing=missing,
             )
-
-
-def merged(first: tuple[Reading, ...], second: tuple[Reading, ...]) -> tuple[Reading, ...]:
-    """Return the sources of both, each once."""
-    return (*first, *(reading for reading in second if reading not in first))

@@ -228,9 +228,9 @@ def with_jump(view: View, given: Any) -> View:
     def change(node: Node) -> Node:
         return Read(bounded[id(node.source)]) if isinstance(node, Read) else node
 
-    bounded = {id(one.source): bound(one.source) for one in view.readings}
-    readings = tuple(replace(one, source=bounded[id(one.source)]) for one in view.readings)
-    return replace(view, node=rebuilt(view.node, change), readings=readings)
+    bounded = {id(one.source): bound(one.source) for one in view.bindings}
+    bindings = tuple(replace(one, source=bounded[id(one.source)]) for one in view.bindings)
+    return replace(view, node=rebuilt(view.node, change), bindings=bindings)
 
 
 def _view(
@@ -260,7 +260,7 @@ def _view(
     hidden = () if shown is None else tuple(column for column in kept.names if column not in shown)
     source = PlanSource(relation=relation, hidden=hidden, max_watermark_jump=jump_of(relation, jump))
     reading = Reading(source=source, given=given, changelog_format=form, deletes=deletes)
-    return View(node=Read(source), name=name, readings=(reading,))
+    return View(node=Read(source), name=name, bindings=(reading,))
 
 
 def _schema(schema: pa.Schema | Mapping[str, Any], name: str) -> pa.Schema:

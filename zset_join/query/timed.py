@@ -45,8 +45,8 @@ def versioned_by(view: _R, column: str, *, delay: Any = None, max_watermark_jump
     else:
         relation = with_watermark(relation, (column, delay))
     timed_source = replace(source, relation=relation, max_watermark_jump=jump_of(relation, max_watermark_jump))
-    readings = tuple(replace(one, source=timed_source) if one.source is source else one for one in view.readings)
-    return replace(view, node=Read(timed_source), readings=readings)
+    bindings = tuple(replace(one, source=timed_source) if one.source is source else one for one in view.bindings)
+    return replace(view, node=Read(timed_source), bindings=bindings)
 
 
 def describe(view: Rows) -> Versioning:
@@ -127,7 +127,7 @@ def _with_every_change(view: Rows) -> Rows:
     node = _before_latest(view.node)
     if node is view.node:
         return view
-    return replace(view, node=node, readings=tuple(one.of_versions() for one in view.readings))
+    return replace(view, node=node, bindings=tuple(one.of_versions() for one in view.bindings))
 
 
 def _before_latest(node: Node) -> Node:
