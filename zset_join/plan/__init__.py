@@ -1,3 +1,3 @@
-"""What a query will do, as frozen descriptions without Spark: a tree as it was written, passes, and the plan they make of it."""
+"""What a query will do, as frozen descriptions without Spark: a tree as it was written, and the plan passes make of it."""
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from zset_join.changelog.formats.records import UNAVAILABLE
 from zset_join.dead_letters import read_letters
 from zset_join.errors import BadInputError, OptionError, PlanError
 from zset_join.pipeline import Pipeline
-from zset_join.pipeline.records import records as records_in_process
+from zset_join.query.records import records as records_in_process
 from zset_join.spark import JoinQuery, appends, changes
 
 Run = Callable[..., JoinQuery]

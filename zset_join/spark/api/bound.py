@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import OpaqueStep
-from zset_join.relation import Relation
+from zset_join.query.binding import Binding
 from zset_join.spark.planning.placement import Bindings, BoundStep
-from zset_join.spark.planning.row_steps import RowStep, Transform
 from zset_join.spark.planning.source_stream import SourceStream
 
 __all__ = ["BoundSource", "BoundTransform", "bindings_of"]
 
 
-@dataclass(frozen=True, eq=False)
-class BoundSource:
-    """Say which stream a source is.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BoundSource(Binding):
+    """Bind a source to a stream.
 
     Args:
-        source: as the tree has it.
         stream: its rows.
         origin: the same object for all forms of one stream.
     """
 
-    source: PlanSource
     stream: SourceStream
     origin: object = field(default_factory=object)
 
@@ -39,7 +35,7 @@ class BoundSource:
             has_baseline=stream.baseline is not None,
             max_watermark_jump=stream.max_watermark_jump,
         )
-        return cls(source, stream) if origin is None else cls(source, stream, origin)
+        return cls(source=source, stream=stream, origin=origin or object())
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +51,11 @@ class BoundTransform:
     bound: BoundStep
 
 
-def bindings_of(readings: Sequence[Any], streams: Mapping[str, SourceStream]) -> Bindings:
+def bindings_of(steps: Sequence[BoundTransform], streams: Mapping[str, SourceStream]) -> Bindings:
     """Return what the names of a plan stand for.
 
     Args:
-        readings: of a view.
+        steps: of a view.
         streams: by the names of the sources in the plan.
     """
-    steps = {one.step.fingerprint: one.bound for one in readings if isinstance(one, BoundTransform)}
-    return Bindings(streams, steps)
+    return Bindings(streams, {one.step.fingerprint: one.bound for one in steps})

@@ -113,9 +113,7 @@ class Grouping:
             )
         return cls(rows=rows, keys=tuple(keys), computed=computed)
 
-    def agg(
-        self, *expressions: AggregateExpression | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None
-    ) -> Any:
+    def agg(self, *expressions: AggregateExpression | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None) -> Any:
         """Return one row per group: the key columns, which identify it, and a column per aggregate.
 
         Args:

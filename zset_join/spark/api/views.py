@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -24,12 +23,12 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named
 from zset_join.lookup import DataFrameSource, Lookup, LookupSource
-from zset_join.pipeline import looking_up, timed
-from zset_join.pipeline import view as words
-from zset_join.pipeline.rows import Rows, merged
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import OpaqueStep
 from zset_join.plan.tree import Apply, Node, Operate, Read, changelog_of, sources_of
+from zset_join.query import looking_up, timed
+from zset_join.query import view as words
+from zset_join.query.rows import Rows
 from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.as_of_join import AsOfComparison, AsOfTie
@@ -47,6 +46,7 @@ from zset_join.spark.planning.row_steps import Transform, row_step
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.rows.names import check_names, column_named
 from zset_join.spark.rows.schemas import arrow_schema, spark_schema
+from zset_join.spark.rows.watermark import with_watermark
 
 __all__ = ["ChangeStream", "GroupedStream", "JoinedStream", "UnionedStream", "View"]
 
@@ -62,7 +62,7 @@ class View(words.View):
     def over(cls, stream: SourceStream) -> View:
         """Return the rows of a stream."""
         bound = BoundSource.of(stream)
-        return cls(node=Read(bound.source), name=stream.name, readings=(bound,), indexes=())
+        return cls(node=Read(bound.source), name=stream.name, bindings=(bound,), indexes=())
 
     @classmethod
     def of_tree(cls, root: Node, streams: Callable[[PlanSource], SourceStream]) -> View:
@@ -72,8 +72,8 @@ class View(words.View):
             root: the query.
             streams: gives the stream of a source; its columns are those of the source.
         """
-        readings = tuple(BoundSource(source, streams(source)) for source in sources_of(root))
-        return cls(node=root, name=root.relation.name, readings=readings, indexes=())
+        bindings = tuple(BoundSource(source=source, stream=streams(source)) for source in sources_of(root))
+        return cls(node=root, name=root.relation.name, bindings=bindings, indexes=())
 
     if not TYPE_CHECKING:  # a type checker is to find unknown names
 
@@ -115,7 +115,7 @@ class View(words.View):
         """
         streams = {id(one.source): one.stream for one in self._sources}
         plan, by_name = bound_plan(self.node, lambda source: streams[id(source)], name=self.name)
-        return PlacedQuery(plan=plan, bindings=bindings_of(self.readings, by_name))
+        return PlacedQuery(plan=plan, bindings=bindings_of(self.steps, by_name))
 
     @property
     def writeStream(self) -> JoinStreamWriter:  # noqa: N802 - the name PySpark users type
@@ -232,7 +232,7 @@ class View(words.View):
         condition: Expression | None = None,
         state_ttl: Any = None,
     ) -> Self:
-        """Join with another stream or view, in one query; see `zset_join.pipeline.View.join`."""
+        """Join with another stream or view, in one query; see `zset_join.query.View.join`."""
         _check_view(other, "join")
         return super().join(other, on, how, null_safe=null_safe, condition=condition, state_ttl=state_ttl)
 
@@ -272,6 +272,18 @@ class View(words.View):
         """
         return super().dedup(keys=keys, order_by=order_by, keep=keep, n=n, state_ttl=state_ttl)
 
+    def versioned_by(self, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> Self:
+        """Say which column of this stream says when a row happened; see `zset_join.query.View.versioned_by`."""
+        if delay is None or not isinstance(self.node, Read):
+            raise PlanError(
+                f'versioned_by("{column}"): inside Spark a stream is given its event time and its delay where it is described, '
+                'as in changes(df, ..., watermark=("ts", "10 seconds")).',
+                code="VERSIONED_BY",
+                name=self.name,
+            )
+        stream = with_watermark(self.stream, (column, delay), max_watermark_jump)
+        return replace(self, **{name: getattr(View.over(stream), name) for name in ("node", "bindings")})
+
     def describe(self) -> Any:
         """Say whether these rows are versioned or latest-only, and why; and which indexes they have or are looked up by."""
         return str(super().describe())
@@ -295,7 +307,7 @@ class View(words.View):
         reload_interval: Any = None,
         index: str | None = None,
     ) -> Self:
-        """Join each row with the version that was valid at its time; see `zset_join.pipeline.View.temporal_join`.
+        """Join each row with the version that was valid at its time; see `zset_join.query.View.temporal_join`.
 
         Args:
             versions: a stream with `keys` and an event time, or a deduplication that keeps the newest row by event time; by
@@ -384,7 +396,7 @@ class View(words.View):
             on: as for `join`.
             how: inner or left.
             times: the time column of either side.
-            op: how the left time compares with the right one: `>=` looks back, `<=` forward, `>` and `<` leave the same time out.
+            op: how left and right time compare: `>=` looks back, `<=` forward; `>` and `<` leave the same time out.
             tolerance: the largest distance; None: any.
             tie: of several right rows at one time, the `latest_arrival` or the `smallest_key`.
             condition: the rest of ON, asked of the one row that was chosen.
@@ -422,7 +434,7 @@ class View(words.View):
         condition: Expression | None = None,
         alias: str | None = None,
     ) -> Self:
-        """Join with what an outside table says when a row comes; see `zset_join.pipeline.View.lookup_join`.
+        """Join with what an outside table says when a row comes; see `zset_join.query.View.lookup_join`.
 
         Args:
             source: the outside table, such as `PostgresSource(...)`; workers open it, each with connections of its own. A batch
@@ -463,7 +475,7 @@ class View(words.View):
 
     @property
     def _sources(self) -> list[BoundSource]:
-        return [one for one in self.readings if isinstance(one, BoundSource)]
+        return [one for one in self.bindings if isinstance(one, BoundSource)]
 
     def every_change(self) -> Self:
         """Return these rows where every change is a version: partial records and truncates are bad input."""
@@ -474,7 +486,7 @@ class View(words.View):
         if whole is own.stream:
             return self
         bound = BoundSource.of(whole, own.origin)
-        return replace(self, node=Read(bound.source), readings=(bound,))
+        return replace(self, node=Read(bound.source), bindings=(bound,))
 
     def opaque(self, call: str, transform: Transform, *, hides: tuple[str, ...] = (), is_internal: bool = False) -> Self:
         """Do something to every row that only Spark can do.
@@ -496,19 +508,21 @@ class View(words.View):
             return self._select([(name, named(after[name])) for name in names])
         digest = hashlib.blake2b(json.dumps(step.description).encode(), digest_size=16).hexdigest()
         opaque = OpaqueStep(
-            step.title, digest, "it was written for Spark", step.relation, tuple(sorted(step.reads)) if step.is_selection else None
+            step.title,
+            digest,
+            "it was written for Spark",
+            step.relation,
+            tuple(sorted(step.reads)) if step.is_selection else None,
         )
         bound = BoundStep(call=call, transform=transform, step=step, before=before.schema)
         node = Apply(self.node, opaque, hides)
-        view = replace(self, node=node, readings=merged(self.readings, (BoundTransform(opaque, bound),)))
+        view = replace(self, node=node, steps=(*self.steps, BoundTransform(opaque, bound)))
         return view if is_internal else view._checked()
 
     _opaque = opaque
 
     def _with_hidden_column(self, name: str, column: Column) -> Self:
-        return self.opaque(
-            f"on={column}", lambda found, _: found.withColumn(name, column), hides=(name,), is_internal=True
-        )
+        return self.opaque(f"on={column}", lambda found, _: found.withColumn(name, column), hides=(name,), is_internal=True)
 
     def _checked(self) -> Self:
         view = super()._checked()

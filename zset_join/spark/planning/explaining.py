@@ -1,4 +1,4 @@
-"""What `explain` says of a query inside Spark: its stages as a tree of lines, each with what it must remember and what travels."""
+"""What `explain` says of a query inside Spark: a tree of its stages, each with what it must remember and what travels."""
 
 from __future__ import annotations
 
@@ -85,8 +85,7 @@ class _Explanation:
 
     def _join(self, planned: PlannedStage, stage: JoinStage) -> list[str]:
         condition = " and ".join(
-            f"{left} {'<=>' if safe else '='} {right}"
-            for (left, right), safe in zip(stage.key_pairs, stage.flags, strict=True)
+            f"{left} {'<=>' if safe else '='} {right}" for (left, right), safe in zip(stage.key_pairs, stage.flags, strict=True)
         )
         if stage.residual is not None:
             condition += f" and {stage.residual!r}"

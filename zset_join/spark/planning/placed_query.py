@@ -87,7 +87,7 @@ class PlacedQuery:
 
     @cached_property
     def sides(self) -> tuple[tuple[str, bool], ...]:
-        """Return the inputs of the last stage that has several, or that streams feed: their names, and whether each is a stream."""
+        """Return the inputs of the last stage that has several, or that streams feed: by name, and whether each is a stream."""
         (end, *_) = [one for one in self.planned_stages if one.target is None]
         while not end.streams and len(end.stage.inputs) == 1:
             (end, *_) = [one for one in self.planned_stages if one.target == end.number]

@@ -157,9 +157,7 @@ def _kept(stream: SourceStream, where: WhereStep) -> SourceStream:
         prepared = stream.prepared.withColumn(WEIGHT, weight)
     else:
         prepared = stream.prepared.where(is_rejected | passes if stream.may_reject else passes)
-    return replace(
-        stream, prepared=prepared, operation=(*stream.operation, *step.description), made_of=_made_of(stream, where)
-    )
+    return replace(stream, prepared=prepared, operation=(*stream.operation, *step.description), made_of=_made_of(stream, where))
 
 
 def _selected(stream: SourceStream, step: SelectStep) -> SourceStream:

@@ -40,9 +40,9 @@ from zset_join.relation import Relation
 from zset_join.shown_values import shown_rows
 from zset_join.spark.epoch.event_times import stage_watermark
 from zset_join.spark.epoch.runner import EpochRunner
+from zset_join.spark.planning.placed_query import PlacedQuery
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import PlannedStage
-from zset_join.spark.planning.placed_query import PlacedQuery
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import field_type, spark_schema, spark_type

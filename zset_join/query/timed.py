@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
-from zset_join.pipeline.event_times import duration, jump_of, with_watermark
-from zset_join.pipeline.indexes import chosen_index, indexes_of
-from zset_join.pipeline.rows import Rows
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, TemporalRequest, lasting
 from zset_join.plan.tree import Operate, Read
 from zset_join.plan.versioning import Versioning, every_change, versioning_of
+from zset_join.query.event_times import duration, jump_of, with_watermark
+from zset_join.query.indexes import chosen_index, indexes_of
+from zset_join.query.rows import Rows
 from zset_join.shapes.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.shapes.deduplicate import Keep
 from zset_join.shapes.temporal_join import TemporalOptions
@@ -42,8 +42,8 @@ def versioned_by(view: _R, column: str, *, delay: Any = None, max_watermark_jump
     else:
         relation = with_watermark(relation, (column, delay))
     timed_source = replace(source, relation=relation, max_watermark_jump=jump_of(relation, max_watermark_jump))
-    readings = tuple(replace(one, source=timed_source) if one.source is source else one for one in view.readings)
-    return replace(view, node=Read(timed_source), readings=readings)
+    bindings = tuple(replace(one, source=timed_source) if one.source is source else one for one in view.bindings)
+    return replace(view, node=Read(timed_source), bindings=bindings)
 
 
 def describe(view: Rows) -> Versioning:

@@ -18,11 +18,11 @@ import pyarrow as pa
 from zset_join.expressions import Expression
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
-from zset_join.pipeline import indexes, joining, looking_up, timed
-from zset_join.pipeline.grouping import Aggregated, GroupedView
-from zset_join.pipeline.rows import Rows
-from zset_join.pipeline.unknown_methods import missing_on_view
 from zset_join.plan.versioning import Versioning
+from zset_join.query import indexes, joining, looking_up, timed
+from zset_join.query.grouping import Aggregated, GroupedView
+from zset_join.query.rows import Rows
+from zset_join.query.unknown_methods import missing_on_view
 
 __all__ = ["View"]
 
