@@ -358,7 +358,7 @@ WRONG: dict[str, tuple[Callable[..., Any], str]] = {
     "alias of nothing": (lambda a, *_: a.alias(""), "name=''"),
     "unknown key": (lambda a, b, c: a.join(b, on="k").join(c, on=[("x", "k")]), r"\['x'\], which \"a_inner_b\" does not have"),
     "no key": (lambda a, b, c: a.join(b, on="k").join(c), "names no key column"),
-    "dataframe": (lambda a, b, c: a.join(b, on="k").join(c.dataframe, on="k"), "got DataFrame"),
+    "dataframe": (lambda a, b, c: a.join(b, on="k").join(c.stream.dataframe, on="k"), "got DataFrame"),
     "union of streams": (lambda a, b, c: a.join(b, on="k").union(c), "union expects another view"),
     "union of other columns": (lambda a, b, c: a.join(b, on="k").union(c.join(b.alias("d"), on="k").select("k")), "go"),
     "union of itself": (lambda a, b, _: a.join(b, on="k").union(a.join(b, on="k")), "several inputs of the query"),
