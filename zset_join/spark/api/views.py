@@ -379,6 +379,7 @@ class View(words.View):
             is_change_time=is_change_time,
             index=index,
             delete_column=delete_column,
+            warns=False,
         )
 
     def join_asof(  # type: ignore[override]
