@@ -4,7 +4,11 @@ The law: a change is told if the rows asked for had come out otherwise in its ep
 stage, and what is told is what the engine answers, not a second opinion about it.
 
 How: everything that came is replayed through an empty pipeline in memory. In an epoch that changed rows asked for, changes are
-left out, half of them at a time; a half that makes no difference is left, another one is halved again.
+left out, half of them at a time; a half that makes no difference is left, another one is halved again. Both runners use it: a
+pipeline that keeps its inputs, and a Spark query whose logs reach back to its first epoch.
+
+Where the answers of the outside, or watermarks, were recorded, these are used: nobody is asked again, and a row that moved a
+watermark is no cause of what the watermark released.
 
 Cost: a replay of all epochs, and about 2 k log n answers for k causes among n changes of an epoch. Changes that undo each other
 within one epoch (the same row in and out) are no cause.
@@ -13,22 +17,25 @@ within one epoch (the same row in and out) are no cause.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
-from zset_join.errors import BadInputError, OptionError
+from zset_join.errors import BadInputError, OptionError, StateError
 from zset_join.pipeline.engine import Engine
-from zset_join.pipeline.history import InputHistory, PastEpoch
+from zset_join.pipeline.history import PastEpoch
 from zset_join.pipeline.stage_states import MemoryStates
-from zset_join.pipeline.watermarks import Watermarks
+from zset_join.pipeline.watermarks import KnownTimes, Watermarks
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.protocol import DurableOperator
 from zset_join.row_conversion import take_rows
 from zset_join.shown_values import shown_rows
+from zset_join.stages.effect import EffectStage
 from zset_join.stages.expiring import ExpiringStage
 from zset_join.stages.stage import StageOptions
+from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["explain_row"]
@@ -39,13 +46,13 @@ _Rows = list[tuple[dict[str, Any], int]]
 
 
 def explain_row(
-    plan: QueryPlan, history: InputHistory, options: StageOptions, row: Mapping[str, Any], *, most_changes: int
+    plan: QueryPlan, history: Iterable[PastEpoch], options: StageOptions, row: Mapping[str, Any], *, most_changes: int
 ) -> RowHistory:
     """Return how the rows with given values came and went.
 
     Args:
         plan: the plan.
-        history: everything that came.
+        history: everything that came, epoch by epoch.
         options: what operators take from the options of a query.
         row: columns of the view to values.
         most_changes: changes to tell per epoch.
@@ -60,11 +67,12 @@ def explain_row(
             code="ROW_QUESTION",
             columns=unknown,
         )
-    watermarks = Watermarks(plan)
-    engine, states = Engine(plan, watermarks), MemoryStates(plan, options)
+    watermarks, states = _PastWatermarks(plan), _PastStates(plan, options)
+    engine = Engine(plan, watermarks)
     events = []
     try:
         for past in history:
+            watermarks.past = states.past = past
             answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
             emitted = _matching(answered.delta, row)
             if emitted:
@@ -77,6 +85,32 @@ def explain_row(
     finally:
         states.close()
     return RowHistory(row, tuple(events), is_complete=True)
+
+
+class _PastWatermarks(Watermarks):
+    """Follow the watermarks of a plan as they were recorded; where they were not, as the rows move them."""
+
+    past = PastEpoch(-1, None)
+
+    def after(self, deltas: Mapping[str, ZSet], processing_time_us: int | None) -> KnownTimes:
+        """Return what was known after the epoch."""
+        recorded = self.past.watermarks
+        if recorded is None:
+            return super().after(deltas, processing_time_us)
+        return KnownTimes(self.known.sources, tuple(recorded.get(at, before) for at, before in enumerate(self.known.stages)))
+
+
+class _PastStates(MemoryStates):
+    """Keep the operators of a plan in memory, and answer for the outside what it answered then."""
+
+    past = PastEpoch(-1, None)
+
+    def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
+        """Return the deltas that the operator of a stage is asked with."""
+        fetched = self.past.fetched
+        if fetched is None or not isinstance(self._plan.nodes[number].stage, EffectStage):
+            return super().completed(number, operator, tick, fed)
+        return [*fed, fetched.get(number, ZSet.empty(operator.inputs[-1].schema))]
 
 
 class _Causes:
@@ -128,6 +162,10 @@ class _Causes:
             answered = self._engine.answer(self._states, past.epoch, deltas, past.processing_time_us)
         except BadInputError:
             return True
+        except StateError as error:
+            if error.code != "KEY_NOT_FETCHED":
+                raise
+            return True  # without these changes another key would have been asked for
         return _matching(answered.delta, self._row) != self._emitted
 
 

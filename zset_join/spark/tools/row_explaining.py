@@ -9,8 +9,11 @@ A view that does more than join is asked in the columns of its own output. They 
 - a group key leads to the rows of the join that are in the group, as they came and went. What an aggregate made of them cannot
   be asked for.
 
-A row that time took back (`state_ttl`) went without a change; the event says so. What other stages than joins make is refused,
-or where it is a side of a join told as not followed.
+A row that time took back (`state_ttl`) went without a change; the event says so.
+
+Rows of a view that another stage makes (a join by time, a lookup join, a dedup, groups of a stream) are explained as a pipeline
+in process explains its own: all that came is replayed (`past_epochs`). Where such a view is a side of a join, its rows are told
+as not followed.
 
 Behind a union every branch is asked. In a chain of joins a change of the last join may be a row of a view; what made it is
 asked of the join behind that view in the same way, and so on down to the streams (`Tracing`).
@@ -19,7 +22,7 @@ The law: what is reported as emitted are rows that the engine answers: those who
 own expressions are applied, and for a view without groups this result.
 
 Cost: as `RowQuestion`, per join; with steps one small Spark job, and for computed columns a batch join of all row versions in
-the log.
+the log. Where all that came is replayed: its memory on the driver, and the cost of `zset_join.pipeline.explaining`.
 """
 
 from __future__ import annotations
@@ -31,14 +34,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.row_causes import frozen
 from zset_join.checkpoint.row_history import InputChange, Row, RowEvent, RowHistory, asked_values, together
 from zset_join.errors import OptionError, StateError
+from zset_join.pipeline.explaining import explain_row as replay_row
 from zset_join.relation import Relation
 from zset_join.spark.epoch.runner import EpochRunner
 from zset_join.spark.planning.placed import Placed, ends_of, feeding
 from zset_join.spark.planning.stages import PlannedStage
+from zset_join.spark.tools.past_epochs import past_epochs, plan_of_places, why_not_replayed, why_not_whole
 from zset_join.spark.tools.row_branches import Branch, Question, are_of_a_stream, branches_of, unfollowed
+from zset_join.stages.stage import NO_LIMIT
 
 __all__ = ["explain_row"]
 
@@ -65,21 +72,13 @@ def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, mo
     stages, ends = view.planned_stages, ends_of(view.planned_stages)
     titles = unfollowed(stages, ends)
     if titles:
-        raise OptionError(
-            f"explain_row({dict(row)!r}): rows of this view come from {' and '.join(titles)}, and inside Spark only the rows "
-            "of joins are followed back. A pipeline in process explains rows of every stage: Pipeline(view, keep_inputs=True).",
-            code="ROW_QUESTION",
-            stages=titles,
-        )
+        return _replayed(view, runner, row, titles, most_rows=most_rows)
     branches = branches_of(stages, ends, view.output.schema)
     for branch in branches:
         _check_traced(branch, asked, row)
     with runner.pause():
-        checkpoint = runner.checkpoint
-        if checkpoint is None:
-            raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
         question = Question(
-            checkpoint=checkpoint, options=runner.operator_options, row=row, most_rows=most_rows, session=view.session
+            checkpoint=_opened(runner), options=runner.operator_options, row=row, most_rows=most_rows, session=view.session
         )
         tracing = Tracing(stages, question)
         events: dict[int, RowEvent] = {}
@@ -94,6 +93,45 @@ def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, mo
         in_order = tuple(events[epoch] for epoch in sorted(events))
         is_group = any(branch.is_grouped for branch in branches)
         return RowHistory(row, in_order, is_complete=is_complete and not tracing.is_cut_off, is_group=is_group)
+
+
+def _replayed(
+    view: Placed, runner: EpochRunner, row: Mapping[str, Any], titles: Sequence[str], *, most_rows: int
+) -> RowHistory:
+    """Explain rows of any stage by what the engine would have answered without some changes, in this process.
+
+    Raises:
+        OptionError: `ROW_QUESTION`: the query cannot be replayed, or more changes made the rows than are to be told.
+        StateError: the checkpoint cannot be read.
+    """
+    plan, stages = plan_of_places(view.query_plan), view.planned_stages
+    _check_replayed(why_not_replayed(plan), row, titles)
+    if runner.buffer.evicts:
+        _check_replayed('join_buffer_policy="evict_oldest" drops rows by what one bucket holds', row, titles)
+    with runner.pause():
+        checkpoint = _opened(runner)
+        _check_replayed(why_not_whole(stages, checkpoint), row, titles)
+        options = replace(
+            runner.operator_options, on_bad_input="quarantine", buffer_limit=NO_LIMIT, hot_budget=None, table_budget=None
+        )
+        history = past_epochs(stages, plan, checkpoint, options)
+    return replay_row(plan, history, options, row, most_changes=most_rows)
+
+
+def _check_replayed(why_not: str | None, row: Mapping[str, Any], titles: Sequence[str]) -> None:
+    if why_not is not None:
+        raise OptionError(
+            f"explain_row({dict(row)!r}): rows of this view come from {' and '.join(titles)}, which are explained by replaying "
+            f"all that came in process, and that cannot be done: {why_not}.",
+            code="ROW_QUESTION",
+            stages=tuple(titles),
+        )
+
+
+def _opened(runner: EpochRunner) -> Checkpoint:
+    if runner.checkpoint is None:
+        raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
+    return runner.checkpoint
 
 
 def _check_traced(branch: Branch, asked: Mapping[str, Any], row: Mapping[str, Any]) -> None:
