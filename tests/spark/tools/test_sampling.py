@@ -203,16 +203,18 @@ class Placed:
         return self.planned_stages[-1].after
 
 
-def test_a_stream_is_filtered_where_all_places_that_it_reaches_ask_for_the_same(orders: Source, customers: Source) -> None:
+@pytest.mark.parametrize(("column", "filtered"), [("item", {"orders"}), ("customer_id", {"customers"})])
+def test_a_stream_is_filtered_where_all_places_that_it_reaches_ask_for_the_same(
+    orders: Source, customers: Source, column: str, filtered: set[str]
+) -> None:
     own, others = upserts(orders), names(customers)
-    view = own.join(others, on="customer_id").join(own.alias("again"), on="item", how="left").select("customer_id", "item")
-    stages = view.plan.planned_stages
-    twice = [
-        replace(one, streams={0: own} if "again" in {at.name for at in one.streams.values()} else one.streams) for one in stages
+    view = own.join(others, on="customer_id").join(own.alias("again"), on="item", how="left").select(column)
+    stages = [
+        replace(one, streams={side: own if stream.name == "again" else stream for side, stream in one.streams.items()})
+        for one in view.plan.planned_stages
     ]
 
-    assert set(sample_of(Placed(stages), 0.5).by_input) == {"orders", "customers"}
-    assert set(sample_of(Placed(tuple(twice)), 0.5).by_input) == {"customers"}
+    assert set(sample_of(Placed(tuple(stages)), 0.5).by_input) == filtered
 
 
 def test_a_key_that_only_the_join_sees_is_none_to_sample_by(orders: Source, customers: Source) -> None:
