@@ -54,6 +54,15 @@ def test_a_row_of_a_column_that_is_not_there_cannot_be_asked_for():
         stepped(priced()).explain_row({"colour": 1})
 
 
+def test_of_changes_of_which_each_was_enough_all_are_told():
+    pipeline = Pipeline(priced().select("item").distinct(), keep_inputs=True)
+    pipeline.step({"orders": [{"id": number, "item": item} for number, item in enumerate(["nail", "bolt", "nail", "nut"])]})
+
+    (event,) = pipeline.explain_row({"item": "nail"}).events
+
+    assert [change.row["id"] for change in event.changes] == [0, 2]
+
+
 def test_too_many_causes_are_refused():
     with pytest.raises(OptionError, match="more than 1 changes of epoch 0"):
         stepped(priced().agg(F.count().alias("n"))).explain_row({"n": 2}, most_changes=1)

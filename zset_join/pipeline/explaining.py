@@ -1,16 +1,19 @@
 """Which changes made and unmade a row of the view, found by asking the engine what would have been without them.
 
-The law: a change is told if the rows asked for had come out otherwise in its epoch without it. So it works for every kind of
-stage, and what is told is what the engine answers, not a second opinion about it.
+The law: a change is told if the rows asked for had come out otherwise in its epoch without it, or without it and others of
+which each would have been enough. So it works for every kind of stage, and what is told is what the engine answers, not a
+second opinion about it. Of several rows of which each would have moved a watermark far enough none is told: time is the cause.
 
 How: everything that came is replayed through an empty pipeline in memory. In an epoch that changed rows asked for, changes are
-left out, half of them at a time; a half that makes no difference is left, another one is halved again. Both runners use it: a
-pipeline that keeps its inputs, and a Spark query whose logs reach back to its first epoch.
+left out, half of them at a time; a half that makes no difference is left, another one is halved again. Where only both halves
+together make one, each is halved without the other. Both runners use it: a pipeline that keeps its inputs, and a Spark query
+whose logs reach back to its first epoch.
 
 Where the answers of the outside, or watermarks, were recorded, these are used: nobody is asked again, and a row that moved a
 watermark is no cause of what the watermark released.
 
-Cost: a replay of all epochs, and about 2 k log n answers for k causes among n changes of an epoch. Changes that undo each other
+Cost: a replay of all epochs, and about 2 k log n answers for k causes among n changes of an epoch, 2 n where each of n would
+have been enough. Changes that undo each other
 within one epoch (the same row in and out) are no cause.
 """
 
@@ -76,7 +79,7 @@ def explain_row(
             answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
             emitted = _matching(answered.delta, row)
             if emitted:
-                causes = _Causes(engine, states, past, row, emitted, most_changes).find()
+                causes = _Causes(engine, watermarks, states, past, row, emitted, answered.times, most_changes).find()
                 explained = tuple(_told(past, cause) for cause in causes)
                 events.append(RowEvent(past.epoch, tuple(emitted), explained, time="" if explained else _time_told(plan, past)))
                 answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
@@ -88,12 +91,15 @@ def explain_row(
 
 
 class _PastWatermarks(Watermarks):
-    """Follow the watermarks of a plan as they were recorded; where they were not, as the rows move them."""
+    """Follow the watermarks of a plan as they are held or were recorded; else as the rows move them."""
 
     past = PastEpoch(-1, None)
+    held: KnownTimes | None = None
 
     def after(self, deltas: Mapping[str, ZSet], processing_time_us: int | None) -> KnownTimes:
         """Return what was known after the epoch."""
+        if self.held is not None:
+            return self.held
         recorded = self.past.watermarks
         if recorded is None:
             return super().after(deltas, processing_time_us)
@@ -119,28 +125,32 @@ class _Causes:
     def __init__(
         self,
         engine: Engine,
+        watermarks: _PastWatermarks,
         states: MemoryStates,
         past: PastEpoch,
         row: Mapping[str, Any],
         emitted: _Rows,
+        times: KnownTimes,
         most_changes: int,
     ) -> None:
         self._engine = engine
+        self._watermarks = watermarks
         self._states = states
         self._past = past
         self._row = row
         self._emitted = emitted
+        self._times = times
         self._most_changes = most_changes
 
     def find(self) -> list[_Change]:
         """Return them, by source and place."""
         changes = [(name, at) for name, delta in self._past.deltas.items() for at in range(len(delta))]
         causes: list[_Change] = []
-        waiting = [changes]
+        waiting: list[tuple[list[_Change], list[_Change]]] = []  # changes that matter where others are left out as well
+        if changes and self._matters(changes):
+            waiting.append((changes, []))
         while waiting:
-            group = waiting.pop()
-            if not group or not self._matters(group):
-                continue
+            group, without = waiting.pop()
             if len(group) == 1:
                 causes += group
                 if len(causes) > self._most_changes:
@@ -151,13 +161,19 @@ class _Causes:
                         epoch=self._past.epoch,
                     )
                 continue
-            middle = len(group) // 2
-            waiting += [group[middle:], group[:middle]]
+            first, second = group[: len(group) // 2], group[len(group) // 2 :]
+            matter = [half for half in (second, first) if self._matters([*half, *without], is_held=bool(without))]
+            if matter:
+                waiting += [(half, without) for half in matter]
+            elif self._matters([*group, *without], is_held=True):
+                waiting += [(second, [*without, *first]), (first, [*without, *second])]
         return causes
 
-    def _matters(self, left_out: Sequence[_Change]) -> bool:
+    def _matters(self, left_out: Sequence[_Change], *, is_held: bool = False) -> bool:
+        """Return whether the rows come out otherwise without some changes; `is_held`: the watermarks are moved all the same."""
         past = self._past
         deltas = {name: _without(delta, {at for one, at in left_out if one == name}) for name, delta in past.deltas.items()}
+        self._watermarks.held = self._times if is_held else None
         try:
             answered = self._engine.answer(self._states, past.epoch, deltas, past.processing_time_us)
         except BadInputError:
@@ -166,6 +182,8 @@ class _Causes:
             if error.code != "KEY_NOT_FETCHED":
                 raise
             return True  # without these changes another key would have been asked for
+        finally:
+            self._watermarks.held = None
         return _matching(answered.delta, self._row) != self._emitted
 
 

@@ -32,7 +32,7 @@ def sources(spark: SparkSession, tmp_path: Path) -> tuple[Source, Source]:
 
 
 def looked_up(sources: tuple[Source, Source], spark: SparkSession) -> Any:
-    """Return a temporal join, with what an outside table said that says something else each time it is read, and its first rows."""
+    """Return two joins with one table of versions, with what an outside table said that changes, and the last rows of that."""
     orders, prices = sources
     times = iter(range(1_000))
 
@@ -43,6 +43,7 @@ def looked_up(sources: tuple[Source, Source], spark: SparkSession) -> Any:
     left = appends(orders.stream(), name="orders", watermark=("t", 0))
     versions = changes(prices.stream(), name="prices", keys=["sku"], watermark=("at", 0))
     priced = left.temporal_join(versions, on="sku", how="left")
+    priced = priced.union(left.alias("refunds").temporal_join(versions.alias("again"), on="sku"))
     codes = DataFrameSource(name="codes", schema=CODES, dataframe=table)
     return priced.lookup_join(codes, on="sku", how="left").dedup("sku", order_by="id", keep="last")
 
@@ -57,7 +58,9 @@ def moment(sources: tuple[Source, Source], _: SparkSession) -> Any:
     return joined.groupBy("sku", "price").agg(F.count().alias("n")).temporal_join(now, on="sku", as_of=PROCESSING_TIME)
 
 
-@pytest.mark.parametrize(("view", "streams"), [(looked_up, {"orders", "prices"}), (moment, {"orders", "quotes", "now"})])
+@pytest.mark.parametrize(
+    ("view", "streams"), [(looked_up, {"orders", "prices", "refunds"}), (moment, {"orders", "quotes", "now"})]
+)
 def test_rows_of_every_kind_of_stage_are_explained_as_they_were_emitted(
     view: Callable[..., Any], streams: set[str], sources: tuple[Source, Source], spark: SparkSession, run: Run
 ) -> None:
