@@ -6,14 +6,13 @@ A view that does more than join is asked in the columns of its own output. They 
 - a computed column (`withColumn`, `select`) does not say where its value came from. Is nothing else asked for, then every row
   version that the log keeps is joined by Spark, the steps are applied, and the join rows whose result has the value are asked
   about;
-- a group key leads to the rows of the join that are in the group, as they came and went. What an aggregate made of them cannot
-  be asked for.
+- a group key leads to the rows of the join that are in the group, as they came and went.
 
 A row that time took back (`state_ttl`) went without a change; the event says so.
 
-Rows of a view that another stage makes (a join by time, a lookup join, a dedup, groups of a stream) are explained as a pipeline
-in process explains its own: all that came is replayed (`past_epochs`). Where such a view is a side of a join, its rows are told
-as not followed.
+Rows of a view that another stage makes (a join by time, a lookup join, a dedup, groups of a stream), and rows asked for by what
+an aggregate made, are explained as a pipeline in process explains its own: all that came is replayed (`past_epochs`). Where
+such a view is a side of a join, its rows are told as not followed.
 
 Behind a union every branch is asked. In a chain of joins a change of the last join may be a row of a view; what made it is
 asked of the join behind that view in the same way, and so on down to the streams (`Tracing`).
@@ -72,10 +71,11 @@ def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, mo
     stages, ends = view.planned_stages, ends_of(view.planned_stages)
     titles = unfollowed(stages, ends)
     if titles:
-        return _replayed(view, runner, row, titles, most_rows=most_rows)
+        return _replayed(view, runner, row, f"rows of this view come from {' and '.join(titles)}", most_rows=most_rows)
     branches = branches_of(stages, ends, view.output.schema)
-    for branch in branches:
-        _check_traced(branch, asked, row)
+    untraced = next((why for branch in branches if (why := _untraced(branch, asked))), None)
+    if untraced is not None:
+        return _replayed(view, runner, row, untraced, most_rows=most_rows)
     with runner.pause():
         question = Question(
             checkpoint=_opened(runner), options=runner.operator_options, row=row, most_rows=most_rows, session=view.session
@@ -95,22 +95,27 @@ def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, mo
         return RowHistory(row, in_order, is_complete=is_complete and not tracing.is_cut_off, is_group=is_group)
 
 
-def _replayed(
-    view: Placed, runner: EpochRunner, row: Mapping[str, Any], titles: Sequence[str], *, most_rows: int
-) -> RowHistory:
+def _replayed(view: Placed, runner: EpochRunner, row: Mapping[str, Any], why: str, *, most_rows: int) -> RowHistory:
     """Explain rows of any stage by what the engine would have answered without some changes, in this process.
+
+    Args:
+        view: the view.
+        runner: what runs its epochs; they wait.
+        row: columns of the output to values.
+        why: why the rows are not followed back through joins.
+        most_rows: changes to report at most, per epoch.
 
     Raises:
         OptionError: `ROW_QUESTION`: the query cannot be replayed, or more changes made the rows than are to be told.
         StateError: the checkpoint cannot be read.
     """
     plan, stages = plan_of_places(view.query_plan), view.planned_stages
-    _check_replayed(why_not_replayed(plan), row, titles)
+    _check_replayed(why_not_replayed(plan), row, why)
     if runner.buffer.evicts:
-        _check_replayed('join_buffer_policy="evict_oldest" drops rows by what one bucket holds', row, titles)
+        _check_replayed('join_buffer_policy="evict_oldest" drops rows by what one bucket holds', row, why)
     with runner.pause():
         checkpoint = _opened(runner)
-        _check_replayed(why_not_whole(stages, checkpoint), row, titles)
+        _check_replayed(why_not_whole(stages, checkpoint), row, why)
         options = replace(
             runner.operator_options, on_bad_input="quarantine", buffer_limit=NO_LIMIT, hot_budget=None, table_budget=None
         )
@@ -118,13 +123,13 @@ def _replayed(
     return replay_row(plan, history, options, row, most_changes=most_rows)
 
 
-def _check_replayed(why_not: str | None, row: Mapping[str, Any], titles: Sequence[str]) -> None:
+def _check_replayed(why_not: str | None, row: Mapping[str, Any], why: str) -> None:
     if why_not is not None:
         raise OptionError(
-            f"explain_row({dict(row)!r}): rows of this view come from {' and '.join(titles)}, which are explained by replaying "
-            f"all that came in process, and that cannot be done: {why_not}.",
+            f"explain_row({dict(row)!r}): {why}. Such rows are explained by replaying in process all that came, which is not "
+            f"possible: {why_not}.",
             code="ROW_QUESTION",
-            stages=tuple(titles),
+            row=dict(row),
         )
 
 
@@ -134,12 +139,8 @@ def _opened(runner: EpochRunner) -> Checkpoint:
     return runner.checkpoint
 
 
-def _check_traced(branch: Branch, asked: Mapping[str, Any], row: Mapping[str, Any]) -> None:
-    """Refuse columns that are what an aggregate makes of several rows.
-
-    Raises:
-        OptionError: `ROW_QUESTION`.
-    """
+def _untraced(branch: Branch, asked: Mapping[str, Any]) -> str | None:
+    """Return which column that is asked for is what an aggregate makes of several rows; None where none is."""
     for name in asked:
         if name not in branch.traced:
             cure = (
@@ -147,12 +148,8 @@ def _check_traced(branch: Branch, asked: Mapping[str, Any], row: Mapping[str, An
                 if branch.traced
                 else "the view does not show the key of its groups, so they cannot be told apart"
             )
-            raise OptionError(
-                f'explain_row({dict(row)!r}): "{name}" is made of several rows by an aggregate, which does not '
-                f"remember them; {cure}.",
-                code="ROW_QUESTION",
-                column=name,
-            )
+            return f'"{name}" is made of several rows by an aggregate, which does not remember them; {cure}'
+    return None
 
 
 @dataclass(slots=True)
