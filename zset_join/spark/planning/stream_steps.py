@@ -38,8 +38,7 @@ def spark_step(session: SparkSession, before: Relation, step: WhereStep | Select
     """
     if isinstance(step, WhereStep):
         text = _text(step.condition, before.schema)
-        return replace(row_step(session, before, f"where {text}", lambda given, _: given.where(text)), tree=step)
-    return replace(_selection(session, before, step)[1], tree=step)
+    XX replace(_selection(session, before, step)[1], tree=step)
 
 
 def stepped(stream: SourceStream, step: PlanStep) -> SourceStream:
