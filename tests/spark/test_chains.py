@@ -23,7 +23,7 @@ from zset_join.expressions import left, right
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.spark.planning.row_steps import template
-from zset_join.spark.tools.verification import tables_view
+from zset_join.spark.tools.batch_view import KnownInputs
 
 Run = Callable[..., JoinQuery]
 TYPES = ("inner", "left", "right", "full", "left_semi", "left_anti")
@@ -140,7 +140,7 @@ def check_told(view: View, history: RowHistory, sink: Collected, before: Tables)
         )
         for stream in streams
     }
-    made = tables_view(view.placed, tables, is_empty=False).where(F.col(name) == value).select(*view.columns, "__weight")
+    made = KnownInputs(tables=tables).view(view.placed).where(F.col(name) == value).select(*view.columns, "__weight")
     there = {row: weight for row, weight in sink.total().items() if row[sink.names.index(name)] == value}
     assert there
     assert weights((tuple(row[:-1]), row[-1]) for row in made.collect()) == there
