@@ -290,6 +290,9 @@ class View(words.View):
 
     def describe(self) -> Any:
         """Say whether these rows are versioned or latest-only, and why; and which indexes they have or are looked up by."""
+        titles = _opaque_after_dedup(self.node)
+        if titles:
+            return f"latest-only: from a dedup with {' and '.join(titles)} behind it the versions cannot be told inside Spark"
         return str(super().describe())
 
     def temporal_join(
@@ -338,6 +341,16 @@ class View(words.View):
             PlanError: the rules of temporal joins; the message names the side and the cure.
             OptionError: an argument that is not allowed.
         """
+        titles = _opaque_after_dedup(versions.node) if isinstance(versions, View) else []
+        if titles:
+            raise PlanError(
+                f'temporal_join: "{versions.name}" is a dedup of versions with {" and ".join(titles)} behind it, from which the '
+                "versions cannot be told inside Spark. Join with the dedup itself, filter the version that is chosen with "
+                'condition=right("...") > ... (right of zset_join.expressions), and select from the answer.',
+                code="STEPS_AFTER_DEDUP",
+                name=versions.name,
+                steps=titles,
+            )
         if as_of == looking_up.PROCESSING_TIME:
             if isinstance(versions, DataFrame):
                 looking_up.check_reloaded(snapshot=snapshot, null_safe=null_safe, index=index)
@@ -593,6 +606,20 @@ class GroupedStream:
         """
         view: View = self.grouping.agg(*expressions, state_ttl=state_ttl)
         return view
+
+
+def _opaque_after_dedup(node: Node) -> list[str]:
+    """Return the steps of Spark's own behind a dedup of versions, from whose rows these cannot be told any more.
+
+    What a filter rejects ends the version before it, and what the dedup takes back was valid at its time all the same: neither
+    shows in the rows of such a view.
+    """
+    titles: list[str] = []
+    while isinstance(node, Apply):
+        titles = [*([node.step.text] if isinstance(node.step, OpaqueStep) else []), *titles]
+        node = node.child
+    is_of_versions = isinstance(node, Operate) and node.stage.shows_newest
+    return titles if is_of_versions else []
 
 
 def _check_view(given: Any, call: str) -> None:
