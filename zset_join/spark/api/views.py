@@ -344,7 +344,7 @@ class View(words.View):
         titles = _opaque_after_dedup(versions.node) if isinstance(versions, View) else []
         if titles:
             raise PlanError(
-                f'temporal_join: "{versions.name}" is a dedup of versions with {" and ".join(titles)} behind it, from which the '
+                f'temporal_join: "{versions.name}" is a dedup of versions with {" and ".join(titles)} behind it, of which the '
                 "versions cannot be told inside Spark. Join with the dedup itself, filter the version that is chosen with "
                 'condition=right("...") > ... (right of zset_join.expressions), and select from the answer.',
                 code="STEPS_AFTER_DEDUP",
