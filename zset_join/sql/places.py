@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
 
-__all__ = ["Place", "SqlWarning", "near", "place_of", "without_credentials", "written_name"]
+from zset_join.errors import SqlError
+
+__all__ = ["Place", "SqlWarning", "check_distinct", "near", "place_of", "without_credentials", "written_name"]
 
 _WIDTH = 160
 _SECRET_OPTION = re.compile(r"('[^']*(?:password|secret|token|sasl|ssl)[^']*'\s*=\s*)('(?:[^']|'')*'?)", re.IGNORECASE)
@@ -96,3 +98,16 @@ def near(name: str, known: Iterable[str]) -> str:
     if close:
         return f" Did you mean {' or '.join(lower[one] for one in close)}?"
     return f" There is {', '.join(listed[:12])}." if listed else ""
+
+
+def check_distinct(names: Sequence[str], what: str, at: Place, *, code: str = "DUPLICATE_COLUMN") -> None:
+    """Refuse two of one name, whatever its case.
+
+    Raises:
+        SqlError: as said.
+    """
+    lower = [one.lower() for one in names]
+    twice = list(dict.fromkeys(one for one in names if lower.count(one.lower()) > 1))
+    if twice:
+        how = "twice" if len({*twice}) == 1 else "which differ in case alone"
+        raise SqlError(f"{what} names {', '.join(twice)} {how}.", code=code, at=at)

@@ -30,12 +30,11 @@ from zset_join.query import looking_up, timed
 from zset_join.query import view as words
 from zset_join.query.rows import Rows
 from zset_join.relation import Relation
-from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.as_of_join import AsOfComparison, AsOfTie
 from zset_join.shapes.deduplicate import Keep
 from zset_join.shapes.version_join import Emit, Late
-from zset_join.spark.api.bound import BoundSource, BoundTransform, bindings_of
-from zset_join.spark.api.grouped import AggregateExpression, Grouping
+from zset_join.spark.api.bound import BoundSource, BoundTransform, bindings_of, opaque_after_dedup
+from zset_join.spark.api.grouped import AggregateExpression, GroupedStream, Grouping
 from zset_join.spark.api.stream_arguments import check_stream_name
 from zset_join.spark.api.unknown_methods import missing_on_view
 from zset_join.spark.api.writer import JoinStreamWriter
@@ -290,7 +289,7 @@ class View(words.View):
 
     def describe(self) -> Any:
         """Say whether these rows are versioned or latest-only, and why; and which indexes they have or are looked up by."""
-        titles = _opaque_after_dedup(self.node)
+        titles = opaque_after_dedup(self.node)
         if titles:
             return f"latest-only: from a dedup with {' and '.join(titles)} behind it the versions cannot be told inside Spark"
         return str(super().describe())
@@ -341,7 +340,7 @@ class View(words.View):
             PlanError: the rules of temporal joins; the message names the side and the cure.
             OptionError: an argument that is not allowed.
         """
-        titles = _opaque_after_dedup(versions.node) if isinstance(versions, View) else []
+        titles = opaque_after_dedup(versions.node) if isinstance(versions, View) else []
         if titles:
             raise PlanError(
                 f'temporal_join: "{versions.name}" is a dedup of versions with {" and ".join(titles)} behind it, of which the '
@@ -575,51 +574,6 @@ JoinedStream = View
 """What `join` returns, for annotations."""
 UnionedStream = View
 """What `union` returns, for annotations."""
-
-
-@dataclass(frozen=True)
-class GroupedStream:
-    """The rows of a view in groups; made by `View.groupBy`.
-
-    Args:
-        grouping: the rows and the columns that they are grouped by.
-    """
-
-    grouping: Grouping
-
-    def count(self, *, state_ttl: Any = None) -> View:
-        """Return the number of rows per group, as the column `count`."""
-        return self.agg(AggregateExpression(function="count", name="count"), state_ttl=state_ttl)
-
-    def agg(
-        self, *expressions: AggregateExpression | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None
-    ) -> View:
-        """Return one row per group: the key columns, which identify it, and a column per aggregate.
-
-        Args:
-            expressions: calls of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
-                a dictionary from column to function.
-            state_ttl: how long a group is remembered after its last row: a duration or a `StateTtl`.
-
-        Raises:
-            PlanError: an aggregate that cannot be kept up to date, or columns it does not take.
-        """
-        view: View = self.grouping.agg(*expressions, state_ttl=state_ttl)
-        return view
-
-
-def _opaque_after_dedup(node: Node) -> list[str]:
-    """Return the steps of Spark's own behind a dedup of versions, from whose rows these cannot be told any more.
-
-    What a filter rejects ends the version before it, and what the dedup takes back was valid at its time all the same: neither
-    shows in the rows of such a view.
-    """
-    titles: list[str] = []
-    while isinstance(node, Apply):
-        titles = [*([node.step.text] if isinstance(node.step, OpaqueStep) else []), *titles]
-        node = node.child
-    is_of_versions = isinstance(node, Operate) and node.stage.shows_newest
-    return titles if is_of_versions else []
 
 
 def _check_view(given: Any, call: str) -> None:
