@@ -117,7 +117,7 @@ def drawn_steps(seed: int, *, epochs: int = 6, rows: int = 12) -> list[Rows]:
         for name, view in sources().items():
             if rng.random() < 0.25:
                 continue
-            schema = view.readings[0].source.relation.schema
+            schema = view.bindings[0].source.relation.schema
             made, weights = [], []
             for _ in range(int(rng.integers(1, rows))):
                 row = _row(rng, epoch)

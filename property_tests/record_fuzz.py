@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from zset_join.changelog.formats import RECORD_FORMATS, RecordOptions
 from zset_join.pipeline import Pipeline
-from zset_join.pipeline.records import records
+from zset_join.query.records import records
 from zset_join.sources.json_records import JsonRecordReader
 from zset_join.stages import StageOptions
 

@@ -22,10 +22,11 @@ from zset_join.expressions import col, left, lit, right
 from zset_join.pipeline import PROCESSING_TIME, appends, changes
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.stage_states import MemoryStates
-from zset_join.pipeline.view import View
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.protocol import earliest
+from zset_join.query.reading import readings_of
+from zset_join.query.view import View
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
@@ -131,7 +132,7 @@ class SharedCase:
         """Return the deltas of every epoch by source."""
         draw = random.Random(f"rows{self.by_event_time}{self.seed}")
         view, _ = self.view()
-        readings = {reading.source.name: reading for reading in view.readings}
+        readings = readings_of(view.bindings)
         time, number, epochs, given = 0, 0, [], []
         for _ in range(draw.choice([3, 6])):
             rows: dict[str, list[dict[str, Any]]] = {"orders": [], "others": [], "table": []}

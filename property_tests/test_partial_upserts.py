@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zset_join.operators.partial_upserts import TRUNCATE, PartialUpserts
+from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.relation import Relation
+from zset_join.shapes.latest import TRUNCATE
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from zset_join.changelog.formats import RecordOptions
 from zset_join.changelog.formats.records import placeholders
 from zset_join.pipeline import Pipeline
-from zset_join.pipeline.records import records
+from zset_join.query.records import records
 from zset_join.stages import StageOptions
 
 COLUMNS: dict[str, pa.DataType] = {

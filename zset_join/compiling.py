@@ -24,9 +24,9 @@ import pyarrow as pa
 from zset_join.expressions import left, right
 from zset_join.kernels.machine.compiled import compiled_kernels_directory
 from zset_join.kernels.machine.first_use import mark_complete
-from zset_join.pipeline import View, appends, changes
-from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.query import View, appends, changes
+from zset_join.query import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.stages.stage import Stage
 from zset_join.stages.warm_up import warm_up
 

@@ -26,7 +26,7 @@ from tests.conversions.table_of_conversions import (
 )
 from zset_join.errors import SqlError
 from zset_join.pipeline import Pipeline, appends
-from zset_join.pipeline.records import records
+from zset_join.query.records import records
 from zset_join.sources.csv_rows import CsvForm, read_csv_rows
 from zset_join.sources.json_rows import part_json_rows
 from zset_join.sql import connect

@@ -10,7 +10,7 @@ import pytest
 from zset_join.errors import BadInputError, OptionError
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, StateTtl, appends, changes, versioned
-from zset_join.pipeline.records import records
+from zset_join.query.records import records
 from zset_join.stages.stage import StageOptions
 
 QUARANTINE = StageOptions(on_bad_input="quarantine")

@@ -38,7 +38,7 @@ def test_two_sources_of_one_name_are_refused():
 def test_a_step_that_only_spark_can_do_is_kept_in_the_plan_and_refused_in_process():
     view = appends("x", X)
     step = OpaqueStep("my_function(x)", "abc", "it is a Python function", view.node.relation)
-    opaque = View(node=Apply(view.node, step), name="x", readings=view.readings)
+    opaque = View(node=Apply(view.node, step), name="x", bindings=view.bindings)
 
     assert QueryPlan.from_json(opaque.plan().to_json()).outputs[0].steps == (step,)
     with pytest.raises(PlanError, match="Spark only: it is a Python function"):

@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.spark import JoinedStream, JoinQuery
-from zset_join.spark.planning.view_plan import ViewPlan
+from zset_join.spark.planning.placed import Placed
 from zset_join.spark.tools.batch_sources import ViewTables, given_source, sources_of
 from zset_join.spark.tools.batch_tables import BatchTables, steps_of
+from zset_join.spark.tools.past_epochs import plan_of_places
 
 ORDERS = pa.schema(
     [("op", pa.string()), ("order_id", pa.int64()), ("customer_id", pa.int64()), ("item", pa.string()), ("ts", pa.int64())]
@@ -103,15 +104,15 @@ def weights(rows: Any) -> dict[tuple[Any, ...], int]:
     return {row: weight for row, weight in total.items() if weight}
 
 
-def view_of(plan: ViewPlan, tables: Mapping[str, DataFrame]) -> DataFrame:
+def view_of(query: Placed, tables: Mapping[str, DataFrame]) -> DataFrame:
     """Return the batch query of a view over the tables of its streams, with `__weight`; columns are called c0, c1, ..."""
-    streams = {stream.name: stream for stream in plan.streams}
-    sources = {}
-    for name, planned, side in sources_of(plan, plan.query_plan):
-        stream = planned.streams[side].name
-        sources[name] = given_source(tables[stream], streams[stream].schema)
-    with BatchTables(plan.session, steps_of(plan.query_plan, plan.planned_stages)) as batch_tables:
-        return ViewTables(plan, batch_tables, sources).rows.withColumn("__weight", F.lit(1).cast("long"))
+    plan = plan_of_places(query.query_plan)
+    sources = {
+        name: given_source(tables[planned.streams[side].name], plan.source(name).relation.schema)
+        for name, planned, side in sources_of(plan, query.planned_stages)
+    }
+    with BatchTables(query.session, steps_of(plan, query.planned_stages)) as batch_tables:
+        return ViewTables(query, plan, batch_tables, sources).rows.withColumn("__weight", F.lit(1).cast("long"))
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ def check_told(view: View, history: RowHistory, sink: Collected, before: Tables)
     """Compare the rows that are there with Spark's batch query of the tables before the last epoch and what is told of that."""
     ((name, value),) = history.question.items()
     after = with_told(before, history.events[-1])
-    streams = list(view.plan.streams)
+    streams = list(view.placed.streams)
     tables = {
         stream.name: view.session.createDataFrame(
             [(*row, weight) for row, weight in after[stream.name].items()],
@@ -139,7 +139,7 @@ def check_told(view: View, history: RowHistory, sink: Collected, before: Tables)
         )
         for stream in streams
     }
-    made = view_of(view.plan, tables).toDF(*view.columns, "__weight").where(F.col(name) == value)
+    made = view_of(view.placed, tables).toDF(*view.columns, "__weight").where(F.col(name) == value)
     there = {row: weight for row, weight in sink.total().items() if row[sink.names.index(name)] == value}
     assert there
     assert weights((tuple(row[:-1]), row[-1]) for row in made.collect()) == there
@@ -206,7 +206,7 @@ def test_what_stands_behind_a_union_sees_the_rows_of_all_branches(
     history = query.explain_row({"k": 1})
     check_emitted(history, sink)
     told = list(causes_of(change for event in history.events for change in event.changes))
-    groups = [change for change in told if change.stream == counted.plan.left.name]
+    groups = [change for change in told if change.stream == counted.placed.planned_stages[-1].stage.inputs[0].relation.name]
     assert {cause.stream for group in groups for cause in group.causes} == {"a", "b", "b2"}
     assert {change.stream for event in history.events for change in event.sources} == {"a", "b", "b2", "c", "c2", "b3"}
     assert not any(change.untold for change in told)
@@ -338,7 +338,7 @@ def test_the_key_of_a_chain_follows_from_the_keys_of_its_inputs(streams: list[Ch
 def test_explain_prints_a_chain_with_what_every_stage_keeps(streams: list[ChangeStream]) -> None:
     a, b, c = streams
 
-    lines = a.join(b, on="k").where("a_v = 'x'").join(c, on="k", how="left").plan.explanation(buckets=4).splitlines()
+    lines = a.join(b, on="k").where("a_v = 'x'").join(c, on="k", how="left").placed.explanation(buckets=4).splitlines()
 
     assert lines[:6] == [
         "Join left on k = k",
@@ -352,15 +352,19 @@ def test_explain_prints_a_chain_with_what_every_stage_keeps(streams: list[Change
     assert lines[-1] == '   └─ Input "c" upsert keys=[c_id] sequence_by=[__sequence_0] columns=[c_id, k, c_v]'
 
 
+def copies_of(stream: ChangeStream) -> ChangeStream:
+    """Return another stream of the same name."""
+    return appends(stream.stream.dataframe.select("k"), name=stream.name)
+
+
 WRONG: dict[str, tuple[Callable[..., Any], str]] = {
-    "stream twice": (lambda a, b, _: a.join(b, on="k").join(a, on="k"), 'alias\\("another name"\\)'),
+    "two streams of one name": (lambda a, b, _: a.join(b, on="k").join(copies_of(b), on="k"), "Give each its own"),
     "alias of nothing": (lambda a, *_: a.alias(""), "name=''"),
-    "unknown key": (lambda a, b, c: a.join(b, on="k").join(c, on=[("x", "k")]), r"\['x'\], which \"a_inner_b\" does not have"),
+    "unknown key": (lambda a, b, c: a.join(b, on="k").join(c, on=[("x", "k")]), r"\"x\", which \"a_inner_b\" does not have"),
     "no key": (lambda a, b, c: a.join(b, on="k").join(c), "names no key column"),
-    "dataframe": (lambda a, b, c: a.join(b, on="k").join(c.dataframe, on="k"), "got DataFrame"),
-    "union of streams": (lambda a, b, c: a.join(b, on="k").union(c), "union expects another view"),
+    "dataframe": (lambda a, b, c: a.join(b, on="k").join(c.stream.dataframe, on="k"), "got DataFrame"),
+    "union of a dataframe": (lambda a, b, c: a.join(b, on="k").union(c.stream.dataframe), "union expects another view"),
     "union of other columns": (lambda a, b, c: a.join(b, on="k").union(c.join(b.alias("d"), on="k").select("k")), "go"),
-    "union of itself": (lambda a, b, _: a.join(b, on="k").union(a.join(b, on="k")), "several inputs of the query"),
     "names": (lambda a, b, c: a.join(b, on=[("k", "k")]).join(c, on=[("k", "k")]), "would have the columns"),
 }
 

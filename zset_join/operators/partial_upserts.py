@@ -28,15 +28,14 @@ from zset_join.errors import BadInputError
 from zset_join.operators.latest import Latest
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
-from zset_join.shapes.latest import without_control
+from zset_join.shapes.latest import TRUNCATE, without_control
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["TRUNCATE", "PartialUpserts"]
+__all__ = ["PartialUpserts"]
 
-TRUNCATE = -1
 _WEIGHT = "_zset_weight"
 _REASON = (
     "leaves out the value of column {columns}, and no row of this key is known to take it from; read a snapshot of the "

@@ -25,9 +25,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zset_join.shown_values import shown_names, shown_value
+from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet
 
-__all__ = ["SCHEMA", "PartlyRead", "RejectedRows", "Undecodable", "dead_letters", "read_dead_letters", "write_dead_letters"]
+__all__ = ["SCHEMA", "PartlyRead", "RejectedRows", "dead_letters", "read_dead_letters", "write_dead_letters"]
 
 SCHEMA = pa.schema(
     [
@@ -61,19 +62,6 @@ class RejectedRows:
     inputs: tuple[str, ...]
     deltas: tuple[ZSet, ...]
     is_of_source: bool = False
-
-
-@dataclass(frozen=True)
-class Undecodable:
-    """Hold what could not be read of what a source was fed.
-
-    Args:
-        source: its name.
-        records: per line `code` and `reason`, and `key`, `value`, `topic`, `partition`, `offset` of a record, or `row` as JSON.
-    """
-
-    source: str
-    records: pa.Table
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from zset_join.errors import OptionError, PlanError, StateError
 from zset_join.kernels.machine.first_use import compile_on_first_use
 from zset_join.pipeline.append_only import check_appends
 from zset_join.pipeline.contents import Contents, repeated
-from zset_join.pipeline.dead_letters import PartlyRead, RejectedRows, Undecodable, dead_letters
+from zset_join.pipeline.dead_letters import PartlyRead, RejectedRows, dead_letters
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.explaining import explain_row
@@ -42,18 +42,19 @@ from zset_join.pipeline.outputs import PipelineOutputs
 from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.pipeline.progress import epoch_counts
-from zset_join.pipeline.reading import Reading
 from zset_join.pipeline.replaying import replay_letters
 from zset_join.pipeline.saved import SavedState, load_state, save_state
 from zset_join.pipeline.stage_states import MemoryStates
 from zset_join.pipeline.unfinished import closed, out_of_memory, unfinished
 from zset_join.pipeline.verification import Verification, verify
-from zset_join.pipeline.view import View
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.protocol import NextDue, earliest
+from zset_join.query.reading import Reading, readings_of
+from zset_join.query.view import View
 from zset_join.row_conversion import conform
 from zset_join.sinks.sink import Sink
+from zset_join.sources.unread import Undecodable
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
 from zset_join.tick import Tick
@@ -81,8 +82,7 @@ class Pipeline:
         plan: the plan of the query.
         epoch: number of the next epoch.
         progress: counts of the last epoch, for people.
-        dead_letters: rows of the last epoch that were put aside: those that came too late and, in quarantine, bad input;
-            see `zset_join.pipeline.dead_letters`.
+        dead_letters: rows of the last epoch that were put aside, too late or bad input; see `zset_join.pipeline.dead_letters`.
         positions: how far sources had been read after the last epoch, as `step` was told.
 
     Raises:
@@ -118,9 +118,7 @@ class Pipeline:
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
         self.positions: Mapping[str, Any] = {}
-        # Where the changes of a source are versions too, they are read as such.
-        readings = sorted(view.readings, key=lambda one: one.is_of_versions)
-        self._readings = {reading.source.name: reading for reading in readings}
+        self._readings = readings_of(view.bindings)
         self._relations = {source.name: source.relation for source in self.plan.sources}
         self._options = StageOptions() if options is None else options
         idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)
@@ -516,7 +514,7 @@ class Pipeline:
     def _take(self, answered: AnsweredEpoch, deltas: Mapping[str, ZSet]) -> None:
         """Go on from an epoch that counts."""
         if self._history is not None:
-            self._history.add(answered.epoch, answered.processing_time_us, deltas)
+            self._history.add(answered.epoch, answered.processing_time_us, deltas, fetched=answered.fetched(self.plan))
         self._engine.take(answered)
         self._processing_time_us = answered.processing_time_us
         self._last = answered.delta

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from zset_join.errors import StateError
-from zset_join.pipeline.dead_letters import Undecodable
 from zset_join.pipeline.durable import DurableEpoch
 from zset_join.pipeline.engine import AnsweredEpoch
+from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet
 
 __all__ = ["PreparedEpoch"]

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zset_join.pipeline.dead_letters import Undecodable
 from zset_join.pipeline.engine import AnsweredEpoch
+from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet
 
 __all__ = ["epoch_counts"]

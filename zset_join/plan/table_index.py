@@ -9,7 +9,7 @@ __all__ = ["TableIndex"]
 
 @dataclass(frozen=True, eq=False)
 class TableIndex:
-    """Name columns of rows; see `zset_join.pipeline.indexes`.
+    """Name columns of rows; see `zset_join.query.indexes`.
 
     Args:
         name: what joins and messages call it.

@@ -12,10 +12,12 @@ from zset_join.key_types import check_key_type
 from zset_join.relation import Relation
 from zset_join.shapes.kept_types import check_kept
 
-__all__ = ["MOST_COLUMNS", "latest_rows", "without_control"]
+__all__ = ["MOST_COLUMNS", "TRUNCATE", "latest_rows", "without_control"]
 
 MOST_COLUMNS = 63
 """How many columns a control word has bits for."""
+TRUNCATE = -1
+"""The control word of a row that deletes all rows."""
 
 
 def latest_rows(relation: Relation, hidden: Collection[str]) -> Relation:

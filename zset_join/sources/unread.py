@@ -1,4 +1,4 @@
-"""Texts of rows that cannot be read, each with what is wrong with it.
+"""What a source was fed and cannot be read: texts of rows and records, each with what is wrong with it.
 
     rows, unread = read_csv_rows(text, schema, CsvForm())
     letters = unread_records(unread, topic="1.csv")
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-__all__ = ["UnreadText", "unread_records"]
+__all__ = ["Undecodable", "UnreadText", "unread_records"]
 
 _SHOWN = 200
 _RECORDS = pa.schema(
@@ -61,6 +61,19 @@ class UnreadText:
     def shown(self) -> str:
         """Return what is wrong, and the beginning of the text."""
         return f"{self.reason}: {self.text[:_SHOWN].decode('utf-8', errors='replace')}"
+
+
+@dataclass(frozen=True)
+class Undecodable:
+    """Hold what could not be read of what a source was fed.
+
+    Args:
+        source: its name.
+        records: per line `code` and `reason`, and `key`, `value`, `topic`, `partition`, `offset` of a record, or `row` as JSON.
+    """
+
+    source: str
+    records: pa.Table
 
 
 def unread_records(unread: Sequence[UnreadText], *, topic: str) -> pa.Table:

@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Call, Column, Expression, lit
-from zset_join.pipeline import Aggregated, StateTtl, View
+from zset_join.query import Aggregated, StateTtl, View
 from zset_join.sql.binding import QueryContext
 from zset_join.sql.consumed import argument, disregard
 from zset_join.sql.places import near, written_name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zset_join.pipeline import StateTtl, View
+from zset_join.query import StateTtl, View
 
 __all__ = ["BoundQuery", "FirstRows"]
 

@@ -20,7 +20,7 @@ from sqlglot import exp
 
 from zset_join.errors import SqlError
 from zset_join.lookup.source import LookupSource
-from zset_join.pipeline import View, appends, changes
+from zset_join.query import View, appends, changes
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.file_order import FILE_ORDER
 from zset_join.sql.places import Place, near

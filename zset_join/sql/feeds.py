@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from zset_join.changelog.formats import RecordOptions
 from zset_join.errors import BadInputError, SqlError
 from zset_join.pipeline.dead_letters import PartlyRead
+from zset_join.query.reading import Reading, readings_of
 from zset_join.sql.catalog import Table
 from zset_join.sql.connectors import encodings_of, form_of, holds_records, metadata_of
 from zset_join.sql.contexts import StatementContext
@@ -38,8 +39,8 @@ from zset_join.sql.settings import stage_options
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
-    from zset_join.pipeline import Pipeline, View
-    from zset_join.pipeline.reading import Reading
+    from zset_join.pipeline import Pipeline
+    from zset_join.query import View
     from zset_join.sources.kafka import KafkaSource
     from zset_join.sources.unread import UnreadText
 
@@ -203,7 +204,7 @@ class RecordDecoder:
         return delta
 
     def _view(self) -> View:
-        from zset_join.pipeline.records import records as record_view
+        from zset_join.query.records import records as record_view
 
         table = self._table
         given = pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None])
@@ -211,7 +212,7 @@ class RecordDecoder:
 
     def _read_versions(self, records: pa.Table) -> ZSet:
         if self._versions is None:
-            self._versions = self._view().readings[0].of_versions()
+            self._versions = readings_of([one.of_versions() for one in self._view().bindings])[self._table.name]
         if puts_aside(self._settings):
             delta, unread = self._versions.taken(records)
             if unread is not None:

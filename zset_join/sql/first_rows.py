@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Column, Expression, lit
-from zset_join.pipeline import View
+from zset_join.query import View
 from zset_join.sql.binding import QueryContext
 from zset_join.sql.bound import FirstRows
 from zset_join.sql.catalog import pick

@@ -17,9 +17,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from zset_join.errors import SqlError
-from zset_join.pipeline import View
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.tree import Apply
+from zset_join.query import View
 from zset_join.sql.catalog import Catalog, Table, TableIndex, pick
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.places import near

@@ -22,8 +22,8 @@ from sqlglot import exp
 from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Call, Column, Expression, lit, references
 from zset_join.expressions.rows import named
-from zset_join.pipeline import View
 from zset_join.plan.conditions import together
+from zset_join.query import View
 from zset_join.sql.binding import QueryContext, conjuncts_of, subquery_of
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.catalog import pick

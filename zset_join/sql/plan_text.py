@@ -30,12 +30,12 @@ from zset_join.expressions import Call, Column, Expression
 from zset_join.expressions.rows import named
 from zset_join.expressions.sql_text import quote_name, quote_text, to_sql
 from zset_join.lookup.options import Lookup
-from zset_join.pipeline import View
 from zset_join.plan.lookup_requests import CurrentVersionsRequest, LookupJoinRequest, ProcessTimeJoinRequest
 from zset_join.plan.requests import AggregateRequest, JoinRequest, LatestRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, ExpiringRequest, TemporalRequest
 from zset_join.plan.tree import Apply, Forward, Merge, Node, Operate, Read, visible
+from zset_join.query import View
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.join import joined_schema
 from zset_join.stages import ExpiringStage
@@ -65,7 +65,7 @@ def plan_sql(view: View) -> str:
     Raises:
         PlanError: it holds what is not written as SQL.
 
-    >>> from zset_join.pipeline import appends
+    >>> from zset_join.query import appends
     >>> from zset_join.expressions import col
     >>> plan_sql(appends("t", {"a": pa.int32()}).where(col("a") > 1).distinct())
     'SELECT DISTINCT `a` FROM (SELECT `a` FROM `t` AS `rows` WHERE (`a` > 1)) AS `rows`'

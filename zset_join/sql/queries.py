@@ -20,8 +20,8 @@ from zset_join.expressions import Call, Cast, Column, Expression
 from zset_join.expressions.evaluation import result_type
 from zset_join.expressions.rows import named
 from zset_join.expressions.type_rules import plain_type
-from zset_join.pipeline import StateTtl, View, appends
 from zset_join.plan.conditions import together
+from zset_join.query import StateTtl, View, appends
 from zset_join.sql.aggregation import Aggregation, aggregates_in, has_aggregates
 from zset_join.sql.bound import BoundQuery, FirstRows
 from zset_join.sql.catalog import Catalog, NamedView, Table, pick

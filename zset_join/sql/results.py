@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from zset_join.errors import PlanError, SqlError
 from zset_join.pipeline import Pipeline
-from zset_join.pipeline.reading import Reading
 from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.tree import Operate
+from zset_join.query.reading import Reading
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.catalog import Table
 from zset_join.sql.plan_text import plan_sql

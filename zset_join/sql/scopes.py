@@ -16,8 +16,8 @@ from sqlglot import exp
 from zset_join.errors import SqlError
 from zset_join.expressions import Call, Column, Expression
 from zset_join.lookup.source import LookupSource
-from zset_join.pipeline import View
 from zset_join.plan.tree import Node
+from zset_join.query import View
 from zset_join.sql.bound import FirstRows
 from zset_join.sql.catalog import Table, pick
 from zset_join.sql.dialects import Statement

@@ -30,8 +30,8 @@ from zset_join.errors import BadInputError, OptionError, SqlError
 from zset_join.expressions.rows import compute
 from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import Pipeline
-from zset_join.pipeline.given_rows import given_rows
-from zset_join.pipeline.sources import with_jump
+from zset_join.query.given_rows import given_rows
+from zset_join.query.sources import with_jump
 from zset_join.shown_values import shown_value
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
 from zset_join.sql.consumed import check_consumed

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from zset_join.errors import SqlError, ZsetJoinError
 from zset_join.pipeline.contents import Contents
-from zset_join.pipeline.reading import Reading
+from zset_join.query.reading import Reading, readings_of
 from zset_join.relation import Relation
 from zset_join.sinks.sink import Sink, SinkProgress
 from zset_join.sql.results import Running
@@ -155,8 +155,7 @@ class RunningOnSpark(Running):
 
     def reading_of(self, name: str) -> Reading | None:
         """Return how the query reads the rows of a table in process; None where it does not."""
-        found = [one for one in self.query.bound.view.readings if one.source.name == name and not one.is_of_versions]
-        return found[0] if found else None
+        return readings_of([one for one in self.query.bound.view.bindings if not one.is_of_versions]).get(name)
 
     def progress(self) -> dict[str, Any] | None:
         """Return what its newest epoch did."""

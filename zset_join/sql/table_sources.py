@@ -29,9 +29,9 @@ from zset_join.changelog.formats import METADATA
 from zset_join.errors import PlanError, SqlError, StateError
 from zset_join.expressions import Call, Cast, Literal
 from zset_join.expressions.rows import named
-from zset_join.pipeline import View, changes
 from zset_join.pipeline.dead_letters import PartlyRead
-from zset_join.pipeline.records import records
+from zset_join.query import View, changes
+from zset_join.query.records import records
 from zset_join.sql.catalog import Catalog, NamedView, Table, TemporalFunction
 from zset_join.sql.connectors import form_of, holds_records
 from zset_join.sql.dialects import Statement

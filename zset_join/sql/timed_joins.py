@@ -22,8 +22,8 @@ from zset_join.expressions import Call, Column, Expression
 from zset_join.expressions.rows import named
 from zset_join.expressions.tree import walk
 from zset_join.lookup.options import Lookup
-from zset_join.pipeline import PROCESSING_TIME, View
 from zset_join.plan.conditions import JoinCondition, split_condition, together
+from zset_join.query import PROCESSING_TIME, View
 from zset_join.sql.binding import JoinContext, QueryContext
 from zset_join.sql.catalog import pick
 from zset_join.sql.indexes import with_indexes

@@ -26,7 +26,7 @@ from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Call, Column, Expression, lit
 from zset_join.expressions.rows import named
 from zset_join.expressions.type_rules import kind_of, plain_type
-from zset_join.pipeline import View
+from zset_join.query import View
 from zset_join.sql.binding import QueryContext
 from zset_join.sql.catalog import pick
 from zset_join.sql.intervals import span_of

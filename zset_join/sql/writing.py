@@ -17,7 +17,7 @@ from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Cast
 from zset_join.expressions.rows import named
 from zset_join.expressions.type_rules import kind_of, plain_type
-from zset_join.pipeline import View
+from zset_join.query import View
 from zset_join.sql.catalog import ColumnDefinition, Table
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.places import Place

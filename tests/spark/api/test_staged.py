@@ -15,7 +15,6 @@ from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.plan import stages_of
 from zset_join.checkpoint.reading import read_committed
-from zset_join.errors import PlanError
 from zset_join.inspection import open_state
 from zset_join.spark import appends, changes, rescale
 
@@ -93,8 +92,8 @@ def test_it_feeds_a_join_in_its_own_buckets(rates: Source, run: Run, spark: Spar
     run(named, sink, buckets=2)
 
     assert sink.total() == {("EUR", 800, 1.2, "euro"): 1, ("USD", 1, 1.0, "dollar"): 1}
-    assert "fused: rows of" in named.plan.explanation()
-    assert [one.name for one in named.plan.planned_stages] == ["deduplicate-0", "join-1"]
+    assert "fused: rows of" in named.placed.explanation()
+    assert [one.name for one in named.placed.planned_stages] == ["deduplicate-0", "join-1"]
 
 
 def test_rows_of_a_view_are_deduplicated_and_taken_back(rates: Source, run: Run) -> None:
@@ -105,8 +104,3 @@ def test_rows_of_a_view_are_deduplicated_and_taken_back(rates: Source, run: Run)
     run(best, sink, buckets=2)
 
     assert sink.total() == {(700, 1.2): 1, (1, 1.0): 1}
-
-
-def test_a_stream_that_replaces_rows_by_key_is_refused(rates: Source) -> None:
-    with pytest.raises(PlanError, match="rates"):
-        changes(rates.stream(), name="rates", keys=["currency"]).dedup("currency", order_by="at")

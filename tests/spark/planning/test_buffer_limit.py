@@ -132,7 +132,7 @@ def test_a_restarted_query_still_counts_the_buckets_that_get_no_rows(clicks: Sou
 
 
 def test_buckets_of_a_record_that_does_not_tell_their_bytes_are_counted_anew(clicks: Source, loads: Source) -> None:
-    buffer = QueryBuffer(joined(clicks, loads).plan.planned_stages[0], BufferLimit(), 4)
+    buffer = QueryBuffer(joined(clicks, loads).placed.planned_stages[0], BufferLimit(), 4)
     histories = dict.fromkeys(("join/0", "join/2", "route-left/1"), BucketHistory())
 
     assert buffer.uncounted(histories, {"0": (10, 20)}) == {2}
@@ -166,8 +166,8 @@ def test_started_anew_from_its_checkpoint_for_every_epoch_a_query_evicts_as_one_
 ) -> None:
     kept = {"join_max_buffered_bytes": 6 * AGED + 1, "join_buffer_policy": "evict_oldest", "on_evict": on_evict}
     stream = joined(clicks, loads, "full")
-    node = stream.plan.node
-    twin = Epochs(HashJoin(node.left.relation, node.right.relation, "full", using=True, **kept))  # type: ignore[arg-type]
+    stage = stream.placed.planned_stages[-1].stage
+    twin = Epochs(HashJoin(stage.left, stage.right, "full", using=True, **kept))  # type: ignore[arg-type]
     sink = Collected()
     for epoch in range(4):
         new_clicks, new_loads = [(7, 10 * epoch + at) for at in range(3)], [(7, epoch), (epoch, 0)]

@@ -18,7 +18,7 @@ from tests.spark.conftest import Collected, Source
 from zset_join.spark import ChangeStream, JoinQuery, View, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.spark.epoch.epoch_plan import EpochPlan
-from zset_join.spark.planning import view_plan
+from zset_join.spark.planning import placed_query
 from zset_join.spark.planning.fusing import fused_stages_of
 
 Run = Callable[..., JoinQuery]
@@ -48,7 +48,7 @@ def tables(source: Callable[[str], Source]) -> SimpleNamespace:
 def fused_stages(view: View) -> list[list[str]]:
     return [
         [planned.name for planned in one.members]
-        for one in fused_stages_of(view.plan.planned_stages)
+        for one in fused_stages_of(view.placed.planned_stages)
         if not one.last.stage.forwards
     ]
 
@@ -107,7 +107,7 @@ def test_rows_that_are_in_the_next_stages_bucket_already_stay_there(tables: Simp
     view = describe(tables)
 
     assert len(fused_stages(view)) == 1
-    assert "fused: rows of " in view.plan.explanation()
+    assert "fused: rows of " in view.placed.explanation()
 
 
 @pytest.mark.parametrize(("describe", "why"), APART.values(), ids=APART.keys())
@@ -116,7 +116,7 @@ def test_rows_that_may_be_in_another_bucket_are_shuffled_and_explain_says_why(
 ) -> None:
     view = describe(tables)
 
-    assert f"not fused: {why}" in view.plan.explanation()
+    assert f"not fused: {why}" in view.placed.explanation()
     assert len(fused_stages(view)) > 1
 
 
@@ -176,7 +176,7 @@ def test_a_checkpoint_of_unfused_stages_goes_on_with_fused_ones_through_lost_ans
     aggregates = [ZF.count().alias("n"), ZF.max("a_v"), ZF.max("b_v"), ZF.max("c_v")]
     view, sink = outer.agg(*aggregates), Collected()
     with monkeypatch.context() as unfused:
-        unfused.setattr(view_plan, "fused_stages_of", partial(fused_stages_of, is_fusing=False))
+        unfused.setattr(placed_query, "fused_stages_of", partial(fused_stages_of, is_fusing=False))
         run(outer.agg(*aggregates), sink, buckets=2)
     filled(a, "u1.2.y d2.0.x u5.1.z"), filled(b, "d1.0.p u3.1.r u5.1.s"), filled(c, "u2.1.m d7.0.l u6.2.n")
 

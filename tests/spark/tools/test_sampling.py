@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -13,11 +14,14 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tests.spark.api.test_query import Run, emitted, join_of, names, upserts
 from tests.spark.conftest import Collected, Source, view_of
 from zset_join.errors import OptionError
+from zset_join.relation import Relation
 from zset_join.spark import ChangeStream, JoinedStream, changes
 from zset_join.spark import View as AnyView
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
+from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.tools.sampling import sample_of
+from zset_join.stages import JoinStage
 
 View = Callable[[JoinedStream], JoinedStream]
 
@@ -40,7 +44,7 @@ def tables(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
 
 def rows_of(joined: JoinedStream, left: DataFrame, right: DataFrame) -> DataFrame:
     """Return what Spark makes of two tables, with numbered columns."""
-    return view_of(joined.plan, {"orders": left, "customers": right}).withColumnRenamed(WEIGHT, "expected")
+    return view_of(joined.placed, {"orders": left, "customers": right}).withColumnRenamed(WEIGHT, "expected")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +55,7 @@ def test_a_sample_of_the_inputs_has_all_rows_of_the_sample_of_the_view(
     orders: Source, customers: Source, tables: tuple[DataFrame, DataFrame], how: str, joined_by: Any
 ) -> None:
     joined = joined_by(orders, customers, how)
-    sample = sample_of(joined.plan, 0.5)
+    sample = sample_of(joined.placed, 0.5)
 
     whole = rows_of(joined, *tables)
     wanted = sample.of_output(whole)
@@ -98,7 +102,7 @@ VIEWS: dict[str, tuple[View, str, tuple[str, ...]]] = {
 def test_a_sample_goes_by_the_best_key_that_a_view_shows(
     orders: Source, customers: Source, view: View, how: str, columns: tuple[str, ...]
 ) -> None:
-    assert sample_of(view(join_of(orders, customers, how)).plan, 0.5).columns == columns
+    assert sample_of(view(join_of(orders, customers, how)).placed, 0.5).columns == columns
 
 
 def cards(customers: Source) -> ChangeStream:
@@ -174,10 +178,10 @@ def test_a_sample_of_a_chain_filters_every_stream_that_its_key_reaches(
 
     for chain, (described, columns, streams) in CHAINS.items():
         view = described(orders, customers)
-        sample = sample_of(view.plan, 0.5)
+        sample = sample_of(view.placed, 0.5)
         assert (sample.columns, set(sample.by_input)) == (columns, streams), chain
         filtered = {name: sample.of_input(table, name) for name, table in by_name.items()}
-        whole, found = (view_of(view.plan, given).withColumnRenamed(WEIGHT, "expected") for given in (by_name, filtered))
+        whole, found = (view_of(view.placed, given).withColumnRenamed(WEIGHT, "expected") for given in (by_name, filtered))
         for kind, rows in (("whole", whole), ("wanted", sample.of_output(whole)), ("found", sample.of_output(found))):
             marked.append(rows.select(F.lit(f"{chain}: {kind}"), F.to_json(F.struct(*rows.columns))))
 
@@ -187,6 +191,46 @@ def test_a_sample_of_a_chain_filters_every_stream_that_its_key_reaches(
         assert of.get(f"{chain}: found") == of.get(f"{chain}: wanted"), chain
     sizes = {kind: sum(len(of.get(f"{chain}: {kind}", ())) for chain in CHAINS) for kind in ("found", "whole")}
     assert 0 < sizes["found"] < sizes["whole"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A query of which nothing is known but its stages."""
+
+    planned_stages: tuple[PlannedStage, ...]
+
+    @property
+    def output(self) -> Relation:
+        return self.planned_stages[-1].after
+
+
+@pytest.mark.parametrize(("column", "filtered"), [("item", {"orders"}), ("customer_id", {"customers"})])
+def test_a_stream_is_filtered_where_all_places_that_it_reaches_ask_for_the_same(
+    orders: Source, customers: Source, column: str, filtered: set[str]
+) -> None:
+    own, others = upserts(orders), names(customers)
+    view = own.join(others, on="customer_id").join(own.alias("again"), on="item", how="left").select(column)
+    stages = [
+        replace(one, streams={side: own.stream if stream.name == "again" else stream for side, stream in one.streams.items()})
+        for one in view.placed.planned_stages
+    ]
+
+    assert set(sample_of(Placed(tuple(stages)), 0.5).by_input) == filtered
+
+
+def test_a_key_that_only_the_join_sees_is_none_to_sample_by(orders: Source, customers: Source) -> None:
+    left, right = upserts(orders), names(customers)
+    stage = JoinStage(
+        left=left.stream.relation(("customer_id", "item")),
+        right=right.stream.relation(("customer_id", "name")),
+        hidden=((), ("name",)),
+    )
+    placed = Placed((PlannedStage(number=0, stage=stage, streams={0: left.stream, 1: right.stream}),))
+
+    sample = sample_of(placed, 0.5)
+
+    assert sample.columns == ("customer_id", "item")
+    assert set(sample.by_input) == {"orders", "customers"}
 
 
 def test_every_wrong_row_of_the_sample_is_found(orders: Source, customers: Source, run: Run) -> None:
@@ -214,7 +258,7 @@ def test_every_wrong_row_of_the_sample_is_found(orders: Source, customers: Sourc
 @pytest.mark.parametrize("share", [0, 0.0, -0.1, 1.5, float("nan"), True, "0.1"])
 def test_a_share_that_is_none_is_refused(orders: Source, customers: Source, share: Any) -> None:
     with pytest.raises(OptionError, match=r"sample=.*expected a fraction above 0 and up to 1, such as 0.01") as refused:
-        sample_of(join_of(orders, customers).plan, share)
+        sample_of(join_of(orders, customers).placed, share)
 
     assert refused.value.code == "VERIFY_SAMPLE"
 
@@ -229,6 +273,6 @@ def test_a_share_that_is_none_is_refused(orders: Source, customers: Source, shar
 )
 def test_a_view_without_anything_to_sample_by_is_refused(orders: Source, customers: Source, view: View, why: str) -> None:
     with pytest.raises(OptionError, match=why) as refused:
-        sample_of(view(join_of(orders, customers)).plan, 0.5)
+        sample_of(view(join_of(orders, customers)).placed, 0.5)
 
     assert refused.value.code == "VERIFY_SAMPLE"

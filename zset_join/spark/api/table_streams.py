@@ -26,7 +26,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.relation import Relation
-from zset_join.spark.api.streams import ChangeStream, appends, changes
+from zset_join.spark.api.streams import appended_stream, changed_stream
+from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.rows.conversions import exact_json, of_parsed, of_text, parsed_type, text_of_parsed
 from zset_join.spark.rows.names import column_named, first_line, literal, quoted
 from zset_join.spark.rows.schemas import arrow_schema, field_type, refuse_collations, spark_schema
@@ -301,7 +302,7 @@ def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
     return rows.select(*(column_named(column.name) for column in columns), *order)
 
 
-def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | None = None) -> ChangeStream:
+def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | None = None) -> SourceStream:
     """Return the stream of a table.
 
     Args:
@@ -316,23 +317,23 @@ def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | Non
     own = [name for name in (weight, delta_column) if name is not None]
     name, keys = relation.name, list(relation.primary_key)
     if relation.mode == "append":
-        stream = appends(rows.drop(*own), name=name, keys=keys or None)
+        stream = appended_stream(rows.drop(*own), name=name, keys=keys or None)
     elif relation.mode == "upsert":
         deletes = " OR ".join(f"{quoted(column)} < 0" for column in own)
         more: dict[str, Any] = {"apply_as_deletes": deletes} if own else {}
         order = [column for column in rows.columns if column.startswith(_ORDER)]
         sequence = order or [column for column in relation.sequence_by if column in rows.columns]
         more |= {"sequence_by": sequence} if sequence else {}
-        stream = changes(rows, name=name, keys=keys, except_column_list=[*own, *order], **more)
+        stream = changed_stream(rows, name=name, keys=keys, except_column_list=[*own, *order], **more)
     else:
         weight_column = delta_column or weight
         given = rows if weight_column is not None else rows.withColumn(STORED_WEIGHT, F.lit(1).cast("long"))
         given = given.drop(weight) if weight is not None and weight != weight_column else given
-        stream = changes(given, name=name, weight_column=weight_column or STORED_WEIGHT)
+        stream = changed_stream(given, name=name, weight_column=weight_column or STORED_WEIGHT)
     return checked_stream(stream, relation)
 
 
-def checked_stream(stream: ChangeStream, relation: Relation) -> ChangeStream:
+def checked_stream(stream: SourceStream, relation: Relation) -> SourceStream:
     """Return a stream with the event time of its table.
 
     Raises:

@@ -26,7 +26,7 @@ from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, ar
 from zset_join.sinks.sink import Sink, has_epoch, write_epoch
 from zset_join.sinks.unfit_values import SelectiveSink, check_fits, fitting, unfit_rows
 from zset_join.spark.rows.schemas import spark_schema
-from zset_join.spark.worker.fitting_parts import FittingParts, add_unfit
+from zset_join.spark.worker.fitting_parts import FittingParts, add_unfit, unfit_flags
 from zset_join.spark.worker.parts import ArrowParts, ChangelogParts, ParquetParts, PartWriter, read_arrow_parts
 from zset_join.spark.worker.quarantine import DeadLetters, Rejected
 from zset_join.storage.folder import is_local, local_path
@@ -219,6 +219,10 @@ class ChangelogOutput:
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:  # noqa: ARG002 - for other outputs
         """Return nothing: the tasks have refused such rows, or put them aside."""
         return {}
+
+    def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Return the rows that the tasks put aside."""
+        return unfit_flags(rows)
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
         """Look whether all parts are still staged."""

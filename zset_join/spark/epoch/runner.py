@@ -26,6 +26,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.earlier_descriptions import restated
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_description
@@ -49,9 +50,9 @@ from zset_join.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.spark.planning.buffer_limit import QueryBuffer, limited_join
 from zset_join.spark.planning.job_settings import all_rows_settings, described_jobs, job_settings, wanted_settings
 from zset_join.spark.planning.normalise import TaggedStreams
+from zset_join.spark.planning.placed_query import PlacedQuery
 from zset_join.spark.planning.stage_names import stage_order
 from zset_join.spark.planning.stages import check_rows, hybrid_stages, places_of
-from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.baseline import resolve_baselines
 from zset_join.spark.rows.user_functions import with_functions
 from zset_join.spark.worker.locality import Locality
@@ -92,7 +93,7 @@ class EpochRunner:
 
     def __init__(
         self,
-        query: ViewPlan,
+        query: PlacedQuery,
         tagged: TaggedStreams,
         options: QueryOptions,
         *,
@@ -170,6 +171,7 @@ class EpochRunner:
         given = {**self.query.description(), **self.buffer.description()}
         location = self._options.checkpoint_location
         stored = stored_description(location)
+        stored = stored if stored is None else restated(stored, given)
         description = resolve_baselines(given, stored, is_loaded=has_commits(location))
         description = with_functions(description, stored, self.query.functions, self._options.udf_version)
         checkpoint = Checkpoint(

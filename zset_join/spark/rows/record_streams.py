@@ -39,8 +39,7 @@ from zset_join.changelog.formats import RECORD_FORMATS, RecordFormat, RecordOpti
 from zset_join.changelog.formats.record_sql import CHANGE, UNAVAILABLE_BITS
 from zset_join.changelog.formats.record_sql import REJECT as LINE_REJECT
 from zset_join.errors import OptionError, PlanError
-from zset_join.operators.partial_upserts import TRUNCATE
-from zset_join.shapes.latest import MOST_COLUMNS
+from zset_join.shapes.latest import MOST_COLUMNS, TRUNCATE
 from zset_join.spark.rows.json_records import read_records
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.row_reading import RowOperation

@@ -23,9 +23,8 @@ from zset_join.checkpoint.record import BucketHistory
 from zset_join.errors import OptionError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.spark.epoch.event_times import stage_watermark
-from zset_join.spark.planning.source_stream import SourceStream
+from zset_join.spark.planning.placed import Placed, visible_columns_of
 from zset_join.spark.planning.stages import PlannedStage
-from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.spark.tools.batch_tables import BatchTables, aligned, table_prefix
@@ -68,12 +67,12 @@ class BatchSource:
     basis: str
 
 
-def sources_of(joined: ViewPlan, plan: QueryPlan) -> Iterator[tuple[str, PlannedStage, int]]:
-    """Yield the sources of the plan of a view, each with the stage and the input that its rows reach first."""
-    for one in joined.planned_stages:
+def sources_of(plan: QueryPlan, planned_stages: Sequence[PlannedStage]) -> Iterator[tuple[str, PlannedStage, int]]:
+    """Yield the sources of a plan of places (`plan_of_places`), each with the stage and the input whose log it is."""
+    for one in planned_stages:
         for side in one.streams:
-            (feed,) = plan.nodes[one.number].feeds[side]
-            yield str(feed.origin), one, side
+            (name,) = [feed.origin for feed in plan.nodes[one.number].feeds[side] if isinstance(feed.origin, str)]
+            yield name, one, side
 
 
 def given_source(rows: DataFrame, schema: pa.Schema) -> BatchSource:
@@ -87,13 +86,13 @@ def own_source(
     planned_stages: Sequence[PlannedStage],
     first: PlannedStage,
     side: int,
-    stream: SourceStream,
 ) -> BatchSource:
-    """Return a source from what the checkpoint holds.
+    """Return a source from what the checkpoint holds: the rows of an input, as they were logged.
 
     Raises:
         OptionError: the log does not reach back to the start, and no snapshot has all its rows.
     """
+    stream, schema = first.streams[side], first.stage.inputs[side].relation.schema
     planned, is_forwarded = first, False
     while has_snapshot(checkpoint, planned) and planned.stage.forwards and planned.target is not None:
         planned, side, is_forwarded = planned_stages[planned.target], planned.side, True
@@ -112,19 +111,19 @@ def own_source(
     relation, control = planned.stage.inputs[side].relation, planned.stage.inputs[side].everywhere
     weight = F.col("__weight").alias("w")
     if control is not None:
-        rows = filled_table(changes, relation, control, list(stream.columns))
-        return BatchSource(form="rows", table=aligned(rows, stream.schema, weight), basis=basis)
+        rows = filled_table(changes, relation, control, visible_columns_of(stream))
+        return BatchSource(form="rows", table=aligned(rows, schema, weight), basis=basis)
     if is_forwarded and relation.mode == "upsert":
         # The stage before has settled which change counts; its sequence says nothing of what it took back.
         newest = Window.partitionBy(*map(column_named, relation.primary_key)).orderBy(
             F.col("__epoch").desc(), F.col("__weight").desc()
         )
         rows = changes.withColumn("__rank", F.row_number().over(newest)).where("__rank = 1 and __weight > 0")
-        return BatchSource(form="rows", table=aligned(rows, stream.schema, weight), basis=basis)
+        return BatchSource(form="rows", table=aligned(rows, schema, weight), basis=basis)
     # Keys do not change their bucket within a log, so places of several buckets only have to differ.
     buckets = F.lit(len(checkpoint.histories) + 1)
     place = F.col("__epoch") * F.lit(_PLACES_PER_EPOCH) + F.col("__position") * buckets + F.col("__bucket")
-    table = aligned(changes, stream.schema, weight, F.col("__epoch").alias("e"), place.alias("n"))
+    table = aligned(changes, schema, weight, F.col("__epoch").alias("e"), place.alias("n"))
     return BatchSource(form="changes" if is_folded or is_forwarded else "all changes", table=table, basis=basis)
 
 
@@ -133,6 +132,7 @@ class ViewTables:
 
     Args:
         joined: the view.
+        plan: of its places: every input that streams feed has a source of its own.
         tables: where its tables are kept while they are read.
         sources: by the name of a source of its plan.
         checkpoint: what says how far time had come; None: nothing was late and no row waits.
@@ -144,7 +144,8 @@ class ViewTables:
 
     def __init__(
         self,
-        joined: ViewPlan,
+        joined: Placed,
+        plan: QueryPlan,
         tables: BatchTables,
         sources: Mapping[str, BatchSource],
         *,
@@ -152,8 +153,8 @@ class ViewTables:
         chosen: Sample | None = None,
     ) -> None:
         self._session, self._tables, self._sources, self._checkpoint = joined.session, tables, sources, checkpoint
-        self._planned, self._prefix, plan = joined.planned_stages, table_prefix(), joined.query_plan
-        self._streams = {name: one.streams[side].name for name, one, side in sources_of(joined, plan)}
+        self._planned, self._prefix = joined.planned_stages, table_prefix()
+        self._streams = {name: one.streams[side].name for name, one, side in sources_of(plan, self._planned)}
         marked = [one.number for one in self._planned if self._has_marks(one, plan)]
         self.query: BatchView = batch_parts(
             plan,

@@ -6,11 +6,13 @@ A view that does more than join is asked in the columns of its own output. They 
 - a computed column (`withColumn`, `select`) does not say where its value came from. Is nothing else asked for, then every row
   version that the log keeps is joined by Spark, the steps are applied, and the join rows whose result has the value are asked
   about;
-- a group key leads to the rows of the join that are in the group, as they came and went. What an aggregate made of them cannot
-  be asked for.
+- a group key leads to the rows of the join that are in the group, as they came and went.
 
-A row that time took back (`state_ttl`) went without a change; the event says so. What other stages than joins make is refused,
-or where it is a side of a join told as not followed.
+A row that time took back (`state_ttl`) went without a change; the event says so.
+
+Rows of a view that another stage makes (a join by time, a lookup join, a dedup, groups of a stream), and rows asked for by what
+an aggregate made, are explained as a pipeline in process explains its own: all that came is replayed (`past_epochs`). Where
+such a view is a side of a join, its rows are told as not followed.
 
 Behind a union every branch is asked. In a chain of joins a change of the last join may be a row of a view; what made it is
 asked of the join behind that view in the same way, and so on down to the streams (`Tracing`).
@@ -19,7 +21,7 @@ The law: what is reported as emitted are rows that the engine answers: those who
 own expressions are applied, and for a view without groups this result.
 
 Cost: as `RowQuestion`, per join; with steps one small Spark job, and for computed columns a batch join of all row versions in
-the log.
+the log. Where all that came is replayed: its memory on the driver, and the cost of `zset_join.pipeline.explaining`.
 """
 
 from __future__ import annotations
@@ -31,12 +33,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.row_causes import frozen
 from zset_join.checkpoint.row_history import InputChange, Row, RowEvent, RowHistory, asked_values, together
 from zset_join.errors import OptionError, StateError
+from zset_join.pipeline.explaining import explain_row as replay_row
+from zset_join.relation import Relation
 from zset_join.spark.epoch.runner import EpochRunner
-from zset_join.spark.planning.view_plan import ViewPlan
-from zset_join.spark.tools.row_branches import Branch, LastingJoin, Question, branches_of, is_stream, unfollowed
+from zset_join.spark.planning.placed import Placed, ends_of, feeding
+from zset_join.spark.planning.stages import PlannedStage
+from zset_join.spark.tools.past_epochs import past_epochs, plan_of_places, why_not_replayed, why_not_whole
+from zset_join.spark.tools.row_branches import Branch, Question, are_of_a_stream, branches_of, unfollowed
+from zset_join.stages.stage import NO_LIMIT
 
 __all__ = ["explain_row"]
 
@@ -46,11 +54,11 @@ _OF_STAGE = "it comes from {}, which is not followed back inside Spark"
 _Place = tuple[int, tuple[Any, ...]]
 
 
-def explain_row(joined: ViewPlan, runner: EpochRunner, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
     """Return which input changes made and unmade the output rows with given values.
 
     Args:
-        joined: the view.
+        view: the view.
         runner: what runs its epochs; they wait.
         row: columns of the output to values.
         most_rows: rows to report at most, per join.
@@ -59,30 +67,25 @@ def explain_row(joined: ViewPlan, runner: EpochRunner, row: Mapping[str, Any], *
         OptionError: `ROW_QUESTION`: no such rows can be asked for, or too many are.
         StateError: the checkpoint cannot be read.
     """
-    asked = asked_values(joined.output.schema, row)
-    titles = unfollowed(joined)
+    asked = asked_values(view.output.schema, row)
+    stages, ends = view.planned_stages, ends_of(view.planned_stages)
+    titles = unfollowed(stages, ends)
     if titles:
-        raise OptionError(
-            f"explain_row({dict(row)!r}): rows of this view come from {' and '.join(titles)}, and inside Spark only the rows "
-            "of joins are followed back. A pipeline in process explains rows of every stage: Pipeline(view, keep_inputs=True).",
-            code="ROW_QUESTION",
-            stages=titles,
-        )
-    branches = branches_of(joined)
-    for branch in branches:
-        _check_traced(branch, asked, row)
+        return _replayed(view, runner, row, f"rows of this view come from {' and '.join(titles)}", most_rows=most_rows)
+    branches = branches_of(stages, ends, view.output.schema)
+    untraced = next((why for branch in branches if (why := _untraced(branch, asked))), None)
+    if untraced is not None:
+        return _replayed(view, runner, row, untraced, most_rows=most_rows)
     with runner.pause():
-        checkpoint = runner.checkpoint
-        if checkpoint is None:
-            raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
-        question = Question(checkpoint=checkpoint, options=runner.operator_options, row=row, most_rows=most_rows)
-        tracing = Tracing(joined, question)
+        question = Question(
+            checkpoint=_opened(runner), options=runner.operator_options, row=row, most_rows=most_rows, session=view.session
+        )
+        tracing = Tracing(stages, question)
         events: dict[int, RowEvent] = {}
         is_complete = True
         for branch in branches:
-            stage = tracing.stage_of(branch)
             values = pa.table({branch.traced[name]: value for name, value in asked.items()})
-            history = question.ask(branch, stage, values)
+            history = question.ask(branch, values)
             is_complete &= history.is_complete
             for event in tracing.traced(branch, question.shown(branch, history, values).events):
                 before = events.get(event.epoch)
@@ -92,12 +95,52 @@ def explain_row(joined: ViewPlan, runner: EpochRunner, row: Mapping[str, Any], *
         return RowHistory(row, in_order, is_complete=is_complete and not tracing.is_cut_off, is_group=is_group)
 
 
-def _check_traced(branch: Branch, asked: Mapping[str, Any], row: Mapping[str, Any]) -> None:
-    """Refuse columns that are what an aggregate makes of several rows.
+def _replayed(view: Placed, runner: EpochRunner, row: Mapping[str, Any], why: str, *, most_rows: int) -> RowHistory:
+    """Explain rows of any stage by what the engine would have answered without some changes, in this process.
+
+    Args:
+        view: the view.
+        runner: what runs its epochs; they wait.
+        row: columns of the output to values.
+        why: why the rows are not followed back through joins.
+        most_rows: changes to report at most, per epoch.
 
     Raises:
-        OptionError: `ROW_QUESTION`.
+        OptionError: `ROW_QUESTION`: the query cannot be replayed, or more changes made the rows than are to be told.
+        StateError: the checkpoint cannot be read.
     """
+    plan, stages = plan_of_places(view.query_plan), view.planned_stages
+    _check_replayed(why_not_replayed(plan), row, why)
+    if runner.buffer.evicts:
+        _check_replayed('join_buffer_policy="evict_oldest" drops rows by what one bucket holds', row, why)
+    with runner.pause():
+        checkpoint = _opened(runner)
+        _check_replayed(why_not_whole(stages, checkpoint), row, why)
+        options = replace(
+            runner.operator_options, on_bad_input="quarantine", buffer_limit=NO_LIMIT, hot_budget=None, table_budget=None
+        )
+        history = past_epochs(stages, plan, checkpoint, options)
+    return replay_row(plan, history, options, row, most_changes=most_rows)
+
+
+def _check_replayed(why_not: str | None, row: Mapping[str, Any], why: str) -> None:
+    if why_not is not None:
+        raise OptionError(
+            f"explain_row({dict(row)!r}): {why}. Such rows are explained by replaying in process all that came, which is not "
+            f"possible: {why_not}.",
+            code="ROW_QUESTION",
+            row=dict(row),
+        )
+
+
+def _opened(runner: EpochRunner) -> Checkpoint:
+    if runner.checkpoint is None:
+        raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
+    return runner.checkpoint
+
+
+def _untraced(branch: Branch, asked: Mapping[str, Any]) -> str | None:
+    """Return which column that is asked for is what an aggregate makes of several rows; None where none is."""
     for name in asked:
         if name not in branch.traced:
             cure = (
@@ -105,12 +148,8 @@ def _check_traced(branch: Branch, asked: Mapping[str, Any], row: Mapping[str, An
                 if branch.traced
                 else "the view does not show the key of its groups, so they cannot be told apart"
             )
-            raise OptionError(
-                f'explain_row({dict(row)!r}): "{name}" is made of several rows by an aggregate, which does not '
-                f"remember them; {cure}.",
-                code="ROW_QUESTION",
-                column=name,
-            )
+            return f'"{name}" is made of several rows by an aggregate, which does not remember them; {cure}'
+    return None
 
 
 @dataclass(slots=True)
@@ -133,21 +172,15 @@ class Tracing:
     that came into the group or left it in that epoch, not those that were there before.
 
     Args:
-        view: of the query.
+        stages: of the query.
         question: asks a stage.
     """
 
-    def __init__(self, view: ViewPlan, question: Question) -> None:
-        names = [one.name for one in view.planned_stages if one.stage.kind == "join"]
-        self._stages = {id(join): name for join, name in zip(view.joins, names, strict=True)}
-        self._stages |= {id(one.stage): one.name for one in view.planned_stages if one.stage.kind == "state_ttl"}
+    def __init__(self, stages: Sequence[PlannedStage], question: Question) -> None:
+        self._stages = stages
         self._question = question
         self.is_cut_off = False
         """What made some rows of a view is older than the log that is kept."""
-
-    def stage_of(self, branch: Branch) -> str:
-        """Return the stage of the join of a branch."""
-        return self._stages[id(branch.join.stage if isinstance(branch.join, LastingJoin) else branch.join)]
 
     def traced(self, branch: Branch, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
         """Return events of a join with what made the rows of those of its sides that are views.
@@ -157,19 +190,21 @@ class Tracing:
             StateError: the checkpoint cannot be read.
         """
         traced = tuple(events)
-        for source, side in zip(branch.join.inputs, branch.join.node.sides, strict=True):
-            if isinstance(source, ViewPlan) and not is_stream(source):
-                traced = self._of_side(source, side.relation.name, traced)
+        for side, given in enumerate(branch.join.stage.inputs):
+            rows = feeding(self._stages, branch.join.number, side)
+            if not are_of_a_stream(rows):
+                traced = self._of_side(rows, given.relation, traced)
         return traced
 
-    def _of_side(self, view: ViewPlan, name: str, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
+    def _of_side(self, rows: Sequence[PlannedStage], relation: Relation, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
+        name = relation.name
         asked = [(event.epoch, change.row) for event in events for change in event.changes if change.stream == name]
         if not asked:
             return tuple(events)
         reasons = _Reasons({}, {})
-        for branch in branches_of(view):
+        for branch in branches_of(self._stages, rows, relation.schema):
             self._ask(branch, asked, reasons)
-        titles, names = unfollowed(view), view.output.schema.names
+        titles, names = unfollowed(self._stages, rows), relation.schema.names
 
         def caused(epoch: int, change: InputChange) -> InputChange:
             if change.stream != name:
@@ -196,9 +231,8 @@ class Tracing:
             branch.traced[name]: pa.array([row[name] for row in places.values()], branch.view_schema.field(name).type)
             for name in columns
         }
-        stage = self.stage_of(branch)
         epochs = {epoch for epoch, _ in places}
-        history = self._question.ask(branch, stage, pa.table(values), epochs=epochs)
+        history = self._question.ask(branch, pa.table(values), epochs=epochs)
         rows_per_event = self._question.made(branch, history)
         finder = branch.causes
         wanted = defaultdict(list)
@@ -221,7 +255,7 @@ class Tracing:
             for place, numbers in of_place.items():
                 reasons.causes[place] = reasons.causes.get(place, ()) + tuple(event.changes[number] for number in numbers)
         if branch.is_grouped:  # other rows of the group may have come in a bucket that keeps a shorter log
-            oldest = self._question.snapshot_epoch(stage)
+            oldest = self._question.snapshot_epoch(branch)
             reasons.untold.update({place: _TOO_OLD for place in places if place[0] <= oldest})
 
 

@@ -26,12 +26,13 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.errors import OptionError, PlanError, StateError
 from zset_join.relation import Relation
 from zset_join.spark.epoch.runner import EpochRunner
+from zset_join.spark.planning.placed_query import PlacedQuery
 from zset_join.spark.planning.source_stream import SourceStream
-from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import field_type, spark_type
 from zset_join.spark.tools.batch_sources import BatchSource, ViewTables, given_source, own_source, sources_of
 from zset_join.spark.tools.batch_tables import BatchTables, steps_of
+from zset_join.spark.tools.past_epochs import plan_of_places
 from zset_join.spark.tools.sampling import sample_of
 from zset_join.spark.tools.view_comparison import ExpectedView, VerificationReport, compare_outputs
 
@@ -39,7 +40,7 @@ __all__ = ["verify"]
 
 
 def verify(
-    joined: ViewPlan,
+    joined: PlacedQuery,
     runner: EpochRunner,
     *,
     left_df: DataFrame | None = None,
@@ -79,21 +80,21 @@ def verify(
             "without a trace in the log. Pass the rows you expect to be kept as left_df= and right_df=.",
             code="VERIFY_EVICTED",
         )
-    plan = joined.query_plan
+    plan = plan_of_places(joined.query_plan)
     with runner.pause(), BatchTables(session, steps_of(plan, joined.planned_stages)) as batch_tables:
         sources: dict[str, BatchSource] = {}
         basis: dict[str, str] = {}
         streams = {stream.name: stream for stream in joined.streams}
-        for name, planned, side in sources_of(joined, plan):
+        for name, planned, side in sources_of(plan, joined.planned_stages):
             stream = streams[planned.streams[side].name]
             if stream.name in given:
-                sources[name] = given_source(_given_table(stream, given[stream.name]), stream.schema)
+                sources[name] = given_source(_given_table(stream, given[stream.name]), plan.source(name).relation.schema)
             else:
-                sources[name] = own_source(session, checkpoint, joined.planned_stages, planned, side, stream)
+                sources[name] = own_source(session, checkpoint, joined.planned_stages, planned, side)
             basis[stream.name] = sources[name].basis
         epoch = None if checkpoint.last is None else checkpoint.last.epoch
         try:
-            known = ViewTables(joined, batch_tables, sources, checkpoint=checkpoint, chosen=chosen)
+            known = ViewTables(joined, plan, batch_tables, sources, checkpoint=checkpoint, chosen=chosen)
         except PlanError as error:
             raise OptionError(str(error), code="VERIFY_STAGE") from error
         rows = known.rows
@@ -116,21 +117,21 @@ def verify(
 
 
 def _given_tables(
-    joined: ViewPlan, left_df: DataFrame | None, right_df: DataFrame | None, tables: Mapping[str, DataFrame] | None
+    joined: PlacedQuery, left_df: DataFrame | None, right_df: DataFrame | None, tables: Mapping[str, DataFrame] | None
 ) -> dict[str, DataFrame]:
     """Return the tables that were given, by the names of their streams."""
     given = dict(tables or {})
-    for source, argument, table in zip(joined.inputs, ("left_df", "right_df"), (left_df, right_df), strict=False):
+    for (name, is_stream), argument, table in zip(joined.sides, ("left_df", "right_df"), (left_df, right_df), strict=False):
         if table is None:
             continue
-        if isinstance(source, ViewPlan):
+        if not is_stream:
             raise OptionError(
-                f'{argument} is the table of a stream, and "{source.name}" is a view. Pass tables={{"name of a stream": '
+                f'{argument} is the table of a stream, and "{name}" is a view. Pass tables={{"name of a stream": '
                 "DataFrame, ...}.",
                 code="VERIFY_TABLE",
-                name=source.name,
+                name=name,
             )
-        given[source.name] = table
+        given[name] = table
     names = [stream.name for stream in joined.streams]
     unknown = sorted(set(given) - set(names))
     if unknown:
@@ -179,6 +180,6 @@ def _actual(emitted: DataFrame, output: Relation) -> DataFrame:
     return emitted.select(*named, weight.alias("actual"))
 
 
-def _typed(joined: ViewPlan, rows: DataFrame) -> DataFrame:
+def _typed(joined: PlacedQuery, rows: DataFrame) -> DataFrame:
     """Return the rows of a view in the types of its columns."""
     return rows.select(*(F.col(f"c{n}").cast(spark_type(at.type)).alias(f"c{n}") for n, at in enumerate(joined.output.schema)))

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.relation import Relation
 from zset_join.shown_values import shown_rows
-from zset_join.spark.planning.view_plan import ViewPlan
+from zset_join.spark.planning.placed import Placed
 from zset_join.spark.rows.text_select import sums_per_row
 from zset_join.zset import single_batch
 
@@ -102,7 +102,7 @@ class ExpectedView:
         basis: per stream, where its table came from.
     """
 
-    view: ViewPlan
+    view: Placed
     rows: DataFrame
     tied: Callable[[], DataFrame | None]
     epoch: int | None
@@ -217,7 +217,7 @@ def _shown(rows: DataFrame) -> list[dict[str, Any]]:
         return shown_rows(rows.toArrow())
 
 
-def _has_rounded_columns(joined: ViewPlan) -> bool:
+def _has_rounded_columns(joined: Placed) -> bool:
     """Return whether the view shows floats of an aggregate, in rows that a key tells apart."""
     has_floats = any(pa.types.is_floating(at.type) for at in joined.output.schema)
     last = [one.stage for one in joined.planned_stages if one.stage.kind == "aggregate"][-1:]

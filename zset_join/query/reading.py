@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,18 +16,18 @@ from zset_join.changelog.formats import IMAGE
 from zset_join.errors import BadInputError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import columns_read, rows_where
-from zset_join.pipeline.dead_letters import Undecodable
-from zset_join.pipeline.given_rows import GivenRows, given_rows
-from zset_join.plan.query_plan import PlanSource
+from zset_join.query.binding import Binding
+from zset_join.query.given_rows import GivenRows, given_rows
 from zset_join.row_conversion import take_rows
 from zset_join.shown_values import shown_names, shown_value
+from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["Reading"]
+__all__ = ["Reading", "readings_of"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Reading:
+class Reading(Binding):
     """Say how the rows that a source is fed become changes.
 
     Args:
@@ -39,15 +39,9 @@ class Reading:
             images of a change feed are left out, for they have the time of the version they replace.
     """
 
-    source: PlanSource
     given: pa.Schema
     changelog_format: ChangelogFormat
     deletes: Expression | None = None
-    is_of_versions: bool = False
-
-    def of_versions(self) -> Reading:
-        """Return how rows become changes each of which is a version."""
-        return replace(self, is_of_versions=True)
 
     def taken(self, rows: Any) -> tuple[ZSet, Undecodable | None]:
         """Return the changes that rows mean, and what cannot be read of them, instead of refusing all.
@@ -135,3 +129,22 @@ class Reading:
             relation=self.source.name,
             names=doubled,
         )
+
+
+def readings_of(bindings: Sequence[Binding]) -> dict[str, Reading]:
+    """Return how the rows of each source are read, by its name; where its changes are versions too, as versions.
+
+    Raises:
+        PlanError: a source is not fed rows in process.
+    """
+    readings: dict[str, Reading] = {}
+    for binding in sorted(bindings, key=lambda one: one.is_of_versions):
+        if not isinstance(binding, Reading):
+            raise PlanError(
+                f'source "{binding.source.name}" is bound to a {type(binding).__name__} and is not fed rows in process. Run '
+                "the view with writeStream, or describe the source with changes(name, schema, ...).",
+                code="SPARK_ONLY_STEP",
+                name=binding.source.name,
+            )
+        readings[binding.source.name] = binding
+    return readings

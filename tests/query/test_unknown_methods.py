@@ -9,8 +9,8 @@ import pytest
 
 from zset_join.errors import MissingMethodError
 from zset_join.pipeline import View, changes
-from zset_join.pipeline.grouping import GroupedView
-from zset_join.pipeline.unknown_methods import missing_on_view
+from zset_join.query.grouping import GroupedView
+from zset_join.query.unknown_methods import missing_on_view
 
 ORDERS = changes("orders", {"id": pa.int64(), "total": pa.int64()}, keys="id")
 

@@ -9,15 +9,12 @@ from typing import Any, TypeVar
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
-from zset_join.expressions.rows import named
-from zset_join.pipeline.event_times import duration, jump_of, with_watermark
-from zset_join.pipeline.indexes import chosen_index, indexes_of
-from zset_join.pipeline.rows import Rows
-from zset_join.plan.requests import LatestRequest
-from zset_join.plan.row_steps import SelectStep, keeps_upserts
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, TemporalRequest, lasting
-from zset_join.plan.tree import Apply, Node, Operate, Read
-from zset_join.plan.versioning import Versioning, versioning_of
+from zset_join.plan.tree import Operate, Read
+from zset_join.plan.versioning import Versioning, every_change, versioning_of
+from zset_join.query.event_times import duration, jump_of, with_watermark
+from zset_join.query.indexes import chosen_index, indexes_of
+from zset_join.query.rows import Rows
 from zset_join.shapes.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.shapes.deduplicate import Keep
 from zset_join.shapes.temporal_join import TemporalOptions
@@ -45,13 +42,13 @@ def versioned_by(view: _R, column: str, *, delay: Any = None, max_watermark_jump
     else:
         relation = with_watermark(relation, (column, delay))
     timed_source = replace(source, relation=relation, max_watermark_jump=jump_of(relation, max_watermark_jump))
-    readings = tuple(replace(one, source=timed_source) if one.source is source else one for one in view.readings)
-    return replace(view, node=Read(timed_source), readings=readings)
+    bindings = tuple(replace(one, source=timed_source) if one.source is source else one for one in view.bindings)
+    return replace(view, node=Read(timed_source), bindings=bindings)
 
 
 def describe(view: Rows) -> Versioning:
     """Say whether a view is versioned or latest-only, and why, and which indexes it has; see `View.describe`."""
-    return replace(versioning_of(_before_latest(view.node)), indexes=tuple(map(str, indexes_of(view))))
+    return replace(versioning_of(every_change(view.node)), indexes=tuple(map(str, indexes_of(view))))
 
 
 def dedup(view: _R, *, keys: Sequence[str] | str, order_by: Sequence[str] | str, keep: Keep, n: int, state_ttl: Any) -> _R:
@@ -74,10 +71,12 @@ def temporal_join(
     condition: Expression | None,
     is_change_time: bool,
     index: str | None,
+    delete_column: str | None = None,
+    warns: bool = True,
 ) -> _R:
     """Join with the versions of another view; see `View.temporal_join`."""
     _check_view(right, "temporal_join")
-    declared, right = right, _with_every_change(right)
+    declared, right = right, right.every_change()
     versions = versioning_of(right.node)
     if not versions.is_versioned:
         raise PlanError(
@@ -89,7 +88,7 @@ def temporal_join(
         )
     pairs, using = _pairs(left, right, on)
     names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
-    field = left.schema.field(as_of) if as_of in left.columns else None
+    field = left.arrow_schema.field(as_of) if as_of in left.columns else None
     if field is None:
         raise PlanError(
             f'temporal_join: as_of="{as_of}" is no column of "{left.name}"; its columns are {left.columns}.',
@@ -103,7 +102,7 @@ def temporal_join(
         late=late,
         keep_probe_for=duration(keep_probe_for, field.type, left.name) if keep_probe_for else 0,
         max_watermark_jump=None if max_watermark_jump is None else duration(max_watermark_jump, field.type, left.name),
-        delete_column=versions.delete_column,
+        delete_column=versions.delete_column or delete_column,
         residual=condition,
         using=using,
     )
@@ -112,44 +111,11 @@ def temporal_join(
     request = TemporalRequest(pairs, as_of, versions.key, options, is_change_time, names, index_name)
     versioned = replace(right, node=versions.node)
     joined = left.operate(request, versioned).alias(f"{left.name}_temporal_{names[1]}")
-    if isinstance(joined.node, Operate) and isinstance(joined.node.stage, TemporalJoinStage):
+    if warns and isinstance(joined.node, Operate) and isinstance(joined.node.stage, TemporalJoinStage):
         warning = joined.node.stage.warning
         if warning is not None:
             warnings.warn(warning, stacklevel=3)
     return joined
-
-
-def _with_every_change(view: Rows) -> Rows:
-    """Return a view of records whose every change is a version, not only the newest row of an epoch.
-
-    Nothing fills values that were not sent then, and a truncate ends no version: such records are bad input.
-    """
-    node = _before_latest(view.node)
-    if node is view.node:
-        return view
-    return replace(view, node=node, readings=tuple(one.of_versions() for one in view.readings))
-
-
-def _before_latest(node: Node) -> Node:
-    if isinstance(node, Operate) and isinstance(node.request, LatestRequest) and node.request.control is not None:
-        return node.inputs[0] if node.relation.event_time is not None else node
-    if isinstance(node, Apply):
-        child = _before_latest(node.child)
-        return node if child is node.child else _applied(child, node)
-    return node
-
-
-def _applied(child: Node, node: Apply) -> Apply:
-    """Return a step over rows that are upserts now: what orders changes goes along, hidden."""
-    step, order = node.step, child.relation.sequence_by
-    if not isinstance(step, SelectStep):
-        return Apply(child, step, node.hides)
-    taken = {name for name, _ in step.columns}
-    order = tuple(name for name in order if name not in step.kept and name not in taken)
-    longer = SelectStep((*step.columns, *((name, named(name)) for name in order)))
-    if not order or not keeps_upserts(child.relation, longer):
-        return Apply(child, step, node.hides)
-    return Apply(child, longer, (*node.hides, *(name for name in order if name not in child.hidden)))
 
 
 def view_for(other: Any, reload_interval: Any) -> Rows:
@@ -193,7 +159,7 @@ def join_asof(
                 name=left.name,
                 missing=[left_time],
             )
-        reach = duration(tolerance, left.schema.field(left_time).type, left.name)
+        reach = duration(tolerance, left.arrow_schema.field(left_time).type, left.name)
     options = AsOfOptions(
         left_time=left_time,
         right_time=right_time,

@@ -24,11 +24,11 @@ from zset_join.changelog.formats import CHANGE_FEED_COLUMN, IMAGE, feed_sequence
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import check_condition
-from zset_join.pipeline.event_times import jump_of, with_watermark
-from zset_join.pipeline.reading import Reading
-from zset_join.pipeline.view import View
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.tree import Node, Read, rebuilt
+from zset_join.query.event_times import jump_of, with_watermark
+from zset_join.query.reading import Reading
+from zset_join.query.view import View
 from zset_join.relation import ChangelogMode, Relation
 
 __all__ = ["appends", "changes", "versioned", "with_jump"]
@@ -228,9 +228,9 @@ def with_jump(view: View, given: Any) -> View:
     def change(node: Node) -> Node:
         return Read(bounded[id(node.source)]) if isinstance(node, Read) else node
 
-    bounded = {id(one.source): bound(one.source) for one in view.readings}
-    readings = tuple(replace(one, source=bounded[id(one.source)]) for one in view.readings)
-    return replace(view, node=rebuilt(view.node, change), readings=readings)
+    bounded = {id(one.source): bound(one.source) for one in view.bindings}
+    bindings = tuple(replace(one, source=bounded[id(one.source)]) for one in view.bindings)
+    return replace(view, node=rebuilt(view.node, change), bindings=bindings)
 
 
 def _view(
@@ -260,7 +260,7 @@ def _view(
     hidden = () if shown is None else tuple(column for column in kept.names if column not in shown)
     source = PlanSource(relation=relation, hidden=hidden, max_watermark_jump=jump_of(relation, jump))
     reading = Reading(source=source, given=given, changelog_format=form, deletes=deletes)
-    return View(node=Read(source), name=name, readings=(reading,))
+    return View(node=Read(source), name=name, bindings=(reading,))
 
 
 def _schema(schema: pa.Schema | Mapping[str, Any], name: str) -> pa.Schema:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, left
 from zset_join.expressions.rows import check_condition, named, plain_column
-from zset_join.pipeline.rows import Rows
-from zset_join.pipeline.unknown_methods import missing_on_grouped
 from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply
+from zset_join.query.rows import Rows
+from zset_join.query.unknown_methods import missing_on_grouped
 from zset_join.shapes.aggregate import AggregateCall
 
 __all__ = ["Aggregated", "GroupedView"]
@@ -171,7 +171,7 @@ class _Lowering(Generic[_R]):
             )
         where = None
         if given.condition is not None:
-            check_condition(given.condition, self._rows.schema)
+            check_condition(given.condition, self._rows.arrow_schema)
             where = left(self._column(given.condition, _FILTER))
         columns = tuple(self._argument(one, given.function) for one in given.columns)
         return AggregateCall(given.function, columns, name=given.title, where=where, limit=given.limit)

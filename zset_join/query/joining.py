@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named, value_type
-from zset_join.pipeline.rows import Rows
 from zset_join.plan.conditions import JoinCondition, no_key, split_condition, together
 from zset_join.plan.requests import JoinRequest
 from zset_join.plan.timed_requests import lasting
+from zset_join.query.rows import Rows
 from zset_join.shapes.join import join_type
 
 __all__ = ["equal_pairs", "join"]
@@ -72,7 +72,7 @@ def equal_pairs(
         raise no_key(left.name, right.name)
     for side, view in enumerate((left, right)):
         for pair in parts.keys:
-            value_type(pair[side], view.schema)
+            value_type(pair[side], view.arrow_schema)
     more = together([one for one in (parts.condition, condition) if one is not None])
     return parts.keys, parts.null_safe, using, more
 

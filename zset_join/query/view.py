@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
 
 from zset_join.expressions import Expression
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
-from zset_join.pipeline import indexes, joining, looking_up, timed
-from zset_join.pipeline.grouping import Aggregated, GroupedView
-from zset_join.pipeline.rows import Rows
-from zset_join.pipeline.unknown_methods import missing_on_view
 from zset_join.plan.versioning import Versioning
+from zset_join.query import indexes, joining, looking_up, timed
+from zset_join.query.grouping import Aggregated, GroupedView
+from zset_join.query.rows import Rows
+from zset_join.query.unknown_methods import missing_on_view
 
 __all__ = ["View"]
 
@@ -36,7 +36,7 @@ class View(Rows):
         def __getattr__(self, name: str) -> Any:
             raise missing_on_view(name)
 
-    def groupBy(self, *columns: Any, **computed: Expression) -> GroupedView[View]:  # noqa: N802 - the name PySpark users type
+    def groupBy(self, *columns: Any, **computed: Expression) -> GroupedView[Self]:  # noqa: N802 - the name PySpark users type
         """Group the rows, by columns or by what is computed from them; `agg` says what to compute for each group.
 
         Raises:
@@ -46,7 +46,7 @@ class View(Rows):
 
     groupby = groupBy
 
-    def agg(self, *calls: Aggregated) -> View:
+    def agg(self, *calls: Aggregated) -> Self:
         """Aggregate all rows into one, which is there from the first epoch on; see `GroupedView.agg`."""
         return self.groupBy().agg(*calls)
 
@@ -59,7 +59,7 @@ class View(Rows):
         null_safe: bool | Sequence[bool] = False,
         condition: Expression | None = None,
         state_ttl: Any = None,
-    ) -> View:
+    ) -> Self:
         """Join with another view.
 
         Args:
@@ -87,7 +87,7 @@ class View(Rows):
         constants: Mapping[str, Any] | None = None,
         condition: Expression | None = None,
         alias: str | None = None,
-    ) -> View:
+    ) -> Self:
         """Join with what an outside table says when a row comes.
 
         Args:
@@ -107,7 +107,7 @@ class View(Rows):
             self, source, on, how, hint=hint, columns=columns, constants=constants, condition=condition, alias=alias
         )
 
-    def versioned_by(self, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> View:
+    def versioned_by(self, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> Self:
         """Say which column of this source says when a row happened or a version began.
 
         Args:
@@ -124,7 +124,7 @@ class View(Rows):
         """Say whether these rows are versioned or latest-only, and why; print it, or read its fields."""
         return timed.describe(self)
 
-    def create_index(self, columns: Sequence[str] | str, *, name: str | None = None) -> View:
+    def create_index(self, columns: Sequence[str] | str, *, name: str | None = None) -> Self:
         """Declare an index of these rows, for joins by event time or processing time with the view that is returned.
 
         Joins that look up in one table by the same columns share one copy of it, declared or not. An index names it, and lets
@@ -148,7 +148,7 @@ class View(Rows):
         keep: Literal["first", "last"] = "first",
         n: int = 1,
         state_ttl: Any = None,
-    ) -> View:
+    ) -> Self:
         """Keep the first or last rows of every key: ROW_NUMBER() OVER (PARTITION BY keys ORDER BY order_by) <= n.
 
         Args:
@@ -180,7 +180,7 @@ class View(Rows):
         condition: Expression | None = None,
         index: str | None = None,
         reload_interval: Any = None,
-    ) -> View:
+    ) -> Self:
         """Join each row with another view as it was at the time of the row, or as it is when the row comes.
 
         Args:
@@ -247,7 +247,7 @@ class View(Rows):
         tie: Literal["latest_arrival", "smallest_key"] = "latest_arrival",
         tolerance: Any = None,
         condition: Expression | None = None,
-    ) -> View:
+    ) -> Self:
         """Join each row with the nearest one of another view.
 
         Args:

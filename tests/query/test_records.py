@@ -20,7 +20,7 @@ from zset_join.errors import BadInputError, OptionError, PlanError, StateError
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
-from zset_join.pipeline.records import Baseline, records
+from zset_join.query.records import Baseline, records
 from zset_join.stages import StageOptions
 
 SMALL = pa.schema({"id": pa.int64(), "v": pa.string()})

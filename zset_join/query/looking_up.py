@@ -14,11 +14,11 @@ from zset_join.expressions.rows import named, plain_column, value_type
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
 from zset_join.lookup.sources.table_files import ArrowSource
-from zset_join.pipeline.indexes import chosen_index
-from zset_join.pipeline.joining import equal_pairs
-from zset_join.pipeline.rows import Rows
 from zset_join.plan.lookup_requests import LookupJoinRequest, ProcessTimeJoinRequest
 from zset_join.plan.versioning import current_versions
+from zset_join.query.indexes import chosen_index
+from zset_join.query.joining import equal_pairs
+from zset_join.query.rows import Rows
 
 __all__ = ["PROCESSING_TIME", "check_reloaded", "loaded_table", "lookup_join", "temporal_join"]
 
@@ -109,7 +109,7 @@ def _key(view: Rows, source: LookupSource, entry: Any, on: Any) -> tuple[Express
             missing=[column],
         )
     expression = named(own) if isinstance(own, str) else own
-    value_type(expression, view.schema)
+    value_type(expression, view.arrow_schema)
     return expression, column
 
 

@@ -1,0 +1,26 @@
+"""The words of a query: sources, and the views made of them; what is asked, not how it is run.
+
+A view is an immutable tree of `zset_join.plan.tree` over named sources. What the sources are fed with lies beside the tree, as
+`View.bindings`. The room knows no runner: it imports nothing of one, nor of operators and their state.
+"""
+
+from __future__ import annotations
+
+from zset_join.query import functions
+from zset_join.query.grouping import Aggregated, GroupedView
+from zset_join.query.looking_up import PROCESSING_TIME
+from zset_join.query.sources import appends, changes, versioned
+from zset_join.query.view import View
+from zset_join.stages.expiring import StateTtl
+
+__all__ = [
+    "PROCESSING_TIME",
+    "Aggregated",
+    "GroupedView",
+    "StateTtl",
+    "View",
+    "appends",
+    "changes",
+    "functions",
+    "versioned",
+]

@@ -1,0 +1,35 @@
+"""What a named source of a query gets its rows from; it lies beside the tree of the query, never in it.
+
+A runner makes its own kind: `Reading` says how rows that are fed become changes in process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from zset_join.plan.query_plan import PlanSource
+
+__all__ = ["Binding", "merged"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Binding:
+    """Bind a source of a plan to its rows.
+
+    Args:
+        source: the source, as the tree of the query has it.
+        is_of_versions: every change is a version; see the subclasses.
+    """
+
+    source: PlanSource
+    is_of_versions: bool = False
+
+    def of_versions(self) -> Self:
+        """Return the same rows, each change of which is a version."""
+        return replace(self, is_of_versions=True)
+
+
+def merged(first: tuple[Binding, ...], second: tuple[Binding, ...]) -> tuple[Binding, ...]:
+    """Return the bindings of both, each once."""
+    return (*first, *(binding for binding in second if binding not in first))
