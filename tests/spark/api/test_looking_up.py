@@ -40,6 +40,9 @@ def test_a_row_meets_the_table_of_its_moment_and_is_never_corrected(spark: Spark
     emitted = spark.createDataFrame([(7, 1, 3, 1), (7, 2, 4, 1)], "sku long, order_id long, price long, _weight long")
     assert query.verify(actual_df=emitted).equal
     assert query.verify(actual_df=emitted.limit(1)).different_rows == 1
+    tables = {"orders": spark.read.parquet(str(orders.directory))}
+    with pytest.raises(OptionError, match=r"^\[VERIFY_STAGE\] verify\(\) can compare a join by processing time only where"):
+        query.verify(tables=tables, actual_df=emitted)
 
 
 def test_of_versions_a_row_meets_the_one_that_holds_now_not_one_of_the_future(

@@ -96,7 +96,7 @@ def verify(
         try:
             known = ViewTables(joined, plan, batch_tables, sources, checkpoint=checkpoint, chosen=chosen)
         except PlanError as error:
-            raise OptionError(str(error), code="VERIFY_STAGE") from error
+            raise OptionError(error.message, code="VERIFY_STAGE", **error.facts) from error
         rows = known.rows
         rows = _typed(joined, rows.limit(0) if epoch is None else rows)  # a global aggregate has no row yet, either
         rows = rows.withColumn("expected", F.lit(1).cast("long"))
