@@ -84,11 +84,11 @@ class View(words.View):
         """Return the stream of a view that is one.
 
         Raises:
-            PlanError: it is more than a stream.
+            OptionError: it is more than a stream.
         """
         if isinstance(self.node, Read):
             return self._own_source.stream
-        raise PlanError(f'"{self.name}" is not a stream as it comes.', code="NOT_A_STREAM", name=self.name)
+        raise OptionError(f'"{self.name}" is not a stream as it comes.', code="NOT_A_STREAM", name=self.name)
 
     @property
     def session(self) -> SparkSession:
