@@ -21,7 +21,7 @@ from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
 from zset_join.plan.table_index import TableIndex
 from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply, Merge, Node, Operate, visible
-from zset_join.query.binding import Binding, merged
+from zset_join.query.binding import Binding
 
 __all__ = ["Rows"]
 
@@ -186,7 +186,7 @@ class Rows:
         renamed: Rows = other
         if other.columns != self.columns:
             renamed = other._select([(name, named(own)) for name, own in zip(self.columns, other.columns, strict=True)])
-        united = replace(self, node=Merge((self.node, renamed.node)), bindings=merged(self.bindings, other.bindings))
+        united = replace(self, node=Merge((self.node, renamed.node)), bindings=_merged(self.bindings, other.bindings))
         return united._checked()
 
     unionAll = union  # noqa: N815 - the name PySpark users type
@@ -199,7 +199,7 @@ class Rows:
         node = Operate(request, (self.node, *(other.node for other in others)))
         bindings = self.bindings
         for other in others:
-            bindings = merged(bindings, other.bindings)
+            bindings = _merged(bindings, other.bindings)
         return replace(self, node=node, bindings=bindings)._checked()
 
     def _then(self, step: WhereStep | SelectStep, hides: tuple[str, ...] = ()) -> Self:
@@ -246,3 +246,8 @@ class Rows:
                 name=self.name,
                 missing=missing,
             )
+
+
+def _merged(first: tuple[Binding, ...], second: tuple[Binding, ...]) -> tuple[Binding, ...]:
+    """Return the bindings of both, each once."""
+    return (*first, *(binding for binding in second if binding not in first))

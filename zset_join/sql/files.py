@@ -28,7 +28,7 @@ from zset_join.errors import BadInputError, SqlError
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.sources.unread import UnreadText, unread_records
 from zset_join.sql.catalog import Table
-from zset_join.sql.places import near
+from zset_join.sql_expressions.places import near
 
 __all__ = ["csv_options", "list_files", "part_file", "path_of", "read_file", "read_records"]
 

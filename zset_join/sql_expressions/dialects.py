@@ -21,8 +21,8 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import OptionError, SqlError
-from zset_join.sql.consumed import tracked
-from zset_join.sql.places import Place, near, place_of
+from zset_join.sql_expressions.consumed import tracked
+from zset_join.sql_expressions.places import Place, near, place_of
 
 # What the parser cannot read becomes an error of ours; it need not be logged as well.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
