@@ -26,6 +26,7 @@ from zset_join.expressions import Expression
 from zset_join.expressions.rows import check_condition
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.tree import Node, Read, rebuilt
+from zset_join.query.columns import condition_on, schema_given
 from zset_join.query.event_times import jump_of, with_watermark
 from zset_join.query.reading import Reading
 from zset_join.query.view import View
@@ -36,7 +37,7 @@ __all__ = ["appends", "changes", "versioned", "with_jump"]
 
 def appends(
     name: str,
-    schema: pa.Schema | Mapping[str, Any],
+    schema: pa.Schema | Mapping[str, Any] | str,
     *,
     keys: Sequence[str] | str = (),
     watermark: tuple[str, Any] | None = None,
@@ -47,7 +48,7 @@ def appends(
 
     Args:
         name: what messages and `Pipeline.step` call it.
-        schema: an Arrow schema, or column names and types.
+        schema: an Arrow schema, column names and types, or a text such as `"id BIGINT, name STRING NOT NULL"`.
         keys: columns that identify a row, when there are any; the engine trusts them.
         watermark: the event-time column and how far its watermark stays behind the largest value, such as
             `("ts", "10 seconds")`; a number where the column is one.
@@ -69,11 +70,11 @@ def appends(
 
 def changes(
     name: str,
-    schema: pa.Schema | Mapping[str, Any],
+    schema: pa.Schema | Mapping[str, Any] | str,
     *,
     keys: Sequence[str] | str = (),
     sequence_by: Sequence[str] | str = (),
-    apply_as_deletes: Expression | None = None,
+    apply_as_deletes: Expression | str | None = None,
     column_list: Sequence[str] | None = None,
     except_column_list: Sequence[str] = (),
     weight_column: str | None = None,
@@ -86,11 +87,11 @@ def changes(
 
     Args:
         name: what messages and `Pipeline.step` call it.
-        schema: an Arrow schema, or column names and types, of what is fed.
+        schema: as for `appends`, of what is fed.
         keys: columns that identify a row of the table.
         sequence_by: columns that order the changes of one key; the larger wins. A change feed with keys needs it, for the rows
             of a commit come in no order; default there: `_commit_version`, where there is one.
-        apply_as_deletes: condition under which a row deletes its key.
+        apply_as_deletes: condition under which a row deletes its key, an expression or a text of Spark's SQL.
         column_list: the columns of the table; default all but those that say what a row does.
         except_column_list: columns to leave out instead.
         weight_column: integer column that says how many copies come (positive) or go (negative).
@@ -142,6 +143,7 @@ def changes(
         form = WeightFormat(column=weight_column)
     elif row_kind_column is not None:
         form = RowKindFormat(column=row_kind_column)
+    deletes = None
     if apply_as_deletes is not None:
         if not key:
             raise OptionError(
@@ -149,20 +151,21 @@ def changes(
                 code="CONFLICTING_ARGUMENTS",
                 name=name,
             )
-        check_condition(apply_as_deletes, given)
+        deletes = condition_on(apply_as_deletes, name, given, "apply_as_deletes")
+        check_condition(deletes, given)
     mode: ChangelogMode = "upsert" if key and weight_column is None else "changelog"
     told_time = {"watermark": watermark, "event_time": event_time, "jump": max_watermark_jump}
-    return _view(name, given, kept, mode, key, sequence, form, apply_as_deletes, shown=shown, **told_time)
+    return _view(name, given, kept, mode, key, sequence, form, deletes, shown=shown, **told_time)
 
 
 def versioned(
     name: str,
-    schema: pa.Schema | Mapping[str, Any],
+    schema: pa.Schema | Mapping[str, Any] | str,
     *,
     keys: Sequence[str] | str,
     version_by: str,
     delay: Any = None,
-    apply_as_deletes: Expression | None = None,
+    apply_as_deletes: Expression | str | None = None,
     sequence_by: Sequence[str] | str = (),
     max_watermark_jump: Any = None,
 ) -> View:
@@ -170,7 +173,7 @@ def versioned(
 
     Args:
         name: what messages and `Pipeline.step` call it.
-        schema: an Arrow schema, or column names and types.
+        schema: an Arrow schema, column names and types, or a text such as `"id BIGINT, name STRING NOT NULL"`.
         keys: what has versions.
         version_by: the column that says when a version begins.
         delay: how far the watermark stays behind the largest time; None: there is no watermark.
@@ -263,12 +266,14 @@ def _view(
     return View(node=Read(source), name=name, bindings=(reading,))
 
 
-def _schema(schema: pa.Schema | Mapping[str, Any], name: str) -> pa.Schema:
+def _schema(schema: pa.Schema | Mapping[str, Any] | str, name: str) -> pa.Schema:
+    columns: Any = schema_given(schema)
     try:
-        return schema if isinstance(schema, pa.Schema) else pa.schema(list(dict(schema).items()))
+        return columns if isinstance(columns, pa.Schema) else pa.schema(list(dict(columns).items()))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise OptionError(
-            f'source "{name}": {schema!r} is no schema; pass a pyarrow schema, or a dict of column names and Arrow types.',
+            f'source "{name}": {schema!r} is no schema; pass a pyarrow schema, a dict of column names and Arrow types, or a '
+            'text such as "id BIGINT, name STRING".',
             code="SOURCE_SCHEMA",
             name=name,
         ) from error

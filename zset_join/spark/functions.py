@@ -27,6 +27,7 @@ __all__ = [
     "collect_list",
     "collect_set",
     "count",
+    "countDistinct",
     "count_distinct",
     "count_if",
     "every",
@@ -38,6 +39,7 @@ __all__ = [
     "min",
     "min_by",
     "some",
+    "std",
     "stddev",
     "stddev_pop",
     "stddev_samp",
@@ -50,144 +52,150 @@ __all__ = [
 Argument = str | Column
 
 
-def count(column: Argument = "*") -> AggregateExpression:
+def count(col: Argument = "*") -> AggregateExpression:
     """Return the number of rows, or of the values that are not NULL."""
-    return _of("count") if isinstance(column, str) and column == "*" else _of("count", column)
+    return _of("count") if isinstance(col, str) and col == "*" else _of("count", col)
 
 
-def count_distinct(column: Argument, *more: Argument) -> AggregateExpression:
+def count_distinct(col: Argument, *cols: Argument) -> AggregateExpression:
     """Return the number of distinct values, or of distinct combinations, without those that have a NULL."""
-    return _of("count_distinct", column, *more)
+    return _of("count_distinct", col, *cols)
 
 
-def count_if(condition: Argument) -> AggregateExpression:
+countDistinct = count_distinct  # noqa: N816 - the name PySpark users type
+
+
+def count_if(col: Argument) -> AggregateExpression:
     """Return the number of rows that fulfil a condition, SQL text or a Column."""
-    text = condition if isinstance(condition, str) else str(condition).removeprefix("Column<'").removesuffix("'>")
-    return AggregateExpression(function="count", condition=condition, name=f"count_if({text})")
+    text = col if isinstance(col, str) else str(col).removeprefix("Column<'").removesuffix("'>")
+    return AggregateExpression(function="count", condition=col, name=f"count_if({text})")
 
 
-def sum(column: Argument) -> AggregateExpression:  # noqa: A001 - the name PySpark users type
+def sum(col: Argument) -> AggregateExpression:  # noqa: A001 - the name PySpark users type
     """Return the sum; it stops the epoch when it no longer fits its type."""
-    return _of("sum", column)
+    return _of("sum", col)
 
 
-def avg(column: Argument) -> AggregateExpression:
+def avg(col: Argument) -> AggregateExpression:
     """Return the average."""
-    return _of("avg", column)
+    return _of("avg", col)
 
 
-def mean(column: Argument) -> AggregateExpression:
+def mean(col: Argument) -> AggregateExpression:
     """Return the average."""
-    return _of("mean", column)
+    return _of("mean", col)
 
 
-def min(column: Argument) -> AggregateExpression:  # noqa: A001 - the name PySpark users type
+def min(col: Argument) -> AggregateExpression:  # noqa: A001 - the name PySpark users type
     """Return the least value; remembers every distinct one."""
-    return _of("min", column)
+    return _of("min", col)
 
 
-def max(column: Argument) -> AggregateExpression:  # noqa: A001 - the name PySpark users type
+def max(col: Argument) -> AggregateExpression:  # noqa: A001 - the name PySpark users type
     """Return the largest value; remembers every distinct one."""
-    return _of("max", column)
+    return _of("max", col)
 
 
-def min_by(column: Argument, order: Argument) -> AggregateExpression:
-    """Return the value of the row where `order` is least."""
-    return _of("min_by", column, order)
+def min_by(col: Argument, ord: Argument) -> AggregateExpression:  # noqa: A002 - the name PySpark users type
+    """Return the value of the row where `ord` is least."""
+    return _of("min_by", col, ord)
 
 
-def max_by(column: Argument, order: Argument) -> AggregateExpression:
-    """Return the value of the row where `order` is largest."""
-    return _of("max_by", column, order)
+def max_by(col: Argument, ord: Argument) -> AggregateExpression:  # noqa: A002 - the name PySpark users type
+    """Return the value of the row where `ord` is largest."""
+    return _of("max_by", col, ord)
 
 
-def first(column: Argument, order: Argument) -> AggregateExpression:
-    """Return the value of the row where `order` is least; rows of a stream have no other first."""
-    return _of("first", column, order)
+def first(col: Argument, ord: Argument) -> AggregateExpression:  # noqa: A002 - the name PySpark users type
+    """Return the value of the row where `ord` is least; rows of a stream have no other first."""
+    return _of("first", col, ord)
 
 
-def last(column: Argument, order: Argument) -> AggregateExpression:
-    """Return the value of the row where `order` is largest."""
-    return _of("last", column, order)
+def last(col: Argument, ord: Argument) -> AggregateExpression:  # noqa: A002 - the name PySpark users type
+    """Return the value of the row where `ord` is largest."""
+    return _of("last", col, ord)
 
 
-def variance(column: Argument) -> AggregateExpression:
+def variance(col: Argument) -> AggregateExpression:
     """Return the sample variance."""
-    return _of("variance", column)
+    return _of("variance", col)
 
 
-def var_samp(column: Argument) -> AggregateExpression:
+def var_samp(col: Argument) -> AggregateExpression:
     """Return the sample variance."""
-    return _of("var_samp", column)
+    return _of("var_samp", col)
 
 
-def var_pop(column: Argument) -> AggregateExpression:
+def var_pop(col: Argument) -> AggregateExpression:
     """Return the population variance."""
-    return _of("var_pop", column)
+    return _of("var_pop", col)
 
 
-def stddev(column: Argument) -> AggregateExpression:
+def stddev(col: Argument) -> AggregateExpression:
     """Return the sample standard deviation."""
-    return _of("stddev", column)
+    return _of("stddev", col)
 
 
-def stddev_samp(column: Argument) -> AggregateExpression:
+def stddev_samp(col: Argument) -> AggregateExpression:
     """Return the sample standard deviation."""
-    return _of("stddev_samp", column)
+    return _of("stddev_samp", col)
 
 
-def stddev_pop(column: Argument) -> AggregateExpression:
+std = stddev_samp
+
+
+def stddev_pop(col: Argument) -> AggregateExpression:
     """Return the population standard deviation."""
-    return _of("stddev_pop", column)
+    return _of("stddev_pop", col)
 
 
-def bool_and(column: Argument) -> AggregateExpression:
+def bool_and(col: Argument) -> AggregateExpression:
     """Return whether all values are true."""
-    return _of("bool_and", column)
+    return _of("bool_and", col)
 
 
-def bool_or(column: Argument) -> AggregateExpression:
+def bool_or(col: Argument) -> AggregateExpression:
     """Return whether any value is true."""
-    return _of("bool_or", column)
+    return _of("bool_or", col)
 
 
 every = bool_and
 some = bool_or
 
 
-def bit_and(column: Argument) -> AggregateExpression:
+def bit_and(col: Argument) -> AggregateExpression:
     """Return the bits that all values have."""
-    return _of("bit_and", column)
+    return _of("bit_and", col)
 
 
-def bit_or(column: Argument) -> AggregateExpression:
+def bit_or(col: Argument) -> AggregateExpression:
     """Return the bits that any value has."""
-    return _of("bit_or", column)
+    return _of("bit_or", col)
 
 
-def bit_xor(column: Argument) -> AggregateExpression:
+def bit_xor(col: Argument) -> AggregateExpression:
     """Return the bits that an odd number of values have."""
-    return _of("bit_xor", column)
+    return _of("bit_xor", col)
 
 
-def collect_list(column: Argument, *, limit: int = 10_000) -> AggregateExpression:
+def collect_list(col: Argument, *, limit: int = 10_000) -> AggregateExpression:
     """Return all values that are not NULL, in ascending order.
 
     Args:
-        column: the values.
+        col: the values.
         limit: a group with more of them stops the epoch.
     """
-    return _of("collect_list", column, limit=limit)
+    return _of("collect_list", col, limit=limit)
 
 
-def collect_set(column: Argument, *, limit: int = 10_000) -> AggregateExpression:
+def collect_set(col: Argument, *, limit: int = 10_000) -> AggregateExpression:
     """Return the distinct values that are not NULL, in ascending order.
 
     Args:
-        column: the values.
+        col: the values.
         limit: a group with more of them stops the epoch.
     """
-    return _of("collect_set", column, limit=limit)
+    return _of("collect_set", col, limit=limit)
 
 
 def _of(function: str, *columns: Argument, **more: Any) -> AggregateExpression:
