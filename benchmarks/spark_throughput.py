@@ -291,7 +291,7 @@ def _take_nothing(delta: DataFrame, epoch: int) -> None:
 def _run_identity(joined: JoinedStream, feed: Feed, place: Path) -> list[dict[str, Any]]:
     from zset_join.spark.planning.normalise import tag
 
-    tagged = tag(joined.plan.planned_stages, CORES)
+    tagged = tag(joined.placed.planned_stages, CORES)
     step = _IdentityStep(joined, tagged)
     query = (
         tagged.dataframe.writeStream.option("checkpointLocation", str(place / "checkpoint"))
@@ -313,9 +313,9 @@ class _IdentityStep:
         from zset_join.spark.planning.normalise import stage_bucket
         from zset_join.spark.rows.layout import make_layout
 
-        inputs = joined.plan.planned_stages[-1].stage.inputs
+        inputs = joined.placed.planned_stages[-1].stage.inputs
         self._layout = make_layout(*(one.fed.schema for one in inputs), has_raw=tagged.has_raw, types=tagged.types)
-        self._is_routed = len(joined.plan.planned_stages) > 1
+        self._is_routed = len(joined.placed.planned_stages) > 1
         self._by_join_key = stage_bucket(self._layout, inputs, CORES)
         self.counted: dict[int, int] = {}
         self._tagged = tagged

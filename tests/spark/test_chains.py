@@ -132,7 +132,7 @@ def check_told(view: View, history: RowHistory, sink: Collected, before: Tables)
     """Compare the rows that are there with Spark's batch query of the tables before the last epoch and what is told of that."""
     ((name, value),) = history.question.items()
     after = with_told(before, history.events[-1])
-    streams = list(view.plan.streams)
+    streams = list(view.placed.streams)
     tables = {
         stream.name: view.session.createDataFrame(
             [(*row, weight) for row, weight in after[stream.name].items()],
@@ -140,7 +140,7 @@ def check_told(view: View, history: RowHistory, sink: Collected, before: Tables)
         )
         for stream in streams
     }
-    made = tables_view(view.plan, tables, is_empty=False).where(F.col(name) == value).select(*view.columns, "__weight")
+    made = tables_view(view.placed, tables, is_empty=False).where(F.col(name) == value).select(*view.columns, "__weight")
     there = {row: weight for row, weight in sink.total().items() if row[sink.names.index(name)] == value}
     assert there
     assert weights((tuple(row[:-1]), row[-1]) for row in made.collect()) == there
@@ -339,7 +339,7 @@ def test_the_key_of_a_chain_follows_from_the_keys_of_its_inputs(streams: list[Ch
 def test_explain_prints_a_chain_with_what_every_stage_keeps(streams: list[ChangeStream]) -> None:
     a, b, c = streams
 
-    lines = a.join(b, on="k").where("a_v = 'x'").join(c, on="k", how="left").plan.explanation(buckets=4).splitlines()
+    lines = a.join(b, on="k").where("a_v = 'x'").join(c, on="k", how="left").placed.explanation(buckets=4).splitlines()
 
     assert lines[:6] == [
         "Join left on k = k",

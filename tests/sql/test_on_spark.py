@@ -33,7 +33,7 @@ def test_a_view_inside_spark_knows_the_hint_that_its_state_ends(session: Session
     session.sql("CREATE STREAM orders (id int, n int); CREATE MUTABLE STREAM people (id int, name string) PRIMARY KEY (id)")
     joined = "SELECT /*+ STATE_TTL('o'='10s') */ o.id, name FROM orders AS o JOIN people AS p ON o.id = p.id"
 
-    told = session.view_of(query(session, joined)).plan.explanation(buckets=2)
+    told = session.view_of(query(session, joined)).placed.explanation(buckets=2)
 
     assert 'rows of "o" are taken back from the answer, 10 seconds after their last write' in told
 

@@ -1,21 +1,3 @@
-"""What a query will do, as frozen descriptions without Spark: printed, checked and written down before anything runs.
-
-`joins` describes the join of two inputs and its sources, as the Spark runner reads it.
-"""
+"""What a query will do, as frozen descriptions without Spark: a tree as it was written, and the plan passes make of it."""
 
 from __future__ import annotations
-
-from zset_join.plan.joins import InputNode, JoinNode, RouteNode, SideNode, ViewNode, explain, needs_route
-from zset_join.stages.written import read_schema, write_schema
-
-__all__ = [
-    "InputNode",
-    "JoinNode",
-    "RouteNode",
-    "SideNode",
-    "ViewNode",
-    "explain",
-    "needs_route",
-    "read_schema",
-    "write_schema",
-]

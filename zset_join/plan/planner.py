@@ -8,10 +8,13 @@ from functools import partial
 from zset_join.plan.passes.choose_fast_paths import choose_fast_paths
 from zset_join.plan.passes.derive_keys import derive_keys
 from zset_join.plan.passes.fuse_steps import fuse_steps
+from zset_join.plan.passes.hand_on_sources import hand_on_sources
 from zset_join.plan.passes.insert_routes import insert_routes
 from zset_join.plan.passes.normalise_upserts import normalise_upserts
 from zset_join.plan.passes.number_stages import number_stages
+from zset_join.plan.passes.one_reader import one_reader
 from zset_join.plan.passes.push_columns import push_columns
+from zset_join.plan.passes.reduce_first import reduce_first
 from zset_join.plan.passes.share_versions import share_versions
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.sharing import share_tables
@@ -20,12 +23,14 @@ from zset_join.plan.tree import Node
 __all__ = ["passes", "plan_query"]
 
 
-def passes(*, buckets: int | None = 1) -> tuple[Callable[[Node], Node], ...]:
+def passes(*, buckets: int | None = 1, is_spread: bool = False) -> tuple[Callable[[Node], Node], ...]:
     """Return what is done to a tree, in this order, before its stages are numbered.
 
     Args:
         buckets: how many parts the state has; None when not yet known.
+        is_spread: stages run in tasks on executors, and rows travel between them.
     """
+    spread = (hand_on_sources, reduce_first, one_reader) if is_spread else ()
     return (
         share_versions,
         normalise_upserts,
@@ -34,21 +39,23 @@ def passes(*, buckets: int | None = 1) -> tuple[Callable[[Node], Node], ...]:
         choose_fast_paths,
         fuse_steps,
         push_columns,
+        *spread,
     )
 
 
-def plan_query(root: Node, *, name: str = "view", buckets: int | None = 1) -> QueryPlan:
+def plan_query(root: Node, *, name: str = "view", buckets: int | None = 1, is_spread: bool = False) -> QueryPlan:
     """Return the plan of a query.
 
     Args:
         root: the query as it was written.
         name: what the view is called.
         buckets: how many parts the state has; None when not yet known, so that it may be more than one.
+        is_spread: stages run in tasks on executors, and rows travel between them; every stage has one reader then.
 
     Raises:
         PlanError: it cannot be planned.
         OptionError: two sources share a name.
     """
-    for run in passes(buckets=buckets):
+    for run in passes(buckets=buckets, is_spread=is_spread):
         root = run(root)
     return share_tables(number_stages(root, name))

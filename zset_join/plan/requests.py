@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named, plain_column
-from zset_join.plan.tree import InputRows
+from zset_join.plan.tree import InputRows, shown_only
 from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.stages.aggregate import AggregateStage
 from zset_join.stages.join import JoinStage
 from zset_join.stages.latest import LatestStage
 from zset_join.stages.route import RouteStage
+from zset_join.stages.unchanged import UnchangedStage
 
-__all__ = ["AggregateRequest", "JoinRequest", "LatestRequest", "RouteRequest"]
+__all__ = ["AggregateRequest", "JoinRequest", "LatestRequest", "RouteRequest", "UnchangedRequest"]
 
 _KEY = "__key_"
 
@@ -106,10 +107,12 @@ class AggregateRequest:
     Args:
         group_by: the key columns; none for one global row.
         calls: the other columns.
+        reduces: rows are brought down to sums before they travel; worth it where they do.
     """
 
     group_by: tuple[str, ...]
     calls: tuple[AggregateCall, ...]
+    reduces: bool = False
 
     @property
     def computed_keys(self) -> tuple[tuple[tuple[str, Expression], ...], ...]:
@@ -131,7 +134,7 @@ class AggregateRequest:
             PlanError: columns or types that cannot be grouped or aggregated.
         """
         source = replace(inputs[0].relation, primary_key=(), join_key=(), event_time=None, watermark_delay=None)
-        return AggregateStage(source=source, group_by=self.group_by, calls=self.calls, reduces=False)
+        return AggregateStage(source=source, group_by=self.group_by, calls=self.calls, reduces=self.reduces)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,3 +192,25 @@ class RouteRequest:
     def stage(self, inputs: Sequence[InputRows]) -> RouteStage:
         """Return the route of an input like this."""
         return RouteStage(source=replace(inputs[0].relation, join_key=self.key))
+
+
+@dataclass(frozen=True, eq=False)
+class UnchangedRequest:
+    """Ask for rows as they come, where only the answer of a stage will do."""
+
+    @property
+    def computed_keys(self) -> tuple[tuple[tuple[str, Expression], ...], ...]:
+        """Return nothing."""
+        return ((),)
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - as the protocol has it
+        """Say that it needs old values."""
+        return False
+
+    def with_keys_computed(self) -> UnchangedRequest:
+        """Return the same request."""
+        return self
+
+    def stage(self, inputs: Sequence[InputRows]) -> UnchangedStage:
+        """Return the stage over an input like this, without its hidden columns."""
+        return UnchangedStage(source=shown_only(replace(inputs[0].relation, join_key=()), inputs[0].hidden))

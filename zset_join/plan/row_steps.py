@@ -152,12 +152,14 @@ class OpaqueStep:
         fingerprint: what tells two such steps apart.
         reason: why no tree expresses it, for the message of whoever cannot run it.
         relation: the rows after it.
+        reads: the columns that it reads, where it hands on no others; None: any. It is not written down.
     """
 
     text: str
     fingerprint: str
     reason: str
     relation: Relation
+    reads: tuple[str, ...] | None = None
 
     def output(self, relation: Relation) -> Relation:  # noqa: ARG002 - as the other steps
         """Return the rows after it."""

@@ -40,6 +40,8 @@ __all__ = [
     "changelog_of",
     "drawn",
     "rebuilt",
+    "shown_only",
+    "sources_of",
     "visible",
 ]
 
@@ -283,19 +285,40 @@ def visible(node: Node) -> tuple[str, ...]:
 
 def changelog_of(node: Node) -> Relation:
     """Return the rows of a node without hidden columns, as a changelog where they are upserts."""
-    relation = as_changelog(node.relation)
-    if not node.hidden:
+    return shown_only(as_changelog(node.relation), node.hidden)
+
+
+def shown_only(relation: Relation, hidden: tuple[str, ...]) -> Relation:
+    """Return rows without their hidden columns."""
+    if not hidden:
         return relation
-    shown = [field for field in relation.schema if field.name not in node.hidden]
+    shown = [field for field in relation.schema if field.name not in hidden]
     names = {field.name for field in shown}
     time = relation.event_time if relation.event_time in names else None
     return replace(
         relation,
         schema=pa.schema(shown),
         primary_key=relation.primary_key if set(relation.primary_key) <= names else (),
+        sequence_by=relation.sequence_by if set(relation.sequence_by) <= names else (),
         event_time=time,
         watermark_delay=None if time is None else relation.watermark_delay,
     )
+
+
+def sources_of(root: Node) -> tuple[PlanSource, ...]:
+    """Return the sources of a tree, each once."""
+    found: dict[int, PlanSource] = {}
+    seen: set[int] = set()
+    waiting: list[Node] = [root]
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, Read):
+            found.setdefault(id(node.source), node.source)
+        waiting += node.children
+    return tuple(found.values())
 
 
 def rebuilt(root: Node, change: Callable[[Node], Node]) -> Node:

@@ -15,12 +15,13 @@ from zset_join.expressions.functions import coalesce
 from zset_join.expressions.rows import named, plain_column
 from zset_join.expressions.tree import Expression, lit
 from zset_join.plan.lookup_requests import CurrentVersionsRequest
-from zset_join.plan.row_steps import SelectStep, WhereStep
+from zset_join.plan.requests import LatestRequest
+from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
 from zset_join.plan.timed_requests import DedupRequest
 from zset_join.plan.tree import Apply, Node, Operate
 from zset_join.relation import Relation
 
-__all__ = ["Versioning", "current_versions", "of_relation", "versioning_of"]
+__all__ = ["Versioning", "current_versions", "every_change", "of_relation", "versioning_of"]
 
 _DELETED = "__deleted"
 
@@ -77,6 +78,29 @@ def current_versions(node: Node) -> Node:
         held = current_versions(node.child)
         return replace(node, child=held) if held.relation.schema.names == node.child.relation.schema.names else _held_now(node)
     return _held_now(node)
+
+
+def every_change(node: Node) -> Node:
+    """Return the rows of records before the stage that keeps the newest row of each key; other rows as they are."""
+    if isinstance(node, Operate) and isinstance(node.request, LatestRequest) and node.request.control is not None:
+        return node.inputs[0] if node.relation.event_time is not None else node
+    if isinstance(node, Apply):
+        child = every_change(node.child)
+        return node if child is node.child else _over_upserts(child, node)
+    return node
+
+
+def _over_upserts(child: Node, node: Apply) -> Apply:
+    """Return a step over rows that are upserts now: what orders changes goes along, hidden."""
+    step, order = node.step, child.relation.sequence_by
+    if not isinstance(step, SelectStep):
+        return Apply(child, step, node.hides)
+    taken = {name for name, _ in step.columns}
+    order = tuple(name for name in order if name not in step.kept and name not in taken)
+    longer = SelectStep((*step.columns, *((name, named(name)) for name in order)))
+    if not order or not keeps_upserts(child.relation, longer):
+        return Apply(child, step, node.hides)
+    return Apply(child, longer, (*node.hides, *(name for name in order if name not in child.hidden)))
 
 
 def _renames(node: Node) -> TypeGuard[Apply]:

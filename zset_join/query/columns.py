@@ -61,7 +61,7 @@ class RowsOfView(Protocol):
         ...
 
     @property
-    def schema(self) -> pa.Schema:
+    def arrow_schema(self) -> pa.Schema:
         """Return the columns with their types."""
         ...
 
@@ -70,7 +70,7 @@ class OutsideRows(NamedTuple):
     """Rows of an outside table, for conditions that read them."""
 
     name: str
-    schema: pa.Schema
+    arrow_schema: pa.Schema
     node: None = None
 
 
@@ -229,7 +229,7 @@ def _bound(text: str, sides: Mapping[str, RowsOfView]) -> Expression:
 def _read(text: str, sides: Mapping[str, RowsOfView]) -> BoundText:
     from zset_join.sql_expressions.texts import bound_text
 
-    return bound_text(text, {side: (rows.name, rows.schema) for side, rows in sides.items()})
+    return bound_text(text, {side: (rows.name, rows.arrow_schema) for side, rows in sides.items()})
 
 
 def _comes_from(node: Node | None, column: ViewColumn) -> bool:

@@ -174,7 +174,7 @@ class _Lowering(Generic[_R]):
         where = None
         if given.condition is not None:
             condition = resolved(given.condition, self._rows, "filter")
-            check_condition(condition, self._rows.schema)
+            check_condition(condition, self._rows.arrow_schema)
             where = left(self._column(condition, _FILTER))
             given = replace(given, condition=condition)
         trees = tuple(one if isinstance(one, str) else resolved(one, self._rows, given.function) for one in given.columns)

@@ -75,7 +75,7 @@ def equal_pairs(
         raise no_key(left.name, right.name)
     for side, view in enumerate((left, right)):
         for pair in parts.keys:
-            value_type(pair[side], view.schema)
+            value_type(pair[side], view.arrow_schema)
     residual = None if condition is None else condition_over(condition, left, right)
     more = together([one for one in (parts.condition, residual) if one is not None])
     return parts.keys, parts.null_safe, using, more

@@ -21,6 +21,7 @@ from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
 from zset_join.plan.table_index import TableIndex
 from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply, Merge, Node, Operate, visible
+from zset_join.plan.versioning import every_change
 from zset_join.query.binding import Binding
 from zset_join.query.columns import ViewColumn, expr, resolved, text_column, titled
 
@@ -36,12 +37,14 @@ class Rows:
         name: what messages call them.
         bindings: what the sources below get their rows from.
         indexes: declared ones.
+        steps: what opaque steps do, for the runner they were written for.
     """
 
     node: Node
     name: str
     bindings: tuple[Binding, ...]
     indexes: tuple[TableIndex, ...] = ()
+    steps: tuple[Any, ...] = ()
 
     @property
     def row_source(self) -> object:
@@ -54,9 +57,14 @@ class Rows:
         return list(visible(self.node))
 
     @property
-    def schema(self) -> pa.Schema:
-        """Return the columns with their types."""
+    def arrow_schema(self) -> pa.Schema:
+        """Return the columns as Arrow types."""
         return pa.schema([field for field in self.node.relation.schema if field.name not in self.node.hidden])
+
+    @property
+    def schema(self) -> Any:
+        """Return the columns with their types."""
+        return self.arrow_schema
 
     def plan(self) -> QueryPlan:
         """Return the plan of the query that keeps this view.
@@ -236,7 +244,9 @@ class Rows:
         renamed: Rows = other
         if other.columns != self.columns:
             renamed = other._select([(name, named(own)) for name, own in zip(self.columns, other.columns, strict=True)])
-        united = replace(self, node=Merge((self.node, renamed.node)), bindings=_merged(self.bindings, other.bindings))
+        node = Merge((self.node, renamed.node))
+        bindings, steps = _merged(self.bindings, other.bindings), (*self.steps, *renamed.steps)
+        united = replace(self, node=node, bindings=bindings, steps=steps)
         return united._checked()
 
     unionAll = union  # noqa: N815 - the name PySpark users type
@@ -245,12 +255,22 @@ class Rows:
         """Put a stage of another kind over these rows, and perhaps those of others; see `zset_join.plan.tree.StageRequest`."""
         return self._operate(request, *others)
 
+    def every_change(self) -> Self:
+        """Return these rows where every change of a record is a version, not only the newest row of an epoch.
+
+        Nothing fills values that were not sent then, and a truncate ends no version: such records are bad input.
+        """
+        node = every_change(self.node)
+        return (
+            self if node is self.node else replace(self, node=node, bindings=tuple(one.of_versions() for one in self.bindings))
+        )
+
     def _operate(self, request: Any, *others: Rows) -> Self:
         node = Operate(request, (self.node, *(other.node for other in others)))
-        bindings = self.bindings
+        bindings, steps = self.bindings, self.steps
         for other in others:
-            bindings = _merged(bindings, other.bindings)
-        return replace(self, node=node, bindings=bindings)._checked()
+            bindings, steps = _merged(bindings, other.bindings), (*steps, *other.steps)
+        return replace(self, node=node, bindings=bindings, steps=steps)._checked()
 
     def _then(self, step: WhereStep | SelectStep, hides: tuple[str, ...] = ()) -> Self:
         return replace(self, node=Apply(self.node, step, hides))._checked()

@@ -9,12 +9,9 @@ from typing import Any, TypeVar
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
-from zset_join.expressions.rows import named
-from zset_join.plan.requests import LatestRequest
-from zset_join.plan.row_steps import SelectStep, keeps_upserts
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, TemporalRequest, lasting
-from zset_join.plan.tree import Apply, Node, Operate, Read
-from zset_join.plan.versioning import Versioning, versioning_of
+from zset_join.plan.tree import Operate, Read
+from zset_join.plan.versioning import Versioning, every_change, versioning_of
 from zset_join.query.columns import condition_over
 from zset_join.query.event_times import duration, jump_of, with_watermark
 from zset_join.query.indexes import chosen_index, indexes_of
@@ -52,7 +49,7 @@ def versioned_by(view: _R, column: str, *, delay: Any = None, max_watermark_jump
 
 def describe(view: Rows) -> Versioning:
     """Say whether a view is versioned or latest-only, and why, and which indexes it has; see `View.describe`."""
-    return replace(versioning_of(_before_latest(view.node)), indexes=tuple(map(str, indexes_of(view))))
+    return replace(versioning_of(every_change(view.node)), indexes=tuple(map(str, indexes_of(view))))
 
 
 def dedup(view: _R, *, keys: Sequence[str] | str, order_by: Sequence[str] | str, keep: Keep, n: int, state_ttl: Any) -> _R:
@@ -75,10 +72,11 @@ def temporal_join(
     condition: Expression | str | None,
     is_change_time: bool,
     index: str | None,
+    delete_column: str | None = None,
 ) -> _R:
     """Join with the versions of another view; see `View.temporal_join`."""
     _check_view(right, "temporal_join")
-    declared, right = right, _with_every_change(right)
+    declared, right = right, right.every_change()
     versions = versioning_of(right.node)
     if not versions.is_versioned:
         raise PlanError(
@@ -93,12 +91,12 @@ def temporal_join(
     as_of = left.node.relation.event_time if as_of is None else as_of
     if as_of is None:
         raise PlanError(
-            f'temporal_join: "{left.name}" has no event time that says when its rows happened. Give as_of=<a column of it>, or '
-            "PROCESSING_TIME, or describe its source with watermark=(column, delay).",
-            code="NO_EVENT_TIME",
+            f'temporal_join: "{left.name}" has no event time. Describe its source with watermark=("ts", "10 seconds"), or give '
+            "as_of=<a column of it> or as_of=PROCESSING_TIME.",
+            code="TEMPORAL_WATERMARK",
             name=left.name,
         )
-    field = left.schema.field(as_of) if as_of in left.columns else None
+    field = left.arrow_schema.field(as_of) if as_of in left.columns else None
     if field is None:
         raise PlanError(
             f'temporal_join: as_of="{as_of}" is no column of "{left.name}"; its columns are {left.columns}.',
@@ -112,7 +110,7 @@ def temporal_join(
         late=late,
         keep_probe_for=duration(keep_probe_for, field.type, left.name) if keep_probe_for else 0,
         max_watermark_jump=None if max_watermark_jump is None else duration(max_watermark_jump, field.type, left.name),
-        delete_column=versions.delete_column,
+        delete_column=versions.delete_column or delete_column,
         residual=None if condition is None else condition_over(condition, left, right),
         using=using,
     )
@@ -126,39 +124,6 @@ def temporal_join(
         if warning is not None:
             warnings.warn(warning, stacklevel=3)
     return joined
-
-
-def _with_every_change(view: Rows) -> Rows:
-    """Return a view of records whose every change is a version, not only the newest row of an epoch.
-
-    Nothing fills values that were not sent then, and a truncate ends no version: such records are bad input.
-    """
-    node = _before_latest(view.node)
-    if node is view.node:
-        return view
-    return replace(view, node=node, bindings=tuple(one.of_versions() for one in view.bindings))
-
-
-def _before_latest(node: Node) -> Node:
-    if isinstance(node, Operate) and isinstance(node.request, LatestRequest) and node.request.control is not None:
-        return node.inputs[0] if node.relation.event_time is not None else node
-    if isinstance(node, Apply):
-        child = _before_latest(node.child)
-        return node if child is node.child else _applied(child, node)
-    return node
-
-
-def _applied(child: Node, node: Apply) -> Apply:
-    """Return a step over rows that are upserts now: what orders changes goes along, hidden."""
-    step, order = node.step, child.relation.sequence_by
-    if not isinstance(step, SelectStep):
-        return Apply(child, step, node.hides)
-    taken = {name for name, _ in step.columns}
-    order = tuple(name for name in order if name not in step.kept and name not in taken)
-    longer = SelectStep((*step.columns, *((name, named(name)) for name in order)))
-    if not order or not keeps_upserts(child.relation, longer):
-        return Apply(child, step, node.hides)
-    return Apply(child, longer, (*node.hides, *(name for name in order if name not in child.hidden)))
 
 
 def view_for(other: Any, reload_interval: Any) -> Rows:
@@ -202,7 +167,7 @@ def join_asof(
                 name=left.name,
                 missing=[left_time],
             )
-        reach = duration(tolerance, left.schema.field(left_time).type, left.name)
+        reach = duration(tolerance, left.arrow_schema.field(left_time).type, left.name)
     options = AsOfOptions(
         left_time=left_time,
         right_time=right_time,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
 
@@ -36,9 +36,11 @@ class View(Rows):
         def __getattr__(self, name: str) -> Any:
             if not name.startswith("_") and "node" in vars(self) and name in self.columns:
                 return self[name]
-            raise missing_on_view(name)
+            raise self._missing(name)
 
-    def groupBy(self, *columns: Any, **computed: Expression) -> GroupedView[View]:  # noqa: N802 - the name PySpark users type
+    _missing = staticmethod(missing_on_view)
+
+    def groupBy(self, *columns: Any, **computed: Expression) -> GroupedView[Self]:  # noqa: N802 - the name PySpark users type
         """Group the rows, by columns or by what is computed from them; `agg` says what to compute for each group.
 
         Raises:
@@ -48,7 +50,7 @@ class View(Rows):
 
     groupby = groupBy
 
-    def agg(self, *calls: Aggregated | Mapping[str, str]) -> View:
+    def agg(self, *calls: Aggregated | Mapping[str, str]) -> Self:
         """Aggregate all rows into one, which is there from the first epoch on; see `GroupedView.agg`."""
         return self.groupBy().agg(*calls)
 
@@ -61,7 +63,7 @@ class View(Rows):
         null_safe: bool | Sequence[bool] = False,
         condition: Expression | str | None = None,
         state_ttl: Any = None,
-    ) -> View:
+    ) -> Self:
         """Join with another view.
 
         Args:
@@ -89,7 +91,7 @@ class View(Rows):
         constants: Mapping[str, Any] | None = None,
         condition: Expression | str | None = None,
         alias: str | None = None,
-    ) -> View:
+    ) -> Self:
         """Join with what an outside table says when a row comes.
 
         Args:
@@ -109,7 +111,7 @@ class View(Rows):
             self, source, on, how, hint=hint, columns=columns, constants=constants, condition=condition, alias=alias
         )
 
-    def versioned_by(self, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> View:
+    def versioned_by(self, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> Self:
         """Say which column of this source says when a row happened or a version began.
 
         Args:
@@ -126,7 +128,7 @@ class View(Rows):
         """Say whether these rows are versioned or latest-only, and why; print it, or read its fields."""
         return timed.describe(self)
 
-    def create_index(self, columns: Sequence[str] | str, *, name: str | None = None) -> View:
+    def create_index(self, columns: Sequence[str] | str, *, name: str | None = None) -> Self:
         """Declare an index of these rows, for joins by event time or processing time with the view that is returned.
 
         Joins that look up in one table by the same columns share one copy of it, declared or not. An index names it, and lets
@@ -150,7 +152,7 @@ class View(Rows):
         keep: Literal["first", "last"] = "first",
         n: int = 1,
         state_ttl: Any = None,
-    ) -> View:
+    ) -> Self:
         """Keep the first or last rows of every key: ROW_NUMBER() OVER (PARTITION BY keys ORDER BY order_by) <= n.
 
         Args:
@@ -176,13 +178,14 @@ class View(Rows):
         late: Literal["side_output", "drop", "join"] | None = None,
         keep_probe_for: Any = None,
         max_watermark_jump: Any = None,
+        delete_column: str | None = None,
         is_change_time: bool = False,
         snapshot: str = "current",
         null_safe: bool | Sequence[bool] = False,
         condition: Expression | str | None = None,
         index: str | None = None,
         reload_interval: Any = None,
-    ) -> View:
+    ) -> Self:
         """Join each row with another view as it was at the time of the row, or as it is when the row comes.
 
         Args:
@@ -199,6 +202,7 @@ class View(Rows):
             keep_probe_for: by event time, how long after the watermark rows are kept for corrections, in eager mode.
             max_watermark_jump: by event time, how far ahead of the watermark a time may be; a row further ahead is bad input
                 and moves no watermark. Default: any distance.
+            delete_column: by event time: a boolean column of the versions that marks DELETEs, where they have no keys.
             is_change_time: by event time: the time of a version is that of its change, not a column of the row; silences the
                 warning about deletes.
             snapshot: by processing time: `current` joins with the right changes of the same epoch, `previous` without them.
@@ -234,6 +238,7 @@ class View(Rows):
             keep_probe_for=keep_probe_for,
             max_watermark_jump=max_watermark_jump,
             condition=condition,
+            delete_column=delete_column,
             is_change_time=is_change_time,
             index=index,
         )
@@ -250,7 +255,7 @@ class View(Rows):
         tolerance: Any = None,
         tie: Literal["latest_arrival", "smallest_key"] = "latest_arrival",
         condition: Expression | str | None = None,
-    ) -> View:
+    ) -> Self:
         """Join each row with the nearest one of another view.
 
         Args:

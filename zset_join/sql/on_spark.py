@@ -25,6 +25,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,8 +36,8 @@ from zset_join.expressions.sql_text import to_sql
 from zset_join.plan.query_plan import PlanSource
 from zset_join.relation import Relation
 from zset_join.sinks.sink import Sink
-from zset_join.spark import ChangeStream, changes, local_session
-from zset_join.spark.api.from_plan import view_of
+from zset_join.spark import View, local_session
+from zset_join.spark.api.streams import changed_stream
 from zset_join.spark.api.table_streams import (
     ColumnText,
     checked_stream,
@@ -50,6 +51,7 @@ from zset_join.spark.api.table_streams import (
     with_columns,
     write_stored,
 )
+from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.rows.watermark import within_jump
 from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.connectors import holds_records
@@ -120,7 +122,7 @@ class SessionOnSpark(InDirectory, Session):
         self._directory = Path(tempfile.mkdtemp(prefix="zset_join-sql-") if directory is None else directory).absolute()
         self._directory_lock = claim_directory(self._directory)
         self._dataframes: dict[str, Any] = {}
-        self._streams: dict[str, tuple[Table, ChangeStream]] = {}
+        self._streams: dict[str, tuple[Table, SourceStream]] = {}
         self._tables = StoredTables(self._directory / "tables")
         self._changed: set[str] = set()
         self._lock = threading.RLock()
@@ -132,7 +134,7 @@ class SessionOnSpark(InDirectory, Session):
     def register(
         self, name: str, rows: Any, *, keys: Sequence[str] | str = (), watermark: tuple[str, int] | None = None
     ) -> None:
-        """Make a table of a DataFrame, streaming or not, of a `ChangeStream`, or of what `Session.register` takes.
+        """Make a table of a DataFrame, streaming or not, of a `SourceStream`, or of what `Session.register` takes.
 
         Args:
             name: of the table.
@@ -144,8 +146,8 @@ class SessionOnSpark(InDirectory, Session):
             SqlError: the name is taken.
             OptionError: it does not become a table.
         """
-        if isinstance(rows, ChangeStream):
-            self._register_stream(name, rows)
+        if isinstance(rows, View):
+            self._register_stream(name, rows.stream)
             return
         if getattr(rows, "isStreaming", None) is None:
             super().register(name, rows, keys=keys, watermark=watermark)
@@ -177,7 +179,7 @@ class SessionOnSpark(InDirectory, Session):
 
     def view_of(self, query: Query) -> Any:
         """Return a query as a view of `zset_join.spark`."""
-        return view_of(query.bound.view.node, self._stream)
+        return View.of_tree(query.bound.view.node, self._stream)
 
     def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:
         """Run a query as a streaming query of Spark; see `Session.start`.
@@ -296,7 +298,7 @@ class SessionOnSpark(InDirectory, Session):
 
     def explain(self, query: Query) -> str:
         """Return what a query does inside Spark, and what it must remember."""
-        return str(self.view_of(query).plan.explanation())
+        return str(self.view_of(query).placed.explanation())
 
     def forget(self, name: str) -> None:
         """Let go of what is kept of a dropped table, and end its queries."""
@@ -326,7 +328,7 @@ class SessionOnSpark(InDirectory, Session):
         write_stored(rows, str(written))
         self._tables.adopt(table, written, once="registered")
 
-    def _register_stream(self, name: str, stream: ChangeStream) -> None:
+    def _register_stream(self, name: str, stream: SourceStream) -> None:
         shown = pa.schema([stream.schema.field(column) for column in stream.columns])
         refuse_collated(shown, name)
         columns = tuple(ColumnDefinition(field.name, field.type) for field in shown)
@@ -336,12 +338,12 @@ class SessionOnSpark(InDirectory, Session):
         table = Table(name=name, word="TABLE", columns=columns, mode=stream.mode, primary_key=stream.keys, watermark=watermark)
         self.catalog.add(table)
         self._dataframes[name] = stream.dataframe
-        self._streams[name] = (table, stream if stream.name == name else stream.alias(name))
+        self._streams[name] = (table, stream if stream.name == name else replace(stream, name=name))
 
     def _is_stored(self, table: Table) -> bool:
         return table.name not in self._dataframes and table.options.get("connector") not in _READ
 
-    def _stream(self, source: PlanSource) -> ChangeStream:
+    def _stream(self, source: PlanSource) -> SourceStream:
         """Return the stream of a table that a plan reads."""
         name = source.name
         table = self.catalog.tables.get(name)
@@ -353,7 +355,7 @@ class SessionOnSpark(InDirectory, Session):
             self._streams[name] = known
         return within_jump(known[1], source.max_watermark_jump)
 
-    def _made(self, table: Table, relation: Relation) -> ChangeStream:
+    def _made(self, table: Table, relation: Relation) -> SourceStream:
         given = pa.schema([(column.name, column.type) for column in table.columns if column.is_given])
         if table.name in self._dataframes:
             return table_stream(self._dataframes[table.name], relation)
@@ -380,7 +382,7 @@ class SessionOnSpark(InDirectory, Session):
                 options = record_options(table)
                 own = pa.schema([field for field in given if field.name not in options.metadata.values()])
                 keys = list(table.primary_key)
-                stream = changes(records, name=table.name, keys=keys, format=form, schema=own, options=options)
+                stream = changed_stream(records, name=table.name, keys=keys, format=form, schema=own, options=options)
                 return checked_stream(stream, relation)
             metadata = {column.name: column.metadata for column in table.columns if column.metadata is not None}
             rows = json_rows(records, pa.schema([field for field in given if field.name not in metadata]), metadata)

@@ -357,7 +357,7 @@ def test_explain_tells_which_stages_share_the_budget(
 def test_explain_shows_what_is_shuffled_and_remembered(joined: JoinedStream) -> None:
     view = joined.groupBy("name").agg(ZF.count().alias("n"), ZF.max("item")).where("n > 1").agg(ZF.sum("n").alias("all"))
 
-    lines = view.plan.explanation(buckets=4).splitlines()
+    lines = view.placed.explanation(buckets=4).splitlines()
 
     assert lines[:11] == [
         "key: none; the view may hold equal rows",
@@ -372,7 +372,7 @@ def test_explain_shows_what_is_shuffled_and_remembered(joined: JoinedStream) -> 
         "         not fused: rows are made in buckets by customer_id, and go by name",
         "      └─ Join left on customer_id = customer_id",
     ]
-    assert joined.groupBy("name").count().plan.explanation().startswith("key: name\n")
+    assert joined.groupBy("name").count().placed.explanation().startswith("key: name\n")
 
 
 WRONG: dict[str, tuple[Callable[[JoinedStream], Any], str]] = {

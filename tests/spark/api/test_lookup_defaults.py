@@ -126,7 +126,7 @@ def test_a_selection_asks_for_what_it_reads(spark: SparkSession, tmp_path: Path)
 
     fewer = view.where("kind = 1").select("o", F.col("kind").alias("k"))
 
-    assert fewer.plan.planned_stages[0].stage.table.schema.names == ["code", "kind"]
+    assert fewer.placed.planned_stages[0].stage.table.schema.names == ["code", "kind"]
     assert fewer.columns == ["o", "k"]
-    assert view.plan.planned_stages[0].stage.table.schema.names == ["code", "kind", "name"]
-    assert view.withColumn("x", F.lit(1)).plan.planned_stages[0].stage.table.schema.names == ["code", "kind", "name"]
+    assert view.placed.planned_stages[0].stage.table.schema.names == ["code", "kind", "name"]
+    assert view.withColumn("x", F.lit(1)).placed.planned_stages[0].stage.table.schema.names == ["code", "kind", "name"]

@@ -93,8 +93,8 @@ def test_it_feeds_a_join_in_its_own_buckets(rates: Source, run: Run, spark: Spar
     run(named, sink, buckets=2)
 
     assert sink.total() == {("EUR", 800, 1.2, "euro"): 1, ("USD", 1, 1.0, "dollar"): 1}
-    assert "fused: rows of" in named.plan.explanation()
-    assert [one.name for one in named.plan.planned_stages] == ["deduplicate-0", "join-1"]
+    assert "fused: rows of" in named.placed.explanation()
+    assert [one.name for one in named.placed.planned_stages] == ["deduplicate-0", "join-1"]
 
 
 def test_rows_of_a_view_are_deduplicated_and_taken_back(rates: Source, run: Run) -> None:

@@ -80,11 +80,11 @@ def test_an_output_that_cannot_be_opened_leaves_no_running_query(joined: JoinedS
     with pytest.raises(SinkError, match="is no changelog"):
         writer.start()
 
-    assert joined.plan.left.dataframe.sparkSession.streams.active == []
+    assert joined.session.streams.active == []
 
 
 def test_workers_with_another_python_are_named(joined: JoinedStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    context = joined.plan.left.dataframe.sparkSession.sparkContext
+    context = joined.session.sparkContext
     monkeypatch.setattr(context, "pythonExec", "python-of-somebody-else")
     writer = joined.writeStream.option("checkpointLocation", str(tmp_path / "cp")).toSink(Collected())
 

@@ -154,7 +154,7 @@ def test_a_watermark_that_makes_no_sense_is_refused(bought: Source, watermark: A
 
 
 def test_a_stream_that_is_silent_does_not_hold_the_others_up_after_its_timeout(bought: Source, rates: Source) -> None:
-    times = EventTimes(priced(bought, rates).plan.planned_stages, idle_timeout_us=10)
+    times = EventTimes(priced(bought, rates).placed.planned_stages, idle_timeout_us=10)
     stage = "stage:temporal_join-0"
 
     first, _ = times.after({}, [20, 0, None, 0], 100)

@@ -132,7 +132,7 @@ def test_a_restarted_query_still_counts_the_buckets_that_get_no_rows(clicks: Sou
 
 
 def test_buckets_of_a_record_that_does_not_tell_their_bytes_are_counted_anew(clicks: Source, loads: Source) -> None:
-    buffer = QueryBuffer(joined(clicks, loads).plan.planned_stages[0], BufferLimit(), 4)
+    buffer = QueryBuffer(joined(clicks, loads).placed.planned_stages[0], BufferLimit(), 4)
     histories = dict.fromkeys(("join/0", "join/2", "route-left/1"), BucketHistory())
 
     assert buffer.uncounted(histories, {"0": (10, 20)}) == {2}

@@ -48,7 +48,7 @@ def tables(source: Callable[[str], Source]) -> SimpleNamespace:
 def fused_stages(view: View) -> list[list[str]]:
     return [
         [planned.name for planned in one.members]
-        for one in fused_stages_of(view.plan.planned_stages)
+        for one in fused_stages_of(view.placed.planned_stages)
         if not one.last.stage.forwards
     ]
 
@@ -107,7 +107,7 @@ def test_rows_that_are_in_the_next_stages_bucket_already_stay_there(tables: Simp
     view = describe(tables)
 
     assert len(fused_stages(view)) == 1
-    assert "fused: rows of " in view.plan.explanation()
+    assert "fused: rows of " in view.placed.explanation()
 
 
 @pytest.mark.parametrize(("describe", "why"), APART.values(), ids=APART.keys())
@@ -116,7 +116,7 @@ def test_rows_that_may_be_in_another_bucket_are_shuffled_and_explain_says_why(
 ) -> None:
     view = describe(tables)
 
-    assert f"not fused: {why}" in view.plan.explanation()
+    assert f"not fused: {why}" in view.placed.explanation()
     assert len(fused_stages(view)) > 1
 
 

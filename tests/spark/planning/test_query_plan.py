@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from zset_join.lookup import ArrowSource
-from zset_join.plan.query_plan import QueryPlan
+from zset_join.placed.query_plan import QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, SelectStep
 from zset_join.spark import StateTtl, View, appends, changes
 from zset_join.spark import functions as F  # noqa: N812 - as PySpark users write it
@@ -54,7 +54,7 @@ def views(spark: SparkSession, tmp_path: Path) -> dict[str, View]:
 
 
 def test_a_plan_with_any_kind_of_stage_comes_back_from_json(views: dict[str, View]) -> None:
-    plans = {kind: view.plan.query_plan for kind, view in views.items()}
+    plans = {kind: view.placed.query_plan for kind, view in views.items()}
 
     again = {kind: QueryPlan.from_json(json.loads(json.dumps(plan.to_json()))) for kind, plan in plans.items()}
 
@@ -66,7 +66,7 @@ def test_a_plan_with_any_kind_of_stage_comes_back_from_json(views: dict[str, Vie
 
 
 def test_streams_are_sources_and_routes_are_stages_between(views: dict[str, View]) -> None:
-    plan = views["route"].plan.query_plan
+    plan = views["route"].placed.query_plan
 
     assert [(source.name, source.hidden) for source in plan.sources] == [("changed", ()), ("prices", ())]
     assert [node.stage.kind for node in plan.nodes] == ["route", "join"]
@@ -76,7 +76,7 @@ def test_streams_are_sources_and_routes_are_stages_between(views: dict[str, View
 
 
 def test_what_sql_says_of_rows_is_a_tree_and_what_is_written_for_spark_is_an_opaque_step(views: dict[str, View]) -> None:
-    of_sql, of_spark = (views[kind].plan.query_plan.outputs[-1].steps for kind in ("unchanged", "aggregate"))
+    of_sql, of_spark = (views[kind].placed.query_plan.outputs[-1].steps for kind in ("unchanged", "aggregate"))
 
     assert [type(step) for step in of_sql] == [SelectStep]
     assert [type(step) for step in of_spark] == [OpaqueStep]
@@ -84,7 +84,7 @@ def test_what_sql_says_of_rows_is_a_tree_and_what_is_written_for_spark_is_an_opa
 
 
 def test_a_union_has_several_outputs_and_what_is_read_twice_goes_by_two_names(views: dict[str, View]) -> None:
-    plan = views["join"].plan.query_plan
+    plan = views["join"].placed.query_plan
 
     assert len(plan.outputs) == 2
     assert [source.name for source in plan.sources] == ["orders", "prices", "more", "others"]

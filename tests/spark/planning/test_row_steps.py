@@ -222,7 +222,7 @@ def test_an_answer_too_large_to_tidy_is_written_as_it_comes(monkeypatch: pytest.
 def test_explain_shows_the_steps_and_the_key(joined: JoinedStream) -> None:
     view = joined.where("order_id > 1").select("item", F.upper("name").alias("name"))
 
-    lines = view.plan.explanation(buckets=2).splitlines()
+    lines = view.placed.explanation(buckets=2).splitlines()
 
     assert lines[:3] == [
         "key: none; the view may hold equal rows",

@@ -163,7 +163,7 @@ def test_a_changed_function_of_a_view_is_refused_and_the_same_one_goes_on(
         run(view(lambda x: x * 3), Collected())
 
     assert refused.value.code == "FUNCTION_CHANGED"
-    assert "a restart with changed code is refused" in view(lambda x: x * 2).plan.query_explanation(
+    assert "a restart with changed code is refused" in view(lambda x: x * 2).placed.query_explanation(
         None, QueryOptions.draft({"buckets": 1})
     )
 

@@ -12,7 +12,7 @@ from tests.spark.api.test_query import Run, join_of
 from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.row_history import RowHistory
 from zset_join.errors import OptionError
-from zset_join.spark import JoinedStream, View
+from zset_join.spark import JoinedStream
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.spark.tools.row_explaining import explain_row
 
@@ -26,10 +26,11 @@ def ask(orders: Source, customers: Source, run: Run) -> Ask:
     customers.add((10, "Ann", 1), (20, "Bobby", 1))
     orders.add(("u", 1, 20, "pen", 2), ("d", 3, None, None, 2))
     customers.add()
-    query = run(join_of(orders, customers), Collected())
+    joined = join_of(orders, customers)
+    query = run(joined, Collected())
 
     def asked(view: Callable[[JoinedStream], JoinedStream], most_rows: int = 100, **row: Any) -> RowHistory:
-        return explain_row(view(View(query._plan)).plan, query._runner, row, most_rows=most_rows)
+        return explain_row(view(joined).placed, query._runner, row, most_rows=most_rows)
 
     return asked
 
@@ -104,6 +105,6 @@ def test_a_question_without_an_answer_is_refused(
     orders: Source, customers: Source, view: Callable[[JoinedStream], JoinedStream], row: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(OptionError, match=why) as refused:
-        explain_row(view(join_of(orders, customers)).plan, object(), row, most_rows=10)  # type: ignore[arg-type]
+        explain_row(view(join_of(orders, customers)).placed, object(), row, most_rows=10)  # type: ignore[arg-type]
 
     assert refused.value.code == "ROW_QUESTION"

@@ -57,7 +57,7 @@ def test_a_sample_of_the_inputs_has_all_rows_of_the_sample_of_the_view(
     orders: Source, customers: Source, tables: tuple[DataFrame, DataFrame], how: str, joined_by: Any
 ) -> None:
     joined = joined_by(orders, customers, how)
-    sample = sample_of(joined.plan, 0.5)
+    sample = sample_of(joined.placed, 0.5)
 
     whole = rows_of(joined, *tables)
     wanted = sample.of_output(whole)
@@ -104,7 +104,7 @@ VIEWS: dict[str, tuple[View, str, tuple[str, ...]]] = {
 def test_a_sample_goes_by_the_best_key_that_a_view_shows(
     orders: Source, customers: Source, view: View, how: str, columns: tuple[str, ...]
 ) -> None:
-    assert sample_of(view(join_of(orders, customers, how)).plan, 0.5).columns == columns
+    assert sample_of(view(join_of(orders, customers, how)).placed, 0.5).columns == columns
 
 
 def cards(customers: Source) -> ChangeStream:
@@ -170,11 +170,11 @@ def test_a_sample_of_a_chain_filters_every_stream_that_its_key_reaches(
 
     for chain, (view_of, columns, streams) in CHAINS.items():
         view = view_of(orders, customers)
-        sample = sample_of(view.plan, 0.5)
+        sample = sample_of(view.placed, 0.5)
         assert (sample.columns, set(sample.by_input)) == (columns, streams), chain
         filtered = {name: sample.of_input(table, name) for name, table in by_name.items()}
         whole, found = (
-            tables_view(view.plan, given, is_empty=False).toDF(*(f"c{at}" for at in range(len(view.columns))), "expected")
+            tables_view(view.placed, given, is_empty=False).toDF(*(f"c{at}" for at in range(len(view.columns))), "expected")
             for given in (by_name, filtered)
         )
         for kind, rows in (("whole", whole), ("wanted", sample.of_output(whole)), ("found", sample.of_output(found))):
@@ -213,7 +213,7 @@ def test_every_wrong_row_of_the_sample_is_found(orders: Source, customers: Sourc
 @pytest.mark.parametrize("share", [0, 0.0, -0.1, 1.5, float("nan"), True, "0.1"])
 def test_a_share_that_is_none_is_refused(orders: Source, customers: Source, share: Any) -> None:
     with pytest.raises(OptionError, match=r"sample=.*expected a fraction above 0 and up to 1, such as 0.01") as refused:
-        sample_of(join_of(orders, customers).plan, share)
+        sample_of(join_of(orders, customers).placed, share)
 
     assert refused.value.code == "VERIFY_SAMPLE"
 
@@ -228,6 +228,6 @@ def test_a_share_that_is_none_is_refused(orders: Source, customers: Source, shar
 )
 def test_a_view_without_anything_to_sample_by_is_refused(orders: Source, customers: Source, view: View, why: str) -> None:
     with pytest.raises(OptionError, match=why) as refused:
-        sample_of(view(join_of(orders, customers)).plan, 0.5)
+        sample_of(view(join_of(orders, customers)).placed, 0.5)
 
     assert refused.value.code == "VERIFY_SAMPLE"

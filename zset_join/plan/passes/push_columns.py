@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from zset_join.expressions.rows import columns_read
 from zset_join.plan.lookup_requests import LookupJoinRequest
-from zset_join.plan.row_steps import SelectStep, WhereStep
+from zset_join.plan.row_steps import OpaqueStep, RowStep, SelectStep, WhereStep
 from zset_join.plan.tree import Apply, Node, Operate, rebuilt
 from zset_join.stages.lookup_join import LookupJoinStage
 
@@ -27,9 +27,9 @@ def push_columns(root: Node) -> Node:
     parents = Counter(id(child) for node in nodes for child in node.children)
     pruned: dict[int, LookupJoinRequest] = {}
     for node in nodes:
-        if not isinstance(node, Apply) or not isinstance(node.step, SelectStep):
+        read = _read_by(node.step) if isinstance(node, Apply) and not isinstance(node.step, WhereStep) else None
+        if not isinstance(node, Apply) or read is None:
             continue
-        read = {name for _, expression in node.step.columns for name in columns_read(expression)}
         below = node.child
         while isinstance(below, Apply) and isinstance(below.step, WhereStep) and parents[id(below)] == 1:
             read |= columns_read(below.step.condition)
@@ -44,6 +44,17 @@ def push_columns(root: Node) -> Node:
         return replace(node, request=pruned[id(node.request)]) if is_pruned else node  # type: ignore[union-attr,arg-type]
 
     return rebuilt(root, change) if pruned else root
+
+
+def _read_by(step: RowStep) -> set[str] | None:
+    """Return the columns that a step reads where its answer has no others; None where it may hand on any."""
+    match step:
+        case SelectStep():
+            return {name for _, expression in step.columns for name in columns_read(expression)}
+        case OpaqueStep():
+            return None if step.reads is None else set(step.reads)
+        case _:
+            return None
 
 
 def _columns(node: Operate, read: set[str]) -> tuple[str, ...] | None:

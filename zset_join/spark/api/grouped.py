@@ -14,20 +14,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import references
+from zset_join.plan.requests import AggregateRequest
+from zset_join.plan.timed_requests import lasting
 from zset_join.shapes.aggregate import FUNCTIONS, AggregateCall
-from zset_join.spark.planning.collations import refuse_compared_collations
 from zset_join.spark.planning.row_steps import Transform, class_name, nodes_of, row_step, sequence, template
-from zset_join.spark.planning.stages import StageStep
-from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.names import column_named, first_line
 from zset_join.spark.rows.schemas import spark_type
-from zset_join.stages import AggregateStage, expiring_stage, state_ttls
 
 __all__ = ["AggregateExpression", "Grouping"]
 
@@ -79,12 +78,12 @@ class Grouping:
         computed: those of them that are not columns of the view as they are.
     """
 
-    rows: ViewPlan
+    rows: Any
     keys: tuple[str, ...]
     computed: Mapping[str, Column] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: ViewPlan, columns: Sequence[Any]) -> Grouping:
+    def of(cls, rows: Any, columns: Sequence[Any]) -> Grouping:
         """Group a view.
 
         Raises:
@@ -114,9 +113,7 @@ class Grouping:
             )
         return cls(rows=rows, keys=tuple(keys), computed=computed)
 
-    def agg(
-        self, *expressions: AggregateExpression | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None
-    ) -> ViewPlan:
+    def agg(self, *expressions: AggregateExpression | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None) -> Any:
         """Return one row per group: the key columns, which identify it, and a column per aggregate.
 
         Args:
@@ -134,24 +131,19 @@ class Grouping:
         wanted = [_translated(rows, one) if isinstance(one, Column) else one for one in flat]
         lowering = _Lowering(self, rows)
         calls = [lowering.call(one) for one in wanted]
-        ends = state_ttl is not None
-        before = lowering.rows_before(calls, keeps_time=ends)
-        source = replace(before.output, mode="changelog") if ends else before.output
-        stage = AggregateStage(source=source, group_by=self.keys, calls=tuple(calls), reduces=not ends)
-        refuse_compared_collations(stage)
-        step = StageStep(stage=expiring_stage(stage, [before.output], state_ttls(state_ttl, 1)))
-        names = [field.name for field in step.relation.schema]
-        taken = [name for name in names if name.startswith("__")]
+        before = lowering.rows_before(calls, keeps_time=state_ttl is not None)
+        taken = [name for name in [*self.keys, *(call.name for call in calls)] if name.startswith("__")]
         if taken:
             raise PlanError(
                 f"agg: {taken} begin with two underscores; such names are the engine's. Name the results with alias(...).",
                 code="RESERVED_COLUMN",
                 columns=taken,
             )
+        view = before.operate(lasting(AggregateRequest(self.keys, tuple(calls)), state_ttl, 1))
         for call, one in zip(calls, wanted, strict=True):
             if isinstance(one, AggregateExpression) and one.type is not None:
-                _check_type(call, one.type, step)
-        return before.then(step)
+                _check_type(call, one.type, view.arrow_schema)
+        return view
 
 
 class _Lowering:
@@ -188,7 +180,7 @@ class _Lowering:
         names = tuple(self._argument(one, given.function) for one in columns)
         return AggregateCall(given.function, names, name=named, limit=given.limit)
 
-    def rows_before(self, calls: Sequence[AggregateCall], *, keeps_time: bool = False) -> ViewPlan:
+    def rows_before(self, calls: Sequence[AggregateCall], *, keeps_time: bool = False) -> Any:
         """Return the view that is aggregated: with one more step where something is computed."""
         if not self._computed and not self._grouped.computed:
             return self._rows
@@ -199,14 +191,7 @@ class _Lowering:
         plain = [name for name in self._rows.columns if name in used and name not in self._grouped.keys]
         computed = [column.alias(name) for name, column, _ in self._computed]
         chosen = [*keys, *map(column_named, plain), *computed]
-        step = row_step(
-            self._rows.session,
-            self._rows.output,
-            "agg",
-            lambda df, kept: df.select(*chosen, *map(column_named, kept)),
-            is_internal=True,
-        )
-        return self._rows.then(step)
+        return self._rows.opaque("agg", lambda df, kept: df.select(*chosen, *map(column_named, kept)), is_internal=True)
 
     def _argument(self, given: str | Column, function: str) -> str:
         """Return the column that holds an argument."""
@@ -301,9 +286,9 @@ def _refused(column: Column, why: str) -> PlanError:
     )
 
 
-def _check_type(call: AggregateCall, wanted: str, step: StageStep) -> None:
+def _check_type(call: AggregateCall, wanted: str, schema: pa.Schema) -> None:
     """Refuse a Column of Spark's whose result would have another type here."""
-    ours = spark_type(step.relation.schema.field(call.name).type).simpleString()
+    ours = spark_type(schema.field(call.name).type).simpleString()
     if ours != wanted:
         raise PlanError(
             f"agg({call!r}): its type is {wanted} in Spark and would be {ours} here; cast the argument with withColumn(...).",
@@ -327,7 +312,7 @@ def _as_column(given: str | Column) -> Column:
     return F.col(given) if isinstance(given, str) else given
 
 
-def _is_plain(rows: ViewPlan, column: Column) -> bool:
+def _is_plain(rows: Any, column: Column) -> bool:
     """Say whether an expression is a column of a view as it is."""
     return class_name(_only_expression(template(rows.session, rows.output).select(column))) == "AttributeReference"
 

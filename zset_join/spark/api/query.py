@@ -21,7 +21,7 @@ from zset_join.checkpoint.reading import stored_query_id
 from zset_join.errors import StateError, ZsetJoinError
 from zset_join.spark.api.stored_query import StoredQuery
 from zset_join.spark.epoch.runner import EpochRunner
-from zset_join.spark.planning.view_plan import ViewPlan
+from zset_join.spark.planning.placed_query import PlacedQuery
 
 __all__ = ["JoinQuery", "start_query"]
 
@@ -35,7 +35,7 @@ class JoinQuery(StoredQuery):
         plan: of the view.
     """
 
-    def __init__(self, spark_query: StreamingQuery, runner: EpochRunner, plan: ViewPlan) -> None:
+    def __init__(self, spark_query: StreamingQuery, runner: EpochRunner, plan: PlacedQuery) -> None:
         super().__init__(plan, runner)
         self.spark_query = spark_query
         if runner.heartbeat is not None:
@@ -178,7 +178,7 @@ class _Gate:
 def start_query(
     stream: Callable[[], DataStreamWriter],
     runner: EpochRunner,
-    plan: ViewPlan,
+    plan: PlacedQuery,
     *,
     checkpoint_location: str,
 ) -> JoinQuery:

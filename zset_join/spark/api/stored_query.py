@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from zset_join.spark.epoch.runner import EpochRunner
-from zset_join.spark.planning.view_plan import ViewPlan
+from zset_join.spark.planning.placed_query import PlacedQuery
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
@@ -33,7 +33,7 @@ class StoredQuery:
         runner: what runs its epochs, attached to its checkpoint.
     """
 
-    def __init__(self, plan: ViewPlan, runner: EpochRunner) -> None:
+    def __init__(self, plan: PlacedQuery, runner: EpochRunner) -> None:
         self._plan = plan
         self._runner = runner
 

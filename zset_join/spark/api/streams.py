@@ -28,7 +28,14 @@ from typing import Any
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 
-from zset_join.changelog.formats import CHANGE_FEED_COLUMN, IMAGE, RecordOptions, feed_sequence
+from zset_join.changelog.formats import (
+    CHANGE_FEED_COLUMN,
+    IMAGE,
+    RecordOptions,
+    feed_sequence,
+    is_record_format,
+    row_format_arguments,
+)
 from zset_join.errors import OptionError, PlanError
 from zset_join.relation import ChangelogMode
 from zset_join.spark.api.stream_arguments import (
@@ -40,16 +47,15 @@ from zset_join.spark.api.stream_arguments import (
     sequence_columns,
     table_columns,
 )
-from zset_join.spark.api.views import ChangeStream
+from zset_join.spark.api.views import View
+from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.rows.baseline import NULL_AFTER_BASELINE, check_baseline, check_overlap, in_types_of, used_columns
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import first_line, quoted
 from zset_join.spark.rows.record_streams import (
-    ROW_FORMATS,
     RecordTable,
     control_of,
     declared_schema,
-    is_record_format,
     records_as_rows,
     sampled_table,
 )
@@ -68,7 +74,7 @@ from zset_join.spark.rows.text_select import select_text
 from zset_join.spark.rows.user_functions import functions_in
 from zset_join.spark.rows.watermark import with_watermark
 
-__all__ = ["RAW", "REJECT", "WEIGHT", "ChangeStream", "appends", "changes"]
+__all__ = ["RAW", "REJECT", "WEIGHT", "appended_stream", "appends", "changed_stream", "changes"]
 
 
 def appends(
@@ -80,7 +86,7 @@ def appends(
     after_baseline: str | Column | None = None,
     watermark: tuple[str, str | int] | None = None,
     max_watermark_jump: str | int | None = None,
-) -> ChangeStream:
+) -> View:
     """Describe a stream whose rows are only ever added.
 
     Args:
@@ -98,9 +104,22 @@ def appends(
     Raises:
         PlanError: `df` does not stream, names unknown columns, or the baseline does not fit.
     """
+    stream = appended_stream(df, name=name, keys=keys, baseline=baseline, after_baseline=after_baseline)
+    return View.over(with_watermark(stream, watermark, max_watermark_jump))
+
+
+def appended_stream(
+    df: DataFrame,
+    *,
+    name: str,
+    keys: Sequence[str] | str | None = None,
+    baseline: DataFrame | None = None,
+    after_baseline: str | Column | None = None,
+) -> SourceStream:
+    """Return the stream of rows that are only ever added; see `appends`."""
     check_dataframe(df, name)
     reading = RowReading(mode="append", columns=tuple(df.columns), keys=column_names(df, keys, "keys", name))
-    return with_watermark(_make(df, name, reading, baseline, after_baseline), watermark, max_watermark_jump)
+    return _make(df, name, reading, baseline, after_baseline)
 
 
 def changes(
@@ -122,7 +141,7 @@ def changes(
     options: RecordOptions | None = None,
     watermark: tuple[str, str | int] | None = None,
     max_watermark_jump: str | int | None = None,
-) -> ChangeStream:
+) -> View:
     """Describe a stream whose rows change a table; the argument names are those of `create_auto_cdc_flow`.
 
     Args:
@@ -153,6 +172,45 @@ def changes(
     Raises:
         PlanError: see the message; it names the argument, its value and the cure.
     """
+    stream = changed_stream(
+        df,
+        name=name,
+        keys=keys,
+        sequence_by=sequence_by,
+        apply_as_deletes=apply_as_deletes,
+        column_list=column_list,
+        except_column_list=except_column_list,
+        weight_column=weight_column,
+        row_kind_column=row_kind_column,
+        baseline=baseline,
+        after_baseline=after_baseline,
+        format=format,
+        schema=schema,
+        sample=sample,
+        options=options,
+    )
+    return View.over(with_watermark(stream, watermark, max_watermark_jump))
+
+
+def changed_stream(
+    df: DataFrame,
+    *,
+    name: str,
+    keys: Sequence[str] | Sequence[Column] | str | None = None,
+    sequence_by: str | Column | Sequence[str] | None = None,
+    apply_as_deletes: str | Column | None = None,
+    column_list: Sequence[str] | None = None,
+    except_column_list: Sequence[str] | None = None,
+    weight_column: str | None = None,
+    row_kind_column: str | None = None,
+    baseline: DataFrame | None = None,
+    after_baseline: str | Column | None = None,
+    format: str | None = None,  # noqa: A002 - the name PySpark users type
+    schema: Any = None,
+    sample: DataFrame | None = None,
+    options: RecordOptions | None = None,
+) -> SourceStream:
+    """Return the stream of rows that change a table; see `changes`."""
     if format is not None:
         others = {"apply_as_deletes": apply_as_deletes, "weight_column": weight_column, "row_kind_column": row_kind_column}
         _check_format(df, name, {argument: value for argument, value in others.items() if value is not None})
@@ -168,7 +226,7 @@ def changes(
             stream = _of_records(df, name, format, keys, schema, sample, options or RecordOptions(), baseline, **given)
         else:
             stream = _of_row_format(df, name, format, keys, baseline=baseline, after_baseline=after_baseline, **given)
-        return with_watermark(stream, watermark, max_watermark_jump)
+        return stream
     check_dataframe(df, name)
     check_combination(name, keys, sequence_by, apply_as_deletes, weight_column, row_kind_column)
     key_names = column_names(df, keys, "keys", name)
@@ -200,7 +258,7 @@ def changes(
         is_delete = _condition(df, apply_as_deletes, "apply_as_deletes", name)
         operation = deletes_where(is_delete, _used(df, is_delete, name))
     reading = RowReading(mode=mode, columns=columns, keys=key_names, sequence=sequence, operation=operation)
-    return with_watermark(_make(df, name, reading, baseline, after_baseline), watermark, max_watermark_jump)
+    return _make(df, name, reading, baseline, after_baseline)
 
 
 def _check_format(df: DataFrame, name: str, operation_arguments: Mapping[str, Any]) -> None:
@@ -224,7 +282,7 @@ def _of_records(
     options: RecordOptions,
     baseline: DataFrame | None,
     **given: Any,
-) -> ChangeStream:
+) -> SourceStream:
     """Describe a stream of records; their format gives keys, order and deletes."""
     if schema is not None:
         if keys is None:
@@ -255,24 +313,10 @@ def _of_records(
     return _make(rows, name, reading, baseline, None, reading.of_first_rows())
 
 
-def _of_row_format(df: DataFrame, name: str, format_name: str, keys: Any, **given: Any) -> ChangeStream:
+def _of_row_format(df: DataFrame, name: str, format_name: str, keys: Any, **given: Any) -> SourceStream:
     """Describe a stream of rows of a known format: the arguments that it stands for."""
-    argument, candidates, apart = ROW_FORMATS[format_name]
-    column = next((one for one in candidates if one in df.columns), None)
-    if column is None:
-        raise PlanError(
-            f'changes "{name}": format="{format_name}" looks for a column {" or ".join(candidates)}; there are {df.columns}.',
-            code="UNKNOWN_COLUMN",
-            name=name,
-            missing=list(candidates),
-        )
-    if given["sequence_by"] is None and keys and apart and apart[0] in df.columns:
-        given["sequence_by"] = apart[0]
-    if given["column_list"] is None:
-        left_out = [one for one in apart if one in df.columns]
-        given["except_column_list"] = [*(given["except_column_list"] or ()), *left_out]
-    operation: dict[str, Any] = {argument: column}
-    return changes(df, name=name, keys=keys, **operation, **given)
+    arguments = row_format_arguments(name, format_name, df.columns, {"keys": keys, **given})
+    return changed_stream(df, name=name, **arguments)
 
 
 def _make(
@@ -282,7 +326,7 @@ def _make(
     baseline: DataFrame | None,
     after_baseline: str | Column | None,
     of_baseline: RowReading | None = None,
-) -> ChangeStream:
+) -> SourceStream:
     """Build the stream and let Spark analyse every expression once; a baseline may be read in its own way."""
     check_overlap(name, reading.mode, baseline, after_baseline)
     of_stream = reading
@@ -294,7 +338,7 @@ def _make(
     schema = arrow_schema(table.schema, relation=name)
     refuse_collations(schema, reading.keys, relation=name, use="a column of keys")
     refuse_collations(schema, (column for column, _ in reading.sequence), relation=name, use="what sequence_by orders by")
-    return ChangeStream(
+    return SourceStream(
         name=name,
         mode=reading.mode,
         columns=reading.columns,

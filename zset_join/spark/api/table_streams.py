@@ -26,7 +26,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 from zset_join.changelog.formats.record_spellings import is_exact
 from zset_join.errors import OptionError, PlanError
 from zset_join.relation import Relation
-from zset_join.spark.api.streams import ChangeStream, appends, changes
+from zset_join.spark.api.streams import appended_stream, changed_stream
+from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.rows.conversions import json_value, of_json, of_text
 from zset_join.spark.rows.names import column_named, first_line, quoted
 from zset_join.spark.rows.schemas import arrow_schema, field_type, refuse_collations, spark_schema, spark_type
@@ -274,7 +275,7 @@ def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
     return rows.select(*(column_named(column.name) for column in columns))
 
 
-def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | None = None) -> ChangeStream:
+def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | None = None) -> SourceStream:
     """Return the stream of a table.
 
     Args:
@@ -289,20 +290,20 @@ def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | Non
     own = [name for name in (weight, delta_column) if name is not None]
     name, keys = relation.name, list(relation.primary_key)
     if relation.mode == "append":
-        stream = appends(rows.drop(*own), name=name, keys=keys or None)
+        stream = appended_stream(rows.drop(*own), name=name, keys=keys or None)
     elif relation.mode == "upsert":
         deletes = " OR ".join(f"{quoted(column)} < 0" for column in own)
         more: dict[str, Any] = {"apply_as_deletes": deletes, "except_column_list": own} if own else {}
-        stream = changes(rows, name=name, keys=keys, **more)
+        stream = changed_stream(rows, name=name, keys=keys, **more)
     else:
         weight_column = delta_column or weight
         given = rows if weight_column is not None else rows.withColumn(STORED_WEIGHT, F.lit(1).cast("long"))
         given = given.drop(weight) if weight is not None and weight != weight_column else given
-        stream = changes(given, name=name, weight_column=weight_column or STORED_WEIGHT)
+        stream = changed_stream(given, name=name, weight_column=weight_column or STORED_WEIGHT)
     return checked_stream(stream, relation)
 
 
-def checked_stream(stream: ChangeStream, relation: Relation) -> ChangeStream:
+def checked_stream(stream: SourceStream, relation: Relation) -> SourceStream:
     """Return a stream with the event time of its table.
 
     Raises:

@@ -1,255 +1,205 @@
-"""Streams and views with the words of PySpark: what a user holds, each over a plan that is plain data.
+"""Views of Spark: the words of a pipeline's views, over streaming DataFrames, with Spark's own expressions.
 
-`ChangeStream` is a stream (made by `changes` and `appends`), `View` what follows from streams, `GroupedStream` its groups.
-What is done with the rows of a view has PySpark's names: `where`, `select`, `withColumn` and their like take Spark's own
-expressions (`row_steps`), `groupBy(...).agg(...)` aggregates, `join` joins them with the next stream or view, and `union` adds
-those of another view. All of it is one query with one checkpoint.
+A view is a tree (`zset_join.plan.tree`) over named sources; which stream a name stands for lies beside it (`bound`). Joins,
+groups, versions and lookups are the words that a pipeline in process has. What is done to single rows may be written as PySpark
+users do, with text, Columns and functions of their own: such a step is Spark's, and opaque to the plan.
 
-A word only makes the next plan: what it means and what it refuses is in the module of its name (`joined`, `timed`,
-`looking_up`, `grouped`, `unions`), which knows plans and no words.
+All that follows from several streams is one query with one checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
-import pyarrow as pa
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from zset_join.errors import PlanError
-from zset_join.lookup import LookupSource
-from zset_join.query.indexes import create_index
+from zset_join.errors import OptionError, PlanError
+from zset_join.expressions import Expression
+from zset_join.expressions.rows import named
+from zset_join.lookup import DataFrameSource, Lookup, LookupSource
+from zset_join.plan.query_plan import PlanSource
+from zset_join.plan.row_steps import OpaqueStep
+from zset_join.plan.tree import Apply, Node, Operate, Read, changelog_of, sources_of
+from zset_join.query import looking_up
+from zset_join.query import view as words
+from zset_join.query.rows import Rows
 from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
-from zset_join.shapes.deduplicate import Keep
-from zset_join.spark.api import joined, looking_up, timed, unions
-from zset_join.spark.api.dedup import dedup_stage
+from zset_join.shapes.version_join import Emit, Late
+from zset_join.spark.api.bound import BoundSource, BoundTransform, bindings_of
 from zset_join.spark.api.grouped import AggregateExpression, Grouping
-from zset_join.spark.api.staged import staged
 from zset_join.spark.api.stream_arguments import check_stream_name
-from zset_join.spark.api.unknown_methods import missing_on_stream, missing_on_view
+from zset_join.spark.api.unknown_methods import missing_on_view
 from zset_join.spark.api.writer import JoinStreamWriter
+from zset_join.spark.planning.collations import refuse_compared_collations
+from zset_join.spark.planning.placed_query import PlacedQuery
+from zset_join.spark.planning.placement import BoundStep, bound_plan
 from zset_join.spark.planning.row_steps import Transform, row_step
 from zset_join.spark.planning.source_stream import SourceStream
-from zset_join.spark.planning.stages import StageStep
-from zset_join.spark.planning.view_plan import ViewPlan
-from zset_join.spark.rows.names import column_named
-from zset_join.spark.rows.schemas import spark_schema
-from zset_join.stages import AggregateStage, expiring_stage, state_ttls
+from zset_join.spark.rows.names import check_names, column_named
+from zset_join.spark.rows.schemas import arrow_schema, spark_schema
+from zset_join.spark.rows.watermark import with_watermark
 
 __all__ = ["ChangeStream", "GroupedStream", "JoinedStream", "UnionedStream", "View"]
 
 
-class _Joinable:
-    """The words that streams and views have in common: rows that can be joined."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class View(words.View):
+    """Rows that follow from streams, which can be kept up to date with `writeStream`; made by `changes` and `appends`.
 
-    def join(
-        self,
-        other: ChangeStream | View,
-        on: Any = None,
-        how: str = "inner",
-        *,
-        null_safe: bool | Sequence[bool] = False,
-        condition: Any = None,
-        state_ttl: Any = None,
-    ) -> View:
-        """Join with another stream or view, in one query; see `zset_join.spark.api.joined.join`."""
-        return View(
-            joined.join(_plan(self), _plan(other), on, how, null_safe=null_safe, condition=condition, state_ttl=state_ttl)
-        )
+    Every method returns another view and leaves this one as it is.
+    """
 
-    def describe(self) -> str:
-        """Say whether these rows are versioned or latest-only, and why; and which indexes they have or are looked up by."""
-        return timed.describe(_plan(self))
+    @classmethod
+    def over(cls, stream: SourceStream) -> View:
+        """Return the rows of a stream."""
+        bound = BoundSource.of(stream)
+        return cls(node=Read(bound.source), name=stream.name, bindings=(bound,), indexes=())
 
-    def temporal_join(self, versions: Any, on: Any, how: str = "inner", **options: Any) -> View:
-        """Join each row with the version that was valid at its time; see `zset_join.spark.api.timed.temporal_join`."""
-        return View(timed.temporal_join(_plan(self), _plan(versions), on, how, **options))
-
-    def join_asof(self, other: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> View:
-        """Join each row with the nearest one in time; see `zset_join.spark.api.timed.join_asof`."""
-        return View(timed.join_asof(_plan(self), _plan(other), on, how, **options))
-
-    def lookup_join(self, source: LookupSource, on: Any = None, how: str = "inner", **options: Any) -> View:
-        """Join with what an outside table says when a row comes; see `zset_join.spark.api.looking_up.lookup_join`."""
-        return View(looking_up.lookup_join(_plan(self), source, on, how, **options))
-
-
-def _plan(rows: Any) -> Any:
-    """Return the plan of a view; a stream, and what is neither, as it is."""
-    return rows.plan if isinstance(rows, View) else rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangeStream(SourceStream, _Joinable):
-    """A streaming DataFrame whose rows change a table, with the words of a stream; made by `changes` and `appends`."""
-
-    if not TYPE_CHECKING:  # a type checker is to find unknown names
-
-        def __getattr__(self, name: str) -> Any:
-            raise missing_on_stream(name)
-
-    def create_index(self, columns: Sequence[str] | str, *, name: str | None = None) -> ChangeStream:
-        """Declare an index of these rows, for `temporal_join` with the stream that is returned.
-
-        Joins of a query that look up in one stream by the same columns share one copy of it, declared or not. An index names
-        it, and lets joins by processing time on more columns than it has go by its columns.
+    @classmethod
+    def of_tree(cls, root: Node, streams: Callable[[PlanSource], SourceStream]) -> View:
+        """Return a query that was written elsewhere, such as in SQL.
 
         Args:
-            columns: what rows are found by; for joins by event time the primary key.
-            name: of the index; default: made of the names of the stream and the columns.
+            root: the query.
+            streams: gives the stream of a source; its columns are those of the source.
+        """
+        bindings = tuple(BoundSource(source=source, stream=streams(source)) for source in sources_of(root))
+        return cls(node=root, name=root.relation.name, bindings=bindings, indexes=())
+
+    if not TYPE_CHECKING:  # a type checker is to find unknown names
+        _missing = staticmethod(missing_on_view)
+
+    @property
+    def stream(self) -> SourceStream:
+        """Return the stream of a view that is one.
 
         Raises:
-            PlanError: columns that are not there.
-            OptionError: the name is taken.
+            PlanError: it is more than a stream.
         """
-        return create_index(self, columns, name=name)
+        if isinstance(self.node, Read):
+            return next(one.stream for one in self._sources if one.source is self.node.source)
+        raise PlanError(f'"{self.name}" is not a stream as it comes.', code="NOT_A_STREAM", name=self.name)
 
-    def alias(self, name: str) -> ChangeStream:
-        """Return the same stream under another name, to be used twice in one query.
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of the streams."""
+        return self._sources[0].stream.session
+
+    @property
+    def output(self) -> Relation:
+        """Return the columns of the view, and its key where it has one."""
+        return replace(changelog_of(self.node), name=self.name)
+
+    @property
+    def schema(self) -> StructType:
+        """Return the columns of the view, as Spark types; an output adds its weight or row kind."""
+        return spark_schema(self.arrow_schema)
+
+    @cached_property
+    def placed(self) -> PlacedQuery:
+        """Return the query as executors run it: its plan, and its stages in their places.
+
+        Raises:
+            PlanError: it cannot be planned.
+        """
+        streams = {id(one.source): one.stream for one in self._sources}
+        plan, by_name = bound_plan(self.node, lambda source: streams[id(source)], name=self.name)
+        return PlacedQuery(plan=plan, bindings=bindings_of(self.steps, by_name))
+
+    @property
+    def writeStream(self) -> JoinStreamWriter:  # noqa: N802 - the name PySpark users type
+        """Return a writer to choose options, an output and a trigger with."""
+        return JoinStreamWriter(self.placed)
+
+    def explain(self) -> None:
+        """Print what the query will do and what it must remember, as DataFrame.explain does."""
+        placed = self.placed
+        print("\n".join([*placed.explained_indexes(), placed.explanation()]))  # noqa: T201 - printing is what explain() does in PySpark
+
+    def alias(self, name: str) -> Self:
+        """Return the same rows under another name.
 
         Raises:
             OptionError: the name is empty, or one of those the dead-letter table needs.
         """
         check_stream_name(name)
-        return replace(self, name=name)
+        return super().alias(name)
 
-    def dedup(
-        self,
-        keys: Sequence[str] | str,
-        *,
-        order_by: Sequence[str] | str,
-        keep: Keep = "first",
-        n: int = 1,
-        state_ttl: Any = None,
-    ) -> View:
-        """Keep the first rows of every key in an order; see `View.dedup`.
+    # ---------------------------------------------------------------- rows, one by one
 
-        Raises:
-            PlanError: as there; or the stream says by `keys` which row is replaced, so that it has one per key already.
-        """
-        return View(staged([self], dedup_stage(self.relation(()), keys, order_by, keep, n, state_ttl=state_ttl)))
-
-
-@dataclass(frozen=True)
-class View(_Joinable):
-    """Rows that follow from streams, which can be kept up to date with `writeStream`.
-
-    Every method returns another view and leaves this one as it is.
-
-    Args:
-        plan: how they follow.
-    """
-
-    plan: ViewPlan
-
-    @property
-    def name(self) -> str:
-        """Return what messages call the view."""
-        return self.plan.name
-
-    @property
-    def session(self) -> SparkSession:
-        """Return the session of the streams."""
-        return self.plan.session
-
-    @property
-    def output(self) -> Relation:
-        """Return the columns of the view, and its key where it has one."""
-        return self.plan.output
-
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        """Return the columns of the view, as Arrow types."""
-        return self.output.schema
-
-    @property
-    def schema(self) -> StructType:
-        """Return the columns of the view, as Spark types; an output adds its weight or row kind."""
-        return spark_schema(self.output.schema)
-
-    @property
-    def columns(self) -> list[str]:
-        """Return the names of the columns of the view."""
-        return self.plan.columns
-
-    @property
-    def writeStream(self) -> JoinStreamWriter:  # noqa: N802 - the name PySpark users type
-        """Return a writer to choose options, an output and a trigger with."""
-        return JoinStreamWriter(self.plan)
-
-    def where(self, condition: str | Column) -> View:
+    def where(self, condition: str | Column | Expression) -> Self:
         """Keep the rows that fulfil a condition; behind `agg` it is HAVING.
 
         Args:
-            condition: SQL text or a Column.
+            condition: SQL text, a Column, or an expression of `zset_join.expressions`.
 
         Raises:
             PlanError: Spark cannot make sense of it, or it depends on more than the row.
         """
-        return self._then(f"where({condition})", lambda rows, _: rows.where(condition))
+        if isinstance(condition, Expression):
+            return super().where(condition)
+        return self._opaque(f"where({condition})", lambda rows, _: rows.where(condition))
 
-    def filter(self, condition: str | Column) -> View:
+    def filter(self, condition: str | Column | Expression) -> Self:
         """Keep the rows that fulfil a condition, as `where`."""
         return self.where(condition)
 
-    def select(self, *columns: Any) -> View:
+    def select(self, *columns: Any, **computed: Expression) -> Self:
         """Choose and compute columns: names, Columns, or a list of them, as `DataFrame.select` takes them.
+
+        Args:
+            columns: of Spark's kind, or as `View.select` in process takes them.
+            computed: expressions by the names of their columns.
 
         Raises:
             PlanError: as `where`; or the view would have no column, or two of one name.
         """
         chosen = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+        if computed or any(isinstance(one, Mapping | Expression) for one in chosen):
+            return super().select(*chosen, **computed)
+        if chosen and all(isinstance(one, str) and one in self.columns for one in chosen) and len(set(chosen)) == len(chosen):
+            return super().select(*chosen)
         shown = ", ".join(map(str, chosen))
-        return self._then(f"select({shown})", lambda rows, kept: rows.select(*chosen, *map(column_named, kept)))
+        return self._opaque(f"select({shown})", lambda rows, kept: rows.select(*chosen, *map(column_named, kept)))
 
-    def selectExpr(self, *expressions: str) -> View:  # noqa: N802 - the name PySpark users type
+    def selectExpr(self, *expressions: str) -> Self:  # noqa: N802 - the name PySpark users type
         """Choose and compute columns given as SQL text.
 
         Raises:
             PlanError: as `select`.
         """
-        return self._then(f"selectExpr{expressions}", lambda rows, kept: rows.selectExpr(*expressions, *kept))
+        return self._opaque(f"selectExpr{expressions}", lambda rows, kept: rows.selectExpr(*expressions, *kept))
 
-    def withColumn(self, name: str, column: Column) -> View:  # noqa: N802 - the name PySpark users type
+    def withColumn(self, name: str, column: Column | Expression) -> Self:  # noqa: N802 - the name PySpark users type
         """Add a computed column, or replace the one of that name.
 
         Raises:
             PlanError: as `where`.
         """
-        return self._then(f"withColumn({name!r}, {column})", lambda rows, _: rows.withColumn(name, column))
+        if isinstance(column, Expression):
+            return super().withColumn(name, column)
+        return self._opaque(f"withColumn({name!r}, {column})", lambda rows, _: rows.withColumn(name, column))
 
-    def withColumns(self, columns: Mapping[str, Column]) -> View:  # noqa: N802 - the name PySpark users type
+    def withColumns(self, columns: Mapping[str, Any]) -> Self:  # noqa: N802 - the name PySpark users type
         """Add or replace several computed columns.
 
         Raises:
             PlanError: as `where`.
         """
-        return self._then(f"withColumns({dict(columns)})", lambda rows, _: rows.withColumns(dict(columns)))
+        if all(isinstance(one, Expression) for one in columns.values()):
+            return super().withColumns(columns)
+        return self._opaque(f"withColumns({dict(columns)})", lambda rows, _: rows.withColumns(dict(columns)))
 
-    def withColumnRenamed(self, existing: str, new: str) -> View:  # noqa: N802 - the name PySpark users type
-        """Give a column another name.
+    # ---------------------------------------------------------------- groups
 
-        Raises:
-            PlanError: there is no such column, or the new name is taken.
-        """
-        self._check_columns([existing], "withColumnRenamed")
-        return self._then(f"withColumnRenamed({existing!r}, {new!r})", lambda rows, _: rows.withColumnRenamed(existing, new))
-
-    def drop(self, *columns: str) -> View:
-        """Leave out columns.
-
-        Raises:
-            PlanError: there is no such column, or none would be left.
-        """
-        self._check_columns(columns, "drop")
-        kept = [name for name in self.columns if name not in columns]
-        return self._then(f"drop{columns}", lambda rows, also: rows.select(*map(column_named, [*kept, *also])))
-
-    def groupBy(self, *columns: Any) -> GroupedStream:  # noqa: N802 - the name PySpark users type
+    def groupBy(self, *columns: Any) -> GroupedStream:  # type: ignore[override]  # noqa: N802 - the name PySpark users type
         """Group the rows, for `.agg(...)`.
 
         Args:
@@ -258,103 +208,231 @@ class View(_Joinable):
         Raises:
             PlanError: a column that is not there, or cannot be grouped by.
         """
-        return GroupedStream(Grouping.of(self.plan, columns))
+        return GroupedStream(Grouping.of(self, columns))
 
-    groupby = groupBy
+    groupby = groupBy  # type: ignore[assignment]
 
-    def agg(self, *expressions: AggregateExpression | Column | Mapping[str, str]) -> View:
+    def agg(self, *expressions: AggregateExpression | Column | Mapping[str, str]) -> Any:  # type: ignore[override]
         """Aggregate all rows into one, which is there from the first epoch on; see `GroupedStream.agg`."""
         return self.groupBy().agg(*expressions)
 
-    def distinct(self, *, state_ttl: Any = None) -> View:
-        """Return every distinct row once; it stays as long as a copy of it is there.
+    # ---------------------------------------------------------------- several views
 
-        Args:
-            state_ttl: how long a row is remembered after its last copy came: a duration or a `StateTtl`.
-
-        Raises:
-            KeyTypeError: a column without equality, such as a map.
-            PlanError: a column with a collation.
-        """
-        source = self.output if state_ttl is None else replace(self.output, mode="changelog")
-        stage = AggregateStage(source=source, group_by=tuple(self.columns), calls=(), reduces=state_ttl is None)
-        return self._with(StageStep(stage=expiring_stage(stage, [self.output], state_ttls(state_ttl, 1))))
-
-    def dedup(
+    def join(
         self,
-        keys: Sequence[str] | str,
+        other: Rows,
+        on: Any = None,
+        how: str = "inner",
         *,
-        order_by: Sequence[str] | str,
-        keep: Keep = "first",
-        n: int = 1,
+        null_safe: bool | Sequence[bool] = False,
+        condition: Expression | str | None = None,
         state_ttl: Any = None,
-    ) -> View:
-        """Keep the first rows of every key in an order, as ROW_NUMBER() OVER (PARTITION BY keys ORDER BY ...) <= n does.
+    ) -> Self:
+        """Join with another stream or view, in one query; see `zset_join.query.View.join`."""
+        _check_view(other, "join")
+        return super().join(other, on, how, null_safe=null_safe, condition=condition, state_ttl=state_ttl)
 
-        Args:
-            keys: what rows are told apart by.
-            order_by: columns, as `"t"` or `"price desc"`; equal ones go by arrival.
-            keep: `first` in this order, or `last`.
-            n: how many rows per key.
-            state_ttl: how long a key is remembered after its last row: a duration or a `StateTtl`.
-
-        Raises:
-            PlanError: a column that is not there, or cannot be ordered or compared.
-        """
-        rows = self.output
-        source = Relation(
-            name=rows.name,
-            schema=rows.schema,
-            mode=rows.mode,
-            event_time=rows.event_time,
-            watermark_delay=rows.watermark_delay,
-        )
-        return self._with(StageStep(stage=dedup_stage(source, keys, order_by, keep, n, state_ttl=state_ttl)))
-
-    def union(self, other: View) -> View:
+    def union(self, other: Rows) -> Self:
         """Return the rows of this view and of another one, in the same query; equal rows stay apart, as in PySpark.
-
-        Args:
-            other: a view with columns of the same types in the same order; its names are those of this one then.
 
         Raises:
             OptionError: `other` is no view.
             PlanError: the columns do not go together.
         """
-        return View(unions.union(self.plan, _plan(other)))
+        if not isinstance(other, View):
+            raise OptionError(f"union expects another view, got {type(other).__name__}.", code="NOT_A_VIEW")
+        return super().union(other)
 
     unionAll = union  # noqa: N815 - the name PySpark users type
 
-    def create_index(self, columns: Sequence[str] | str, *, name: str | None = None) -> View:
-        """Declare an index of these rows, for `temporal_join` with the view that is returned; see `ChangeStream.create_index`.
+    def versioned_by(self, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> Self:
+        """Say which column of this stream says when a row happened; see `zset_join.query.View.versioned_by`."""
+        if delay is None or not isinstance(self.node, Read):
+            raise PlanError(
+                f'versioned_by("{column}"): inside Spark a stream is given its event time and its delay where it is described, '
+                'as in changes(df, ..., watermark=("ts", "10 seconds")).',
+                code="VERSIONED_BY",
+                name=self.name,
+            )
+        stream = with_watermark(self.stream, (column, delay), max_watermark_jump)
+        return replace(self, **{name: getattr(View.over(stream), name) for name in ("node", "bindings")})
+
+    def describe(self) -> Any:
+        """Say whether these rows are versioned or latest-only, and why; and which indexes they have or are looked up by."""
+        return str(super().describe())
+
+    def temporal_join(
+        self,
+        other: Any,
+        on: Any = None,
+        how: str = "inner",
+        *,
+        as_of: Any = None,
+        emit: Emit = "on_watermark",
+        late: Late | None = None,
+        keep_probe_for: Any = None,
+        max_watermark_jump: Any = None,
+        delete_column: str | None = None,
+        is_change_time: bool = False,
+        snapshot: str = "current",
+        null_safe: bool | Sequence[bool] = False,
+        condition: Expression | str | None = None,
+        index: str | None = None,
+        reload_interval: Any = None,
+    ) -> Self:
+        """Join each row with another view as it was at the time of the row; see `zset_join.query.View.temporal_join`.
+
+        By processing time `other` may also be a batch DataFrame; it is read anew every epoch, or after `reload_interval`.
+        """
+        if as_of == looking_up.PROCESSING_TIME and isinstance(other, DataFrame):
+            looking_up.check_reloaded(snapshot=snapshot, null_safe=null_safe, index=index)
+            source = _outside(other, None)
+            if reload_interval is not None and isinstance(source, DataFrameSource):
+                source = replace(source, reload_interval=reload_interval)
+            return self.lookup_join(source, on, how, condition=condition)
+        return super().temporal_join(
+            other,
+            on,
+            how,
+            as_of=as_of,
+            emit=emit,
+            late=late,
+            keep_probe_for=keep_probe_for,
+            max_watermark_jump=max_watermark_jump,
+            delete_column=delete_column,
+            is_change_time=is_change_time,
+            snapshot=snapshot,
+            null_safe=null_safe,
+            condition=condition,
+            index=index,
+            reload_interval=reload_interval,
+        )
+
+    def lookup_join(
+        self,
+        source: LookupSource | DataFrame,
+        on: Any = None,
+        how: str = "inner",
+        *,
+        hint: Lookup | None = None,
+        columns: Sequence[str] | None = None,
+        constants: Mapping[str, Any] | None = None,
+        condition: Expression | str | None = None,
+        alias: str | None = None,
+    ) -> Self:
+        """Join with what an outside table says when a row comes; see `zset_join.query.View.lookup_join`.
+
+        Args:
+            source: the outside table, such as `PostgresSource(...)`; workers open it, each with connections of its own. A batch
+                DataFrame is read once per epoch.
+            on: a column name, a list of names, or a list of pairs (column of the rows, or an expression or Column over them;
+                column of the table).
+            how: inner or left.
+            hint: how to ask.
+            columns: columns of the table that are wanted; default all.
+            constants: values that columns of the table must have.
+            condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
+            alias: what the table is called here; hints may use it.
 
         Raises:
-            PlanError: columns that are not there.
-            OptionError: the name is taken.
+            PlanError: see the message; it names the argument, its value and the cure.
         """
-        return View(create_index(self.plan, columns, name=name))
+        given = [on] if isinstance(on, str) or (isinstance(on, tuple) and len(on) == 2) else list(on or ())
+        rows, pairs = self, []
+        for at, entry in enumerate(given):
+            if isinstance(entry, tuple | list) and len(entry) == 2 and isinstance(entry[0], Column):
+                name = f"__key_{at}"
+                rows = rows._with_hidden_column(name, entry[0])
+                entry = (named(name), entry[1])
+            pairs.append(entry)
+        return words.View.lookup_join(
+            rows,
+            _outside(source, alias),
+            pairs,
+            how,
+            hint=hint,
+            columns=columns,
+            constants=constants,
+            condition=condition,
+            alias=alias,
+        )
 
-    def explain(self) -> None:
-        """Print what the query will do and what it must remember, as DataFrame.explain does."""
-        print("\n".join([*self.plan.explained_indexes(), self.plan.explanation()]))  # noqa: T201 - printing is what explain() does in PySpark
+    # ---------------------------------------------------------------- inside
 
-    def __getattr__(self, name: str) -> Any:
-        raise missing_on_view(name)
+    @property
+    def _sources(self) -> list[BoundSource]:
+        return [one for one in self.bindings if isinstance(one, BoundSource)]
 
-    def _with(self, step: StageStep) -> View:
-        return View(self.plan.then(step))
+    def every_change(self) -> Self:
+        """Return these rows where every change is a version: partial records and truncates are bad input."""
+        if not isinstance(self.node, Read):
+            return super().every_change()
+        own = next(one for one in self._sources if one.source is self.node.source)
+        whole = own.stream.of_whole_rows()
+        if whole is own.stream:
+            return self
+        bound = BoundSource.of(whole, own.origin)
+        return replace(self, node=Read(bound.source), bindings=(bound,))
 
-    def _then(self, call: str, transform: Transform) -> View:
-        return View(self.plan.then(row_step(self.session, self.output, call, transform)))
+    def opaque(self, call: str, transform: Transform, *, hides: tuple[str, ...] = (), is_internal: bool = False) -> Self:
+        """Do something to every row that only Spark can do.
 
-    def _check_columns(self, names: Sequence[str], call: str) -> None:
-        missing = [name for name in names if name not in self.columns]
-        if missing:
-            raise PlanError(
-                f"{call}: there is no column {missing} here; the columns are {self.columns}.",
-                code="UNKNOWN_COLUMN",
-                missing=missing,
-            )
+        Args:
+            call: how the user wrote it, for messages.
+            transform: what it does to a DataFrame, given the columns to keep beside those it chooses.
+            hides: columns of its answer that no answer shows.
+            is_internal: its columns may have names that begin with two underscores.
+
+        Raises:
+            PlanError: Spark cannot make sense of it, or it depends on more than the row.
+        """
+        before = changelog_of(self.node)
+        step = row_step(self.session, before, call, transform, is_internal=is_internal or bool(hides))
+        after = {now: old for old, now in step.kept.items()}
+        names = step.relation.schema.names
+        if step.is_selection and not hides and set(names) <= set(after):
+            return self._select([(name, named(after[name])) for name in names])
+        digest = hashlib.blake2b(json.dumps(step.description).encode(), digest_size=16).hexdigest()
+        opaque = OpaqueStep(
+            step.title,
+            digest,
+            "it was written for Spark",
+            step.relation,
+            tuple(sorted(step.reads)) if step.is_selection else None,
+        )
+        bound = BoundStep(call=call, transform=transform, step=step, before=before.schema)
+        node = Apply(self.node, opaque, hides)
+        view = replace(self, node=node, steps=(*self.steps, BoundTransform(opaque, bound)))
+        return view if is_internal else view._checked()
+
+    _opaque = opaque
+
+    def _with_hidden_column(self, name: str, column: Column) -> Self:
+        return self.opaque(f"on={column}", lambda found, _: found.withColumn(name, column), hides=(name,), is_internal=True)
+
+    def _checked(self) -> Self:
+        view = super()._checked()
+        check_names(view.columns)
+        if isinstance(view.node, Operate):
+            refuse_compared_collations(view.node.stage)
+        origins: dict[str, object] = {}
+        for one in view._sources:
+            if origins.setdefault(one.source.name, one.origin) is not one.origin:
+                raise OptionError(
+                    f'several streams of the query are called "{one.source.name}"; messages and the dead-letter table tell '
+                    "them apart by their names. Give each its own.",
+                    code="SAME_NAME",
+                    names=[one.source.name],
+                )
+        return view
+
+
+ChangeStream = View
+"""What `changes` and `appends` return, for annotations."""
+JoinedStream = View
+"""What `join` returns, for annotations."""
+UnionedStream = View
+"""What `union` returns, for annotations."""
 
 
 @dataclass(frozen=True)
@@ -384,10 +462,28 @@ class GroupedStream:
         Raises:
             PlanError: an aggregate that cannot be kept up to date, or columns it does not take.
         """
-        return View(self.grouping.agg(*expressions, state_ttl=state_ttl))
+        view: View = self.grouping.agg(*expressions, state_ttl=state_ttl)
+        return view
 
 
-JoinedStream = View
-"""What `join` returns, for annotations."""
-UnionedStream = View
-"""What `union` returns, for annotations."""
+def _check_view(given: Any, call: str) -> None:
+    if not isinstance(given, View):
+        raise OptionError(
+            f"{call} expects another stream or view, got {type(given).__name__}. Wrap the DataFrame first: changes(df, "
+            "name=..., keys=[...]) or appends(df, name=...).",
+            code="NOT_A_STREAM",
+        )
+
+
+def _outside(source: Any, alias: str | None) -> LookupSource:
+    """Return the outside table; a batch DataFrame becomes one that is read once per epoch."""
+    if isinstance(source, DataFrame):
+        schema = arrow_schema(source.schema, relation=alias or "lookup")
+        return DataFrameSource(name=alias or "lookup", schema=schema, dataframe=source)
+    if not isinstance(source, LookupSource):
+        raise OptionError(
+            "lookup_join expects an outside table, such as PostgresSource(...), or a batch DataFrame, got "
+            f"{type(source).__name__}. For another stream use join, or temporal_join.",
+            code="NOT_A_SOURCE",
+        )
+    return source

@@ -33,7 +33,7 @@ from zset_join.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.spark.epoch.upsert_output import UpsertOutput
 from zset_join.spark.planning.buffer_limit import limited_join
 from zset_join.spark.planning.normalise import TaggedStreams, tag
-from zset_join.spark.planning.view_plan import ViewPlan
+from zset_join.spark.planning.placed_query import PlacedQuery
 from zset_join.spark.rows.baseline import has_baseline, with_start
 from zset_join.spark.session import check_session
 from zset_join.stages import LookupJoinStage, Stage, StageOptions
@@ -52,7 +52,7 @@ class JoinStreamWriter:
         plan: of the view.
     """
 
-    def __init__(self, plan: ViewPlan) -> None:
+    def __init__(self, plan: PlacedQuery) -> None:
         self._plan = plan
         self._options: dict[str, Any] = {}
         self._name: str | None = None
@@ -416,7 +416,7 @@ class JoinStreamWriter:
         return self
 
 
-def _as_stored(plan: ViewPlan, location: str) -> ViewPlan:
+def _as_stored(plan: PlacedQuery, location: str) -> PlacedQuery:
     """Return a plan that shares tables only where its checkpoint does: one of an older version has a copy for every join."""
     stored = stored_description(location)
     return plan if stored is None or "shared" in stored else replace(plan, shares_tables=False)

@@ -49,9 +49,9 @@ from zset_join.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.spark.planning.buffer_limit import QueryBuffer, limited_join
 from zset_join.spark.planning.job_settings import all_rows_settings, described_jobs, job_settings, wanted_settings
 from zset_join.spark.planning.normalise import TaggedStreams
+from zset_join.spark.planning.placed_query import PlacedQuery
 from zset_join.spark.planning.stage_names import stage_order
 from zset_join.spark.planning.stages import check_rows, hybrid_stages, places_of
-from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.baseline import resolve_baselines
 from zset_join.spark.rows.user_functions import with_functions
 from zset_join.spark.worker.locality import Locality
@@ -92,7 +92,7 @@ class EpochRunner:
 
     def __init__(
         self,
-        query: ViewPlan,
+        query: PlacedQuery,
         tagged: TaggedStreams,
         options: QueryOptions,
         *,

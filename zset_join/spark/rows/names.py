@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-__all__ = ["column_named", "first_line", "names_clash", "quoted"]
+from zset_join.errors import PlanError
+
+__all__ = ["check_names", "column_named", "first_line", "names_clash", "quoted"]
 
 
 def quoted(name: str) -> str:
@@ -33,6 +35,21 @@ def names_clash(names: Sequence[str]) -> list[str]:
     """
     counts = Counter(name.lower() for name in names)
     return sorted({name for name in names if counts[name.lower()] > 1})
+
+
+def check_names(columns: Sequence[str]) -> None:
+    """Refuse columns that Spark would take for one.
+
+    Raises:
+        PlanError: there are such.
+    """
+    clashing = names_clash(columns)
+    if clashing:
+        raise PlanError(
+            f"the view would have the columns {clashing}, which differ only by case; Spark takes them for one. Rename one.",
+            code="OUTPUT_NAMES",
+            columns=clashing,
+        )
 
 
 def first_line(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""A join of a query with the steps behind it, and how one is asked about rows behind these steps.
+"""A join of a query with what lies behind it, and how one is asked about rows behind the steps.
 
-Of the steps those before the first aggregate are followed back; what an aggregate makes of rows only as far as its group key.
-Joins whose rows end by time are followed like any other. What other stages make is not; `unfollowed` names them.
+Of what lies behind a join its own steps are followed back; what a stage makes of rows only as far as its group key. Joins whose
+rows end by time are followed like any other. What other stages make is not; `unfollowed` names them.
 
 Cost: as `RowQuestion`; with steps one small Spark job, and where no column of the join is asked for, a batch join of all row
 versions in the log.
@@ -9,7 +9,7 @@ versions in the log.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, reduce
 from typing import Any
@@ -22,186 +22,132 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.row_causes import CauseFinder
 from zset_join.checkpoint.row_history import Row, RowHistory, RowQuestion, have_values
 from zset_join.errors import OptionError
-from zset_join.plan.joins import InputNode, JoinNode
 from zset_join.relation import Relation
-from zset_join.shapes.join import joined_schema, visible_columns
 from zset_join.shown_values import shown_rows
-from zset_join.spark.planning.join_plan import JoinPlan
+from zset_join.spark.planning.placed import feeding, hands_on, join_in, kept_by
 from zset_join.spark.planning.row_steps import RowStep
-from zset_join.spark.planning.source_stream import SourceStream
-from zset_join.spark.planning.stage_plan import StagePlan
-from zset_join.spark.planning.stages import Step, name_after
-from zset_join.spark.planning.view_plan import ViewPlan
+from zset_join.spark.planning.stages import PlannedStage, name_after
 from zset_join.spark.rows.layout import WEIGHT, as_type
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.tools.batch_view import batch_stage
 from zset_join.spark.tools.verification import logged_changes, stage_histories
-from zset_join.stages import ExpiringStage, JoinStage, Stage, StageOptions
+from zset_join.stages import JoinStage, StageOptions
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["Branch", "LastingJoin", "Question", "branches_of", "is_stream", "unfollowed"]
+__all__ = ["Branch", "Question", "are_of_a_stream", "branches_of", "unfollowed"]
 
 _ROW = "__row"
-_WHOLE_CHANGES = ("latest", "unchanged")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LastingJoin:
-    """A join whose rows end by time, with what is asked of a `JoinPlan`.
-
-    Args:
-        plan: of the stage with `state_ttl` around the join.
-    """
-
-    plan: StagePlan
-
-    @property
-    def stage(self) -> ExpiringStage:
-        """Return the stage around the join."""
-        if not isinstance(self.plan.stage, ExpiringStage):
-            raise AssertionError("the rows of this join do not end by time")
-        return self.plan.stage
-
-    @cached_property
-    def node(self) -> JoinNode:
-        """Return the join, over what it is fed."""
-        inside = self.stage.inside
-        if not isinstance(inside, JoinStage):
-            raise AssertionError("the stage around which rows end is a join")
-        left, right = (
-            InputNode(relation=relation, hidden=hidden)
-            for relation, hidden in zip(inside.relations, inside.hidden, strict=True)
-        )
-        return JoinNode(
-            left=left, right=right, how=inside.how, null_safe=inside.flags, using=inside.using, residual=inside.residual
-        )
-
-    @property
-    def inputs(self) -> tuple[SourceStream | ViewPlan, ...]:
-        """Return what it is fed."""
-        return self.plan.inputs
-
-    @property
-    def before_steps(self) -> Relation:
-        """Return its rows."""
-        return self.plan.before_steps
-
-    @property
-    def session(self) -> SparkSession:
-        """Return the session of the streams."""
-        return self.plan.session
 
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """A join, and the steps behind it up to a view; a view without a union has one.
+    """A join, and what lies between it and a view; a view without a union has one.
 
     Args:
-        join: the join.
-        steps: all that is done with its rows.
+        path: the join, then the stages behind it up to the view, each with its steps.
         view_schema: the columns of the view.
     """
 
-    join: JoinPlan | LastingJoin
-    steps: tuple[Step, ...] = field(repr=False)
+    path: tuple[PlannedStage, ...]
     view_schema: pa.Schema = field(repr=False)
 
     @property
-    def stage(self) -> Stage:
+    def join(self) -> PlannedStage:
         """Return the stage that makes the rows of the join."""
-        return self.join.stage if isinstance(self.join, LastingJoin) else self.join.node.stage
+        return self.path[0]
 
     @cached_property
+    def inside(self) -> JoinStage:
+        """Return the join itself, over what it is fed."""
+        inside = join_in(self.join.stage)
+        if inside is None:
+            raise AssertionError(f"{self.join.name} is no join")
+        return inside
+
+    @property
     def row_steps(self) -> tuple[RowStep, ...]:
-        """Return the steps before the first aggregate."""
-        before_aggregates: list[RowStep] = []
-        for step in self.steps:
-            if not isinstance(step, RowStep):
-                break
-            before_aggregates.append(step)
-        return tuple(before_aggregates)
+        """Return the steps before the next stage."""
+        return self.join.steps
 
     @property
     def is_grouped(self) -> bool:
-        """Say whether the view is made of groups."""
-        return len(self.row_steps) < len(self.steps)
+        """Return whether the view is made of groups."""
+        return len(self.path) > 1
 
     @property
     def before(self) -> Relation:
-        """Return what the first aggregate is given; without one, the view."""
-        return self.row_steps[-1].relation if self.row_steps else self.join.before_steps
+        """Return what the next stage is given; without one, the view."""
+        return self.join.after
 
     @cached_property
     def traced(self) -> Mapping[str, str]:
         """Return the columns of the view that are columns of `before`, by their names in the view."""
-        behind = self.steps[len(self.row_steps) :]
-        return {after: name for name in self.before.schema.names if (after := name_after(behind, name)) is not None}
+        traced = {name: name for name in self.before.schema.names}
+        for one in self.path[1:]:
+            shown = {name: after for name in kept_by(one.stage) if (after := name_after(one.steps, name)) is not None}
+            traced = {shown[now]: name for now, name in traced.items() if now in shown}
+        return traced
 
-    @cached_property
+    @property
     def sources(self) -> list[tuple[str, str]]:
         """Return, per column of the join's operator, (side, source column)."""
-        return self._columns[1]
+        return list(self.inside.shape.sources)
 
     @property
     def causes(self) -> CauseFinder:
         """Return what tells apart which changes belong to which rows of the join."""
-        node = self.join.node
-        schema, sources = self._columns
-        shown = {
-            at: name for at, name in zip(sources, schema.names, strict=True) if name in self.join.before_steps.schema.names
-        }
-        return CauseFinder(self._inputs, shown, node.null_safe)
+        shown = dict(zip(self.sources, self.join.before.schema.names, strict=True))
+        return CauseFinder(self.inside.relations, shown, self.inside.flags)
 
-    @cached_property
-    def _columns(self) -> tuple[pa.Schema, list[tuple[str, str]]]:
-        node = self.join.node
-        columns = joined_schema(*self._inputs, node.how, using=node.using, output_names=None)
-        return visible_columns(*columns, [side.hidden for side in node.sides])
-
-    @property
-    def _inputs(self) -> tuple[Relation, Relation]:
-        return self.join.node.left.relation, self.join.node.right.relation
+    def columns_of(self, side: int) -> list[str]:
+        """Return the columns of an input that are shown or compared."""
+        relation = self.inside.relations[side]
+        return [name for name in relation.schema.names if name not in self.inside.hidden[side] or name in relation.join_key]
 
 
-def branches_of(view: ViewPlan) -> tuple[Branch, ...]:
-    """Return the joins that a view is made of, without those behind its sides, each with all steps behind it."""
-    return tuple(Branch(join=join, steps=steps, view_schema=view.output.schema) for join, steps in _joins_of(view, view.steps))
+def branches_of(stages: Sequence[PlannedStage], rows: Sequence[PlannedStage], schema: pa.Schema) -> tuple[Branch, ...]:
+    """Return the joins that rows are made of, without those behind their sides, each with all that lies behind it.
+
+    Args:
+        stages: of the query.
+        rows: those whose answers the rows are.
+        schema: of the rows.
+    """
+    return tuple(Branch(path=path, view_schema=schema) for one in rows for path in _paths(stages, one, ()))
 
 
-def _joins_of(view: ViewPlan, steps: tuple[Step, ...]) -> list[tuple[JoinPlan | LastingJoin, tuple[Step, ...]]]:
-    join = _join_of(view)
-    if join is not None:
-        return [(join, steps)]
-    if view.stage_before_steps is not None:
-        return []
-    return [join for one in view.inputs if isinstance(one, ViewPlan) for join in _joins_of(one, (*one.steps, *steps))]
+def _paths(
+    stages: Sequence[PlannedStage], one: PlannedStage, behind: tuple[PlannedStage, ...]
+) -> Iterator[tuple[PlannedStage, ...]]:
+    if join_in(one.stage) is not None:
+        yield (one, *behind)
+    else:
+        for before in _only_input(stages, one):
+            yield from _paths(stages, before, (one, *behind))
 
 
-def _join_of(view: ViewPlan) -> JoinPlan | LastingJoin | None:
-    if isinstance(view, JoinPlan):
-        return view
-    if isinstance(view, StagePlan) and isinstance(view.stage, ExpiringStage) and isinstance(view.stage.inside, JoinStage):
-        return LastingJoin(plan=view)
-    return None
+def _only_input(stages: Sequence[PlannedStage], one: PlannedStage) -> list[PlannedStage]:
+    """Return the stages that feed a stage of one input; none where it has several, or is fed a stream."""
+    return feeding(stages, one.number, 0) if len(one.stage.inputs) == 1 else []
 
 
-def is_stream(view: ViewPlan) -> bool:
-    """Say whether the rows of a view are those of a stream, as whole changes."""
-    stage = view.stage_before_steps
-    return not view.steps and stage is not None and stage.kind in _WHOLE_CHANGES and not isinstance(view.inputs[0], ViewPlan)
+def are_of_a_stream(rows: Sequence[PlannedStage]) -> bool:
+    """Return whether the input that some stages feed holds whole changes of a stream; without a stage, the stream feeds it."""
+    return not rows or (len(rows) == 1 and hands_on(rows[0].stage) and bool(rows[0].streams) and not rows[0].steps)
 
 
-def unfollowed(view: ViewPlan) -> list[str]:
-    """Return what makes rows of a view that are not followed back, as `explain` calls it; nothing where all of them are."""
-    if _join_of(view) is not None:
-        return []
-    if view.stage_before_steps is not None:
-        return [view.stage_before_steps.explain(None)[0]]
-    streams = [f'the stream "{one.name}"' for one in view.inputs if not isinstance(one, ViewPlan)]
-    return [*streams, *(title for one in view.inputs if isinstance(one, ViewPlan) for title in unfollowed(one))]
+def unfollowed(stages: Sequence[PlannedStage], rows: Sequence[PlannedStage]) -> list[str]:
+    """Return what makes rows that are not followed back, as `explain` calls it; nothing where all of them are."""
+    titles: list[str] = []
+    for one in rows:
+        if join_in(one.stage) is None:
+            before = _only_input(stages, one)
+            titles += unfollowed(stages, before) if before else [one.stage.explain(None)[0]]
+    return titles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,19 +159,20 @@ class Question:
         options: what its operators are built with.
         row: what the user asked for, for messages.
         most_rows: rows to report at most, per question.
+        session: evaluates steps.
     """
 
     checkpoint: Checkpoint
     options: StageOptions
     row: Mapping[str, Any]
     most_rows: int
+    session: SparkSession = field(repr=False)
 
-    def ask(self, branch: Branch, stage: str, values: pa.Table, *, epochs: Collection[int] | None = None) -> RowHistory:
+    def ask(self, branch: Branch, values: pa.Table, *, epochs: Collection[int] | None = None) -> RowHistory:
         """Return the history of the rows of a join that lead to rows with given values, of some others beside them.
 
         Args:
             branch: the join.
-            stage: where it keeps its log.
             values: rows with columns of `branch.before`; who leads to one of them is asked for.
             epochs: tell what happened in these, with every change of the join keys; None: everything, with the changes that
                 name the rows.
@@ -233,18 +180,18 @@ class Question:
         Raises:
             OptionError: `ROW_QUESTION`: they are more than `most_rows`.
         """
-        histories = stage_histories(self.checkpoint, stage)
-        shown = branch.join.before_steps.schema
+        histories = self._histories(branch)
+        shown = branch.join.before.schema
         of_join = {after: name for name in shown.names if (after := name_after(branch.row_steps, name)) is not None}
         plain = [name for name in values.column_names if name in of_join and not pt.is_nested(values.column(name).type)]
         narrowing = {of_join[name]: pc.unique(values.column(name)) for name in plain}
         if not _all_have_a_value(values, plain):
-            join_rows = self._join_rows(branch, stage, values)
+            join_rows = self._join_rows(branch, values)
             if not join_rows.num_rows:
                 return RowHistory(self.row, is_complete=all(history.snapshot is None for history in histories))
             narrowing = {at.name: pc.unique(join_rows.column(at.name)) for at in shown if not pt.is_nested(at.type)}
         # Rows in quarantine are in the log; they are left out here as they were left out then.
-        build = partial(branch.stage.build, replace(self.options, on_bad_input="quarantine"))
+        build = partial(branch.join.stage.build, replace(self.options, on_bad_input="quarantine"))
         question = RowQuestion(
             build,
             shown,
@@ -257,9 +204,12 @@ class Question:
         )
         return question.ask(self.checkpoint.files, histories)
 
-    def snapshot_epoch(self, stage: str) -> int:
-        """Return the last epoch that some bucket of a stage has only in its snapshot; -1 where there is none."""
-        snapshots = [history.snapshot for history in stage_histories(self.checkpoint, stage)]
+    def _histories(self, branch: Branch) -> list[BucketHistory]:
+        return stage_histories(self.checkpoint, branch.join.state_name)
+
+    def snapshot_epoch(self, branch: Branch) -> int:
+        """Return the last epoch that some bucket of a join has only in its snapshot; -1 where there is none."""
+        snapshots = [history.snapshot for history in self._histories(branch)]
         return max((snapshot.through_epoch for snapshot in snapshots if snapshot is not None), default=-1)
 
     def made(self, branch: Branch, history: RowHistory) -> list[list[tuple[int, Row]]]:
@@ -286,7 +236,7 @@ class Question:
         kept = have_values(results, {name: pc.unique(values.column(name)) for name in values.column_names})
         numbers = numbers[kept]
         if branch.is_grouped:
-            rows = pa.Table.from_pylist([lines[at].row for at in numbers.tolist()], branch.join.before_steps.schema)
+            rows = pa.Table.from_pylist([lines[at].row for at in numbers.tolist()], branch.join.before.schema)
         else:
             rows = results.filter(pa.array(kept))
         events = np.array([line.event for line in lines], np.int64)[numbers]
@@ -304,9 +254,9 @@ class Question:
 
     def _behind_steps(self, branch: Branch, lines: Sequence[_Line]) -> tuple[pa.Table, np.ndarray[Any, np.dtype[np.int64]]]:
         """Return what the row steps make of join rows, and of which line each is."""
-        rows = pa.Table.from_pylist([line.row for line in lines], branch.join.before_steps.schema)
+        rows = pa.Table.from_pylist([line.row for line in lines], branch.join.before.schema)
         # The number of a line stands where its weight would, so that each result finds back to it.
-        numbered = branch.join.session.createDataFrame(rows.append_column(WEIGHT, pa.array(range(len(lines)), pa.int64())))
+        numbered = self.session.createDataFrame(rows.append_column(WEIGHT, pa.array(range(len(lines)), pa.int64())))
         for step in branch.row_steps:
             numbered = step.apply(numbered)
         results: pa.Table = numbered.toArrow()
@@ -314,21 +264,21 @@ class Question:
         columns = [as_type(results.column(at.name), at.type) for at in branch.before.schema]
         return pa.Table.from_arrays(columns, schema=branch.before.schema), numbers
 
-    def _join_rows(self, branch: Branch, stage: str, values: pa.Table) -> pa.Table:
+    def _join_rows(self, branch: Branch, values: pa.Table) -> pa.Table:
         """Return the rows of a join, of now or of earlier, whose result behind its row steps has the values asked for.
 
         Raises:
             OptionError: `ROW_QUESTION`: they are more than `most_rows`.
         """
-        left, right = (self._versions(branch.join, stage, side) for side in (0, 1))
+        left, right = (self._versions(branch, side) for side in (0, 1))
         # Each pair of versions, and each version by itself, as it was before its partner came or after it had gone.
         pairs = [(left, right), (left, right.limit(0)), (left.limit(0), right)]
-        names = branch.join.before_steps.schema.names
-        rows = reduce(DataFrame.unionAll, (batch_stage(branch.join.node.stage, pair) for pair in pairs)).toDF(*names, WEIGHT)
+        names = branch.join.before.schema.names
+        rows = reduce(DataFrame.unionAll, (batch_stage(branch.inside, pair) for pair in pairs)).toDF(*names, WEIGHT)
         rows = rows.withColumn(_ROW, F.struct(*map(column_named, names)))
         for step in branch.row_steps:
             rows = step.apply(rows, beside=(WEIGHT, _ROW))
-        asked = branch.join.session.createDataFrame(values.rename_columns([f"__{at}" for at in range(values.num_columns)]))
+        asked = self.session.createDataFrame(values.rename_columns([f"__{at}" for at in range(values.num_columns)]))
         condition: Column = F.lit(True)
         for at, name in enumerate(values.column_names):
             condition &= column_named(name).eqNullSafe(F.col(f"__{at}"))
@@ -344,12 +294,12 @@ class Question:
             )
         return answer
 
-    def _versions(self, join: JoinPlan | LastingJoin, stage: str, side: int) -> DataFrame:
+    def _versions(self, branch: Branch, side: int) -> DataFrame:
         """Return every row that came in on one side, as far back as the log goes, each with weight 1."""
-        schemas = [each.relation.schema for each in join.node.sides]
-        histories, table = stage_histories(self.checkpoint, stage), list(join.node.stage.state_tables)[side]
-        changes = logged_changes(join.session, self.checkpoint, histories, schemas, side, table=table)
-        rows = changes.where("__weight > 0").select(*map(column_named, join.inputs[side].columns))
+        schemas = [given.fed.schema for given in branch.join.stage.inputs]
+        table = list(branch.inside.state_tables)[side]
+        changes = logged_changes(self.session, self.checkpoint, self._histories(branch), schemas, side, table=table)
+        rows = changes.where("__weight > 0").select(*map(column_named, branch.columns_of(side)))
         return rows.withColumn("__weight", F.lit(1).cast("long"))
 
 

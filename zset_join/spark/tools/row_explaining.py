@@ -34,9 +34,11 @@ import pyarrow as pa
 from zset_join.checkpoint.row_causes import frozen
 from zset_join.checkpoint.row_history import InputChange, Row, RowEvent, RowHistory, asked_values, together
 from zset_join.errors import OptionError, StateError
+from zset_join.relation import Relation
 from zset_join.spark.epoch.runner import EpochRunner
-from zset_join.spark.planning.view_plan import ViewPlan
-from zset_join.spark.tools.row_branches import Branch, LastingJoin, Question, branches_of, is_stream, unfollowed
+from zset_join.spark.planning.placed import Placed, ends_of, feeding
+from zset_join.spark.planning.stages import PlannedStage
+from zset_join.spark.tools.row_branches import Branch, Question, are_of_a_stream, branches_of, unfollowed
 
 __all__ = ["explain_row"]
 
@@ -46,11 +48,11 @@ _OF_STAGE = "it comes from {}, which is not followed back inside Spark"
 _Place = tuple[int, tuple[Any, ...]]
 
 
-def explain_row(joined: ViewPlan, runner: EpochRunner, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
     """Return which input changes made and unmade the output rows with given values.
 
     Args:
-        joined: the view.
+        view: the view.
         runner: what runs its epochs; they wait.
         row: columns of the output to values.
         most_rows: rows to report at most, per join.
@@ -59,8 +61,9 @@ def explain_row(joined: ViewPlan, runner: EpochRunner, row: Mapping[str, Any], *
         OptionError: `ROW_QUESTION`: no such rows can be asked for, or too many are.
         StateError: the checkpoint cannot be read.
     """
-    asked = asked_values(joined.output.schema, row)
-    titles = unfollowed(joined)
+    asked = asked_values(view.output.schema, row)
+    stages, ends = view.planned_stages, ends_of(view.planned_stages)
+    titles = unfollowed(stages, ends)
     if titles:
         raise OptionError(
             f"explain_row({dict(row)!r}): rows of this view come from {' and '.join(titles)}, and inside Spark only the rows "
@@ -68,21 +71,22 @@ def explain_row(joined: ViewPlan, runner: EpochRunner, row: Mapping[str, Any], *
             code="ROW_QUESTION",
             stages=titles,
         )
-    branches = branches_of(joined)
+    branches = branches_of(stages, ends, view.output.schema)
     for branch in branches:
         _check_traced(branch, asked, row)
     with runner.pause():
         checkpoint = runner.checkpoint
         if checkpoint is None:
             raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
-        question = Question(checkpoint=checkpoint, options=runner.operator_options, row=row, most_rows=most_rows)
-        tracing = Tracing(joined, question)
+        question = Question(
+            checkpoint=checkpoint, options=runner.operator_options, row=row, most_rows=most_rows, session=view.session
+        )
+        tracing = Tracing(stages, question)
         events: dict[int, RowEvent] = {}
         is_complete = True
         for branch in branches:
-            stage = tracing.stage_of(branch)
             values = pa.table({branch.traced[name]: value for name, value in asked.items()})
-            history = question.ask(branch, stage, values)
+            history = question.ask(branch, values)
             is_complete &= history.is_complete
             for event in tracing.traced(branch, question.shown(branch, history, values).events):
                 before = events.get(event.epoch)
@@ -133,21 +137,15 @@ class Tracing:
     that came into the group or left it in that epoch, not those that were there before.
 
     Args:
-        view: of the query.
+        stages: of the query.
         question: asks a stage.
     """
 
-    def __init__(self, view: ViewPlan, question: Question) -> None:
-        names = [one.name for one in view.planned_stages if one.stage.kind == "join"]
-        self._stages = {id(join): name for join, name in zip(view.joins, names, strict=True)}
-        self._stages |= {id(one.stage): one.name for one in view.planned_stages if one.stage.kind == "state_ttl"}
+    def __init__(self, stages: Sequence[PlannedStage], question: Question) -> None:
+        self._stages = stages
         self._question = question
         self.is_cut_off = False
         """What made some rows of a view is older than the log that is kept."""
-
-    def stage_of(self, branch: Branch) -> str:
-        """Return the stage of the join of a branch."""
-        return self._stages[id(branch.join.stage if isinstance(branch.join, LastingJoin) else branch.join)]
 
     def traced(self, branch: Branch, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
         """Return events of a join with what made the rows of those of its sides that are views.
@@ -157,19 +155,21 @@ class Tracing:
             StateError: the checkpoint cannot be read.
         """
         traced = tuple(events)
-        for source, side in zip(branch.join.inputs, branch.join.node.sides, strict=True):
-            if isinstance(source, ViewPlan) and not is_stream(source):
-                traced = self._of_side(source, side.relation.name, traced)
+        for side, given in enumerate(branch.join.stage.inputs):
+            rows = feeding(self._stages, branch.join.number, side)
+            if not are_of_a_stream(rows):
+                traced = self._of_side(rows, given.relation, traced)
         return traced
 
-    def _of_side(self, view: ViewPlan, name: str, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
+    def _of_side(self, rows: Sequence[PlannedStage], relation: Relation, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
+        name = relation.name
         asked = [(event.epoch, change.row) for event in events for change in event.changes if change.stream == name]
         if not asked:
             return tuple(events)
         reasons = _Reasons({}, {})
-        for branch in branches_of(view):
+        for branch in branches_of(self._stages, rows, relation.schema):
             self._ask(branch, asked, reasons)
-        titles, names = unfollowed(view), view.output.schema.names
+        titles, names = unfollowed(self._stages, rows), relation.schema.names
 
         def caused(epoch: int, change: InputChange) -> InputChange:
             if change.stream != name:
@@ -196,9 +196,8 @@ class Tracing:
             branch.traced[name]: pa.array([row[name] for row in places.values()], branch.view_schema.field(name).type)
             for name in columns
         }
-        stage = self.stage_of(branch)
         epochs = {epoch for epoch, _ in places}
-        history = self._question.ask(branch, stage, pa.table(values), epochs=epochs)
+        history = self._question.ask(branch, pa.table(values), epochs=epochs)
         rows_per_event = self._question.made(branch, history)
         finder = branch.causes
         wanted = defaultdict(list)
@@ -221,7 +220,7 @@ class Tracing:
             for place, numbers in of_place.items():
                 reasons.causes[place] = reasons.causes.get(place, ()) + tuple(event.changes[number] for number in numbers)
         if branch.is_grouped:  # other rows of the group may have come in a bucket that keeps a shorter log
-            oldest = self._question.snapshot_epoch(stage)
+            oldest = self._question.snapshot_epoch(branch)
             reasons.untold.update({place: _TOO_OLD for place in places if place[0] <= oldest})
 
 

@@ -10,9 +10,11 @@ Which columns, best first:
 - the group key of the last aggregate, as far as the view shows it: Spark filters before it aggregates, where it can;
 - all columns but floats, which may differ in their last digits: only the comparison becomes smaller.
 
-Whether a stream can be filtered is followed from the view down through its joins. A condition on the join key filters both
+Whether a stream can be filtered is followed from the view down through its stages. A condition on the join key filters both
 sides of a join. One on other columns filters the side they come from, unless the join pads that side: a NULL that stands for a
-missing row says nothing about the rows that are there. Behind a union it is followed into every branch.
+missing row says nothing about the rows that are there. Where several stages feed one input it is followed into every one. Other
+stages of several inputs (joins by time, joins whose rows end) let no condition through. A stream that reaches the view in
+several places is filtered where all of them ask for the same.
 
 The law: the difference found in a sample is the difference found without one, restricted to the rows of the sample. The hash
 is another one than that of the buckets, so a sample has its share of every bucket.
@@ -20,7 +22,7 @@ is another one than that of the buckets, so a sample has its share of every buck
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,14 +32,11 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.errors import KeyTypeError, OptionError
 from zset_join.key_types import common_key_type
-from zset_join.plan import JoinNode
-from zset_join.shapes.join import joined_schema
-from zset_join.spark.planning.join_plan import JoinPlan
 from zset_join.spark.planning.normalise import hashed_type
-from zset_join.spark.planning.source_stream import SourceStream
-from zset_join.spark.planning.stages import Step, name_after
-from zset_join.spark.planning.view_plan import ViewPlan
+from zset_join.spark.planning.placed import Placed, ends_of, feeding, kept_by, visible_columns_of
+from zset_join.spark.planning.stages import PlannedStage, Stream, name_after
 from zset_join.spark.rows.names import column_named
+from zset_join.stages import JoinStage, Stage
 
 __all__ = ["Sample", "sample_of"]
 
@@ -73,11 +72,11 @@ class Sample:
         return F.pmod(F.xxhash64(*columns), F.lit(_HASHES)) < F.lit(max(1, int(self.share * _HASHES)))
 
 
-def sample_of(joined: ViewPlan, share: Any) -> Sample:
+def sample_of(view: Placed, share: Any) -> Sample:
     """Return a sample of a view.
 
     Args:
-        joined: the view.
+        view: the view.
         share: how much of it.
 
     Raises:
@@ -89,15 +88,15 @@ def sample_of(joined: ViewPlan, share: Any) -> Sample:
             code="VERIFY_SAMPLE",
             value=share,
         )
-    aggregates = [step.stage for step in joined.steps if step.stage is not None]
-    if aggregates and aggregates[-1].begins_alone:
+    last = ends_of(view.planned_stages)
+    if len(last) == 1 and last[0].stage.begins_alone:
         raise OptionError(
             f"sample={share!r}: the view is made of the one row of all rows, so there is no share of it to check. Leave "
             "sample out.",
             code="VERIFY_SAMPLE",
             value=share,
         )
-    return _by_key(joined, share) or _by_columns(joined, share)
+    return _by_key(view, share) or _by_columns(view, share)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,13 +113,16 @@ class _KeyPart:
 
 
 _Key = tuple[_KeyPart, ...]
+_Place = tuple[int, int]
+"""The number of a stage, and which of its inputs."""
 
 
-def _by_key(view: ViewPlan, share: float) -> Sample | None:
+def _by_key(view: Placed, share: float) -> Sample | None:
     """Sample by the key by which most streams can be filtered; None where there is none."""
-    best: tuple[_Key, dict[str, tuple[Column, ...]]] = ((), {})
-    for key in _keys_of(view):
-        filters = _filters(view, key)
+    stages, ends = view.planned_stages, ends_of(view.planned_stages)
+    best: tuple[_Key, dict[str, _Key]] = ((), {})
+    for key in (key for end in ends for key in _keys_behind(stages, end)):
+        filters = _of_streams(stages, _filters(stages, ends, key))
         if len(filters) > len(best[1]):
             best = key, filters
     key, filters = best
@@ -130,7 +132,10 @@ def _by_key(view: ViewPlan, share: float) -> Sample | None:
         share=share,
         columns=tuple(name for part in key for name in part.names),
         by_output=tuple(_hashed([_numbered(view, name) for name in part.names], part.kind) for part in key),
-        by_input=filters,
+        by_input={
+            name: tuple(_hashed([column_named(column) for column in part.names], part.kind) for part in at)
+            for name, at in filters.items()
+        },
     )
 
 
@@ -138,83 +143,99 @@ def _hashed(columns: Sequence[Column], kind: pa.DataType) -> Column:
     return F.coalesce(*(column.cast(hashed_type(kind)) for column in columns))
 
 
-def _keys_of(view: ViewPlan) -> Iterator[_Key]:
-    """Yield the keys of joins and of streams that a view shows, those nearest to it first."""
-    if not isinstance(view, JoinPlan):
-        for branch in view.inputs:
-            if isinstance(branch, ViewPlan):
-                yield from _behind(_keys_of(branch), view.steps)
-        return
-    shown = list(_shown_keys(view.node))
+def _keys_behind(stages: Sequence[PlannedStage], one: PlannedStage) -> Iterator[_Key]:
+    """Yield the keys of joins and of streams that the rows behind a stage show, those nearest to it first."""
+    for key in _keys_of(stages, one):
+        kept = {name: after for part in key for name in part.names if (after := name_after(one.steps, name)) is not None}
+        yield from _renamed(key, kept)
+
+
+def _keys_of(stages: Sequence[PlannedStage], one: PlannedStage) -> Iterator[_Key]:
+    stage = one.stage
+    if isinstance(stage, JoinStage):
+        yield from _join_keys(stage)
+        named = _named(stage)
+        carried = [{name: shown for (at, name), shown in named.items() if at in (side, "both")} for side in _SIDES]
+    else:
+        carried = [dict(kept_by(stage))] if len(stage.inputs) == 1 else []
+    for side, names in enumerate(carried):
+        for key in _primary_key(one.streams[side]) if side in one.streams else ():
+            yield from _renamed(key, names)
+        for before in feeding(stages, one.number, side):
+            for key in _keys_behind(stages, before):
+                yield from _renamed(key, names)
+
+
+def _primary_key(stream: Stream) -> Iterator[_Key]:
+    keys = stream.relation(()).primary_key
+    if keys:
+        yield tuple(_KeyPart(names=(name,), kind=stream.schema.field(name).type) for name in keys)
+
+
+def _join_keys(stage: JoinStage) -> Iterator[_Key]:
+    shown = list(_shown_keys(stage))
     # Of an inner join either side's columns show the key; otherwise it is the first of them that is not NULL.
-    variants = [[[name] for name in names] for names in zip(*shown, strict=True)] if view.node.how == "inner" else [shown]
-    kinds = view.node.stage.key_types
-    own = [tuple(_KeyPart(names=tuple(names), kind=kind) for names, kind in zip(one, kinds, strict=True)) for one in variants]
-    yield from _behind(own, view.steps)
-    for side, source in enumerate(view.inputs):
-        carried = {name: after for (at, name), after in _named(view.node).items() if at in (_SIDES[side], "both")}
-        keys = _keys_of(source) if isinstance(source, ViewPlan) else _primary_key(source)
-        yield from _behind((_renamed(key, carried) for key in keys), view.steps)
+    variants = [[[name] for name in names] for names in zip(*shown, strict=False)] if stage.how == "inner" else [shown]
+    for one in variants:
+        if all(one):  # a column that was computed for the join is not shown
+            yield tuple(_KeyPart(names=tuple(names), kind=kind) for names, kind in zip(one, stage.key_types, strict=True))
 
 
-def _primary_key(stream: SourceStream) -> Iterator[_Key]:
-    if stream.keys:
-        yield tuple(_KeyPart(names=(name,), kind=stream.schema.field(name).type) for name in stream.keys)
+def _renamed(key: _Key, names: Mapping[str, str]) -> Iterator[_Key]:
+    """Yield a key by other names of its columns; nothing where one has none."""
+    if all(name in names for part in key for name in part.names):
+        yield tuple(replace(part, names=tuple(names[name] for name in part.names)) for part in key)
 
 
-def _behind(keys: Iterable[_Key | None], steps: Sequence[Step]) -> Iterator[_Key]:
-    """Yield keys by the names of their columns behind some steps, those that are still shown."""
-    for key in keys:
-        if key is not None:
-            kept = {name: after for part in key for name in part.names if (after := name_after(steps, name)) is not None}
-            shown = _renamed(key, kept)
-            if shown is not None:
-                yield shown
-
-
-def _renamed(key: _Key, names: Mapping[str, str]) -> _Key | None:
-    """Return a key by other names of its columns; None where one has none."""
-    if not all(name in names for part in key for name in part.names):
-        return None
-    return tuple(replace(part, names=tuple(names[name] for name in part.names)) for part in key)
-
-
-def _filters(view: ViewPlan, key: _Key) -> dict[str, tuple[Column, ...]]:
-    """Return what has to be hashed of the rows of streams so that the rows of a view that are in a sample are all there.
+def _filters(stages: Sequence[PlannedStage], rows: Sequence[PlannedStage], key: _Key) -> dict[_Place, _Key]:
+    """Return what has to be hashed of what streams bring so that of some rows those that are in a sample are all there.
 
     Args:
-        view: whose rows are sampled.
-        key: what is hashed of its rows.
+        stages: of the query.
+        rows: the stages that make the rows.
+        key: what is hashed of them.
     """
     names = {name for part in key for name in part.names}
-    before = {after: name for name in view.before_steps.schema.names if (after := name_after(view.steps, name)) in names}
-    key_before = _renamed(key, before)
-    if key_before is None:
-        return {}
-    if not isinstance(view, JoinPlan):
-        branches = [branch for branch in view.inputs if isinstance(branch, ViewPlan)]
-        return {name: filters for branch in branches for name, filters in _filters(branch, key_before).items()}
-    filters: dict[str, tuple[Column, ...]] = {}
-    for side, source in enumerate(view.inputs):
-        of_side = _on_side(view.node, side, key_before)
-        if of_side is None:
-            continue
-        if isinstance(source, ViewPlan):
-            filters |= _filters(source, of_side)
-        else:
-            filters[source.name] = tuple(_hashed([column_named(name) for name in part.names], part.kind) for part in of_side)
+    filters: dict[_Place, _Key] = {}
+    for one in rows:
+        before = {after: name for name in one.before.schema.names if (after := name_after(one.steps, name)) in names}
+        for key_before in _renamed(key, before):
+            for side in range(len(one.stage.inputs)):
+                of_side = _on_side(one.stage, side, key_before)
+                if of_side is not None:
+                    filters |= {(one.number, side): of_side} if side in one.streams else {}
+                    filters |= _filters(stages, feeding(stages, one.number, side), of_side)
     return filters
 
 
-def _on_side(node: JoinNode, side: int, key: _Key) -> _Key | None:
-    """Return a key of the rows of a join as one of the rows of a side; None where it does not say which of them matter."""
-    relation = node.sides[side].relation
-    joined_by = list(zip(map(set, _shown_keys(node)), node.key_pairs, strict=True))
-    is_padded = node.how in (("right", "full"), ("left", "full"))[side]
-    own = {} if is_padded else {shown: name for (at, name), shown in _named(node).items() if at == _SIDES[side]}
+def _of_streams(stages: Sequence[PlannedStage], filters: Mapping[_Place, _Key]) -> dict[str, _Key]:
+    """Return, by stream, what is hashed of its rows, where that is the same in all places that it reaches."""
+    wanted: dict[str, set[_Key | None]] = {}
+    for one in stages:
+        for side, stream in one.streams.items():
+            key = filters.get((one.number, side))
+            is_visible = key is not None and {name for part in key for name in part.names} <= set(visible_columns_of(stream))
+            wanted.setdefault(stream.name, set()).add(key if is_visible else None)
+    return {name: key for name, keys in wanted.items() if len(keys) == 1 for key in keys if key is not None}
+
+
+def _on_side(stage: Stage, side: int, key: _Key) -> _Key | None:
+    """Return a key of the answer of a stage as one of the rows of an input; None where it does not say which of them matter."""
+    if isinstance(stage, JoinStage):
+        return _on_side_of_join(stage, side, key)
+    if len(stage.inputs) > 1 or not {name for part in key for name in part.names} <= kept_by(stage).keys():
+        return None
+    return key
+
+
+def _on_side_of_join(stage: JoinStage, side: int, key: _Key) -> _Key | None:
+    relation = stage.relations[side]
+    joined_by = list(zip(map(set, _shown_keys(stage)), stage.key_pairs, strict=True))
+    is_padded = stage.how in (("right", "full"), ("left", "full"))[side]
+    own = {} if is_padded else {shown: name for (at, name), shown in _named(stage).items() if at == _SIDES[side]}
     parts: list[_KeyPart] = []
     for part in key:
-        pair = next((pair for names, pair in joined_by if _shows(node, set(part.names), names)), None)
+        pair = next((pair for names, pair in joined_by if _shows(stage, set(part.names), names)), None)
         name = own.get(part.names[0]) if len(part.names) == 1 else None
         name = pair[side] if pair is not None else name
         if name is None or not _is_wider(part.kind, relation.schema.field(name).type):
@@ -223,9 +244,9 @@ def _on_side(node: JoinNode, side: int, key: _Key) -> _Key | None:
     return tuple(parts)
 
 
-def _shows(node: JoinNode, names: set[str], key_names: set[str]) -> bool:
+def _shows(stage: JoinStage, names: set[str], key_names: set[str]) -> bool:
     """Say whether columns of a join show the value of a key column in every row."""
-    return bool(names) and (names <= key_names if node.how == "inner" else names == key_names)
+    return bool(names) and (names <= key_names if stage.how == "inner" else names == key_names)
 
 
 def _is_wider(kind: pa.DataType, column: pa.DataType) -> bool:
@@ -236,49 +257,47 @@ def _is_wider(kind: pa.DataType, column: pa.DataType) -> bool:
         return False
 
 
-def _named(node: JoinNode) -> dict[tuple[str, str], str]:
+def _named(stage: JoinStage) -> dict[tuple[str, str], str]:
     """Return (side, column) to the column of a join that shows it; side `both` is a key of either."""
-    schema, sources = joined_schema(node.left.relation, node.right.relation, node.how, using=node.using, output_names=None)
-    hidden = {(name, column) for name, side in zip(_SIDES, node.sides, strict=True) for column in side.hidden}
-    return {source: name for source, name in zip(sources, schema.names, strict=True) if source not in hidden}
+    return dict(zip(stage.shape.sources, stage.output.schema.names, strict=True))
 
 
-def _shown_keys(node: JoinNode) -> Iterator[list[str]]:
+def _shown_keys(stage: JoinStage) -> Iterator[list[str]]:
     """Yield, per key column, the columns of the join's output that show its value, the first that is not NULL."""
-    named = _named(node)
-    for left, right in node.key_pairs:
+    named = _named(stage)
+    for left, right in stage.key_pairs:
         of_left, of_right = named.get(("left", left)), named.get(("right", right))
-        if node.how == "full" or node.how == "inner":
+        if stage.how == "full" or stage.how == "inner":
             candidates = [named.get(("both", left)), of_left, of_right]
         else:
-            candidates = [of_right if node.how == "right" else of_left]
+            candidates = [of_right if stage.how == "right" else of_left]
         yield [name for name in candidates if name is not None]
 
 
-def _by_columns(joined: ViewPlan, share: float) -> Sample:
-    """Sample by the group key of the last aggregate, or by whole rows.
+def _by_columns(view: Placed, share: float) -> Sample:
+    """Sample by the key of the last stage of one input, or by whole rows.
 
     Raises:
         OptionError: no column can be hashed.
     """
     columns: list[str] = []
-    for at, step in enumerate(joined.steps):
-        if step.stage is not None:
-            behind = joined.steps[at + 1 :]
-            columns = [shown for name in step.stage.output_key.columns if (shown := name_after(behind, name)) is not None]
-    columns = columns or [at.name for at in joined.output.schema if _is_exact(at.type)]
+    last = ends_of(view.planned_stages)
+    if len(last) == 1 and len(last[0].stage.inputs) == 1:
+        columns = [shown for name in last[0].stage.output_key.columns if (shown := name_after(last[0].steps, name)) is not None]
+    columns = columns or [at.name for at in view.output.schema if _is_exact(at.type)]
     if not columns:
         raise OptionError(
-            f"sample={share!r}: the view shows neither its join key nor a group key, and of its columns {joined.columns} none "
-            "is the same to the last digit whoever computes it. Leave sample out, or let the view show a key.",
+            f"sample={share!r}: the view shows neither its join key nor a group key, and of its columns "
+            f"{view.output.schema.names} none is the same to the last digit whoever computes it. Leave sample out, or let the "
+            "view show a key.",
             code="VERIFY_SAMPLE",
             value=share,
         )
-    return Sample(share=share, columns=tuple(columns), by_output=tuple(_numbered(joined, name) for name in columns))
+    return Sample(share=share, columns=tuple(columns), by_output=tuple(_numbered(view, name) for name in columns))
 
 
-def _numbered(joined: ViewPlan, name: str) -> Column:
-    return F.col(f"c{joined.columns.index(name)}")
+def _numbered(view: Placed, name: str) -> Column:
+    return F.col(f"c{view.output.schema.names.index(name)}")
 
 
 def _is_exact(kind: pa.DataType) -> bool:

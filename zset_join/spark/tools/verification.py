@@ -40,9 +40,9 @@ from zset_join.relation import Relation
 from zset_join.shown_values import shown_rows
 from zset_join.spark.epoch.event_times import stage_watermark
 from zset_join.spark.epoch.runner import EpochRunner
+from zset_join.spark.planning.placed_query import PlacedQuery
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import PlannedStage
-from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import field_type, spark_schema, spark_type
@@ -113,7 +113,7 @@ class VerificationReport:
 
 
 def verify(
-    joined: ViewPlan,
+    joined: PlacedQuery,
     runner: EpochRunner,
     *,
     left_df: DataFrame | None = None,
@@ -182,7 +182,7 @@ def verify(
 
 
 def _compare_all(
-    joined: ViewPlan,
+    joined: PlacedQuery,
     expected: DataFrame,
     emitted: Mapping[str, DataFrame],
     epoch: int | None,
@@ -203,21 +203,21 @@ def _compare_all(
 
 
 def _given_tables(
-    joined: ViewPlan, left_df: DataFrame | None, right_df: DataFrame | None, tables: Mapping[str, DataFrame] | None
+    joined: PlacedQuery, left_df: DataFrame | None, right_df: DataFrame | None, tables: Mapping[str, DataFrame] | None
 ) -> dict[str, DataFrame]:
     """Return the tables that were given, by the names of their streams."""
     given = dict(tables or {})
-    for source, argument, table in zip(joined.inputs, ("left_df", "right_df"), (left_df, right_df), strict=False):
+    for (name, is_stream), argument, table in zip(joined.sides, ("left_df", "right_df"), (left_df, right_df), strict=False):
         if table is None:
             continue
-        if isinstance(source, ViewPlan):
+        if not is_stream:
             raise OptionError(
-                f'{argument} is the table of a stream, and "{source.name}" is a view. Pass tables={{"name of a stream": '
+                f'{argument} is the table of a stream, and "{name}" is a view. Pass tables={{"name of a stream": '
                 "DataFrame, ...}.",
                 code="VERIFY_TABLE",
-                name=source.name,
+                name=name,
             )
-        given[source.name] = table
+        given[name] = table
     names = [stream.name for stream in joined.streams]
     unknown = sorted(set(given) - set(names))
     if unknown:
@@ -403,7 +403,7 @@ def _actual(emitted: DataFrame, output: Relation) -> DataFrame:
 
 
 def _timed_histories(
-    session: SparkSession, checkpoint: Checkpoint, joined: ViewPlan, chosen: Sample | None
+    session: SparkSession, checkpoint: Checkpoint, joined: PlacedQuery, chosen: Sample | None
 ) -> dict[int, TimedHistory]:
     """Return, by `id` of a temporal join of streams whose log is whole, everything that came to it."""
     by_stage = {}
@@ -424,7 +424,7 @@ def _timed_histories(
 
 
 def tables_view(
-    view: ViewPlan,
+    view: PlacedQuery,
     tables: Mapping[str, DataFrame],
     *,
     is_empty: bool,
@@ -441,30 +441,30 @@ def tables_view(
         histories: `id` of a temporal join to everything that came to it.
     """
     known, timed = watermarks or {}, histories or {}
-    stage = view.stage_before_steps
-    if (history := timed.get(id(stage))) is not None:
-        rows = joined_by_epoch(history)
-    else:
-        inputs = [
-            tables_view(one, tables, is_empty=is_empty, watermarks=known, histories=timed)
-            if isinstance(one, ViewPlan)
-            else tables[one.name]
-            for one in view.inputs
-        ]
-        watermark = known.get(id(stage))
-        rows = reduce(DataFrame.unionAll, inputs) if stage is None else batch_stage(stage, inputs, watermark=watermark)
-    answer = batch_view(rows, view.steps)
+    sent: dict[tuple[int | None, int], list[DataFrame]] = {}
+    for one in view.planned_stages:
+        stage = one.stage
+        if (history := timed.get(id(stage))) is not None:
+            rows = joined_by_epoch(history)
+        else:
+            inputs = [
+                tables[one.streams[side].name] if side in one.streams else reduce(DataFrame.unionAll, sent[one.number, side])
+                for side in range(len(stage.inputs))
+            ]
+            rows = batch_stage(stage, inputs, watermark=known.get(id(stage)))
+        sent.setdefault((one.target, one.side if one.target is not None else 0), []).append(batch_view(rows, one.steps))
+    answer = reduce(DataFrame.unionAll, sent[None, 0])
     return answer.limit(0) if is_empty else answer
 
 
-def _numbered(joined: ViewPlan, rows: DataFrame) -> DataFrame:
+def _numbered(joined: PlacedQuery, rows: DataFrame) -> DataFrame:
     """Return a view with its columns numbered; the weight is called `expected`."""
     named = [column_named(at.name).cast(spark_type(at.type)).alias(f"c{n}") for n, at in enumerate(joined.output.schema)]
     return rows.select(*named, F.col(WEIGHT).alias("expected"))
 
 
 def _compare(
-    joined: ViewPlan,
+    joined: PlacedQuery,
     expected: DataFrame,
     actual: DataFrame,
     epoch: int | None,
@@ -517,7 +517,7 @@ def _shown(rows: DataFrame) -> list[dict[str, Any]]:
         return shown_rows(rows.toArrow())
 
 
-def _has_rounded_columns(joined: ViewPlan) -> bool:
+def _has_rounded_columns(joined: PlacedQuery) -> bool:
     """Say whether the view shows floats of an aggregate, in rows that a key tells apart."""
     has_floats = any(pa.types.is_floating(at.type) for at in joined.output.schema)
     last = [one.stage for one in joined.planned_stages if one.stage.kind == "aggregate"][-1:]

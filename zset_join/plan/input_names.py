@@ -1,0 +1,62 @@
+"""Names of the inputs of stages that no two of them share: messages and dead letters tell inputs apart by these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from zset_join.plan.query_plan import QueryPlan, StageNode
+from zset_join.relation import Relation
+from zset_join.stages.expiring import ExpiringStage
+from zset_join.stages.stage import Stage
+
+__all__ = ["tell_inputs_apart"]
+
+
+def tell_inputs_apart(plan: QueryPlan) -> QueryPlan:
+    """Return a plan in which every input of a stage has a name of its own; a route is called as what it leads to."""
+    names = _Names()
+    nodes = [node if node.stage.forwards else replace(node, stage=names.apart(node.stage)) for node in plan.nodes]
+    for node in nodes:
+        for feeds, given in zip(node.feeds, node.stage.inputs, strict=True):
+            for feed in feeds:
+                if isinstance(feed.origin, int) and nodes[feed.origin].stage.forwards:
+                    nodes[feed.origin] = _called(nodes[feed.origin], given.relation.name)
+    return replace(plan, nodes=tuple(nodes))
+
+
+def _called(node: StageNode, name: str) -> StageNode:
+    stage: Any = node.stage
+    return replace(node, stage=replace(stage, source=replace(stage.source, name=name)))
+
+
+class _Names:
+    """Give names, each once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def apart(self, stage: Stage) -> Stage:
+        """Return a stage whose inputs have names that no other one has."""
+        if isinstance(stage, ExpiringStage):
+            inside: Any = self.apart(stage.inside)
+            sources = [
+                replace(source, name=given.relation.name) for source, given in zip(stage.sources, inside.inputs, strict=True)
+            ]
+            return replace(stage, inside=inside, sources=tuple(sources))
+        described: Any = stage
+        changed: Mapping[str, Relation] = {}
+        for one in fields(described):
+            relation = getattr(described, one.name)
+            if isinstance(relation, Relation):
+                name = self._free(relation.name)
+                changed = changed if name == relation.name else {**changed, one.name: replace(relation, name=name)}
+        return replace(described, **changed) if changed else stage
+
+    def _free(self, name: str) -> str:
+        wanted, number = name, 2
+        while wanted in self._taken:
+            wanted, number = f"{name}_{number}", number + 1
+        self._taken.add(wanted)
+        return wanted

@@ -1,0 +1,61 @@
+"""What the parts of a view stand for inside Spark, beside the tree that says what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from zset_join.plan.query_plan import PlanSource
+from zset_join.plan.row_steps import OpaqueStep
+from zset_join.query.binding import Binding
+from zset_join.spark.planning.placement import Bindings, BoundStep
+from zset_join.spark.planning.source_stream import SourceStream
+
+__all__ = ["BoundSource", "BoundTransform", "bindings_of"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BoundSource(Binding):
+    """Bind a source to a stream.
+
+    Args:
+        stream: its rows.
+        origin: the same object for all forms of one stream.
+    """
+
+    stream: SourceStream
+    origin: object = field(default_factory=object)
+
+    @classmethod
+    def of(cls, stream: SourceStream, origin: object | None = None) -> BoundSource:
+        """Return a stream as a source."""
+        source = PlanSource(
+            relation=stream.relation(()),
+            hidden=stream.hidden,
+            has_baseline=stream.baseline is not None,
+            max_watermark_jump=stream.max_watermark_jump,
+        )
+        return cls(source=source, stream=stream, origin=origin or object())
+
+
+@dataclass(frozen=True, eq=False)
+class BoundTransform:
+    """Say what a step does that only Spark can do.
+
+    Args:
+        step: as the tree has it.
+        bound: what it does.
+    """
+
+    step: OpaqueStep
+    bound: BoundStep
+
+
+def bindings_of(steps: Sequence[BoundTransform], streams: Mapping[str, SourceStream]) -> Bindings:
+    """Return what the names of a plan stand for.
+
+    Args:
+        steps: of a view.
+        streams: by the names of the sources in the plan.
+    """
+    return Bindings(streams, {one.step.fingerprint: one.bound for one in steps})
