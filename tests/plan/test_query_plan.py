@@ -7,7 +7,7 @@ import pytest
 
 from zset_join import OptionError, PlanError
 from zset_join.pipeline import Pipeline, View, appends
-from zset_join.placed.query_plan import Feed, QueryPlan, StageNode
+from zset_join.plan.query_plan import Feed, QueryPlan, StageNode
 from zset_join.plan.row_steps import OpaqueStep
 from zset_join.plan.tree import Apply
 

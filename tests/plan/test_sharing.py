@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 
 from zset_join.pipeline import appends, versioned
-from zset_join.placed.query_plan import QueryPlan
+from zset_join.plan.query_plan import QueryPlan
 from zset_join.stages.shared_table import MOST_READERS
 
 ORDERS = appends("orders", {"id": pa.int64(), "k": pa.string(), "t": pa.int64()}, watermark=("t", 0))

@@ -13,7 +13,7 @@ from zset_join.expressions import left, right
 from zset_join.lookup import ArrowSource, Lookup, LookupHintWarning, PostgresSource, TransientLookupError
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - the name PySpark users know it by
-from zset_join.placed.query_plan import QueryPlan
+from zset_join.plan.query_plan import QueryPlan
 from zset_join.stages.stage import StageOptions
 from zset_join.testing.lookups import FakeClock, ScriptedSource
 

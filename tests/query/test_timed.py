@@ -12,7 +12,7 @@ from zset_join.errors import PlanError
 from zset_join.expressions import col, left, right
 from zset_join.pipeline import Pipeline, appends, changes, versioned
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users write it
-from zset_join.placed.query_plan import QueryPlan
+from zset_join.plan.query_plan import QueryPlan
 
 ORDERS = {"id": pa.int64(), "currency": pa.string(), "t": pa.int64()}
 RATES = {"currency": pa.string(), "rate": pa.float64(), "at": pa.int64()}

@@ -207,7 +207,7 @@ def test_what_stands_behind_a_union_sees_the_rows_of_all_branches(
     history = query.explain_row({"k": 1})
     check_emitted(history, sink)
     told = list(causes_of(change for event in history.events for change in event.changes))
-    groups = [change for change in told if change.stream == counted.plan.left.name]
+    groups = [change for change in told if change.stream == counted.placed.planned_stages[-1].stage.inputs[0].relation.name]
     assert {cause.stream for group in groups for cause in group.causes} == {"a", "b", "b2"}
     assert {change.stream for event in history.events for change in event.sources} == {"a", "b", "b2", "c", "c2", "b3"}
     assert not any(change.untold for change in told)
@@ -358,7 +358,7 @@ WRONG: dict[str, tuple[Callable[..., Any], str]] = {
     "alias of nothing": (lambda a, *_: a.alias(""), "name=''"),
     "unknown key": (lambda a, b, c: a.join(b, on="k").join(c, on=[("x", "k")]), r"\['x'\], which \"a_inner_b\" does not have"),
     "no key": (lambda a, b, c: a.join(b, on="k").join(c), "names no key column"),
-    "dataframe": (lambda a, b, c: a.join(b, on="k").join(c.dataframe, on="k"), "got DataFrame"),
+    "dataframe": (lambda a, b, c: a.join(b, on="k").join(c.stream.dataframe, on="k"), "got DataFrame"),
     "union of streams": (lambda a, b, c: a.join(b, on="k").union(c), "union expects another view"),
     "union of other columns": (lambda a, b, c: a.join(b, on="k").union(c.join(b.alias("d"), on="k").select("k")), "go"),
     "union of itself": (lambda a, b, _: a.join(b, on="k").union(a.join(b, on="k")), "several inputs of the query"),

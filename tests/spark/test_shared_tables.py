@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from zset_join.checkpoint.plan import query_plan, stages_of
 from zset_join.checkpoint.reading import read_committed
 from zset_join.errors import OptionError, PlanError
 from zset_join.pipeline import PROCESSING_TIME
-from zset_join.spark import View, appends, changes, rescale
+from zset_join.spark import JoinStreamWriter, View, appends, changes, rescale
 
 Run = Callable[..., Any]
 ORDERS = pa.schema([("id", pa.int64()), ("sold_in", pa.string()), ("paid_in", pa.string()), ("t", pa.int64())])
@@ -214,7 +215,8 @@ def test_a_checkpoint_whose_joins_have_copies_of_their_own_goes_on_with_these(
 ) -> None:
     add(both, ROUNDS[:2])
     sink = Collected()
-    run(View(replace(chain(both).plan, shares_tables=False)), sink, buckets=2)
+    apart = replace(chain(both).placed, shares_tables=False)
+    run(SimpleNamespace(writeStream=JoinStreamWriter(apart)), sink, buckets=2)
     add(both, ROUNDS[2:])
 
     run(chain(both), sink, buckets=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from zset_join.plan.passes.choose_fast_paths import choose_fast_paths
@@ -21,6 +21,8 @@ from zset_join.plan.sharing import share_tables
 from zset_join.plan.tree import Node
 
 __all__ = ["passes", "plan_query"]
+
+Same = Mapping[str, str] | None
 
 
 def passes(*, buckets: int | None = 1, is_spread: bool = False) -> tuple[Callable[[Node], Node], ...]:
@@ -43,7 +45,7 @@ def passes(*, buckets: int | None = 1, is_spread: bool = False) -> tuple[Callabl
     )
 
 
-def plan_query(root: Node, *, name: str = "view", buckets: int | None = 1, is_spread: bool = False) -> QueryPlan:
+def plan_query(root: Node, *, name: str = "view", buckets: int | None = 1, is_spread: bool = False, same: Same = None) -> QueryPlan:
     """Return the plan of a query.
 
     Args:
@@ -51,6 +53,7 @@ def plan_query(root: Node, *, name: str = "view", buckets: int | None = 1, is_sp
         name: what the view is called.
         buckets: how many parts the state has; None when not yet known, so that it may be more than one.
         is_spread: stages run in tasks on executors, and rows travel between them; every stage has one reader then.
+        same: name of a source to that of another one that has the same rows.
 
     Raises:
         PlanError: it cannot be planned.
@@ -58,4 +61,4 @@ def plan_query(root: Node, *, name: str = "view", buckets: int | None = 1, is_sp
     """
     for run in passes(buckets=buckets, is_spread=is_spread):
         root = run(root)
-    return share_tables(number_stages(root, name))
+    return share_tables(number_stages(root, name), same)

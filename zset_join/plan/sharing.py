@@ -35,12 +35,14 @@ _PREPARING = frozenset({"current_versions", "latest", "route"})
 """Stages of one input whose answer follows from it alone; inside Spark every join has its own."""
 
 
-def share_tables(plan: QueryPlan) -> QueryPlan:
+def share_tables(plan: QueryPlan, same: Mapping[str, str] | None = None) -> QueryPlan:
     """Return a plan whose joins share what they can.
 
     Args:
         plan: the plan.
+        same: name of a source to that of another one that has the same rows; None: none has.
     """
+    given, plan = plan, plan if not same else _under_one_name(plan, same)
     groups: list[_Readers] = []
     copies: list[tuple[int, str]] = []
     for node in plan.nodes:
@@ -57,7 +59,17 @@ def share_tables(plan: QueryPlan) -> QueryPlan:
         else:
             fitting.take(kept, node.number)
     shared = [group.index() for group in groups if len(group.numbers) > 1]
-    return replace(plan, shared=tuple(shared), copies=tuple(copies))
+    return replace(given, shared=tuple(shared), copies=tuple(copies))
+
+
+def _under_one_name(plan: QueryPlan, same: Mapping[str, str]) -> QueryPlan:
+    """Return a plan in which a source that is another one is read under the name of that."""
+
+    def read(feeds: Sequence[Feed]) -> tuple[Feed, ...]:
+        return tuple(replace(one, origin=same.get(str(one.origin), one.origin)) for one in feeds)
+
+    nodes = tuple(replace(node, feeds=tuple(map(read, node.feeds))) for node in plan.nodes)
+    return replace(plan, nodes=nodes, outputs=read(plan.outputs))
 
 
 def prepared_alike(plan: QueryPlan) -> tuple[tuple[int, ...], ...]:

@@ -425,7 +425,7 @@ def test_two_functions_of_python_with_one_name_are_two_arguments(joined: JoinedS
 
     view = joined.agg(ZF.sum(twice("order_id")).alias("a"), ZF.sum(thrice("order_id")).alias("b"), ZF.max(twice("order_id")))
 
-    (stage,) = (step.stage for step in view.plan.steps if step.stage is not None)
+    (stage,) = (one.stage for one in view.placed.planned_stages if one.stage.kind == "aggregate")
     assert [call.columns for call in stage.calls] == [("__a0",), ("__a1",), ("__a0",)]
 
 

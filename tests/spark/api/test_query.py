@@ -20,7 +20,8 @@ from zset_join.dead_letters import read_letters
 from zset_join.errors import BadInputError, OptionError, SinkError, StateError
 from zset_join.expressions import left, right
 from zset_join.sinks.unfit_values import UnfitRows, text_with_nul
-from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes
+from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, appends, changes
+from zset_join.spark.rows.schemas import spark_schema
 
 Run = Callable[..., JoinQuery]
 
@@ -100,8 +101,8 @@ HOWS = ["inner", "leftouter", "right_outer", "full", "semi", "left_anti"]
 
 def emitted(query: JoinQuery, sink: Collected) -> DataFrame:
     rows = [(*row, weight) for epoch in sink.epochs for row, weight in epoch]
-    view = View(query._plan)
-    return view.session.createDataFrame(rows, view.schema.add("_weight", "long"))
+    placed = query._plan
+    return placed.session.createDataFrame(rows, spark_schema(placed.output.schema).add("_weight", "long"))
 
 
 @pytest.mark.parametrize("how", chosen(short=["leftouter", "full", "semi"], long=HOWS))

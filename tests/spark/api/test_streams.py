@@ -18,16 +18,21 @@ from zset_join.spark.api.streams import REJECT, WEIGHT
 def test_an_upsert_stream_keeps_all_columns_unless_told_otherwise(orders: Source) -> None:
     stream = changes(orders.stream(), name="orders", keys="order_id", sequence_by="ts", apply_as_deletes="op = 'd'")
 
-    assert stream.columns == ("op", "order_id", "customer_id", "item", "ts")
-    assert (stream.mode, stream.keys, stream.sequence_by, stream.hidden) == ("upsert", ("order_id",), ("ts",), ())
+    assert stream.stream.columns == ("op", "order_id", "customer_id", "item", "ts")
+    assert (stream.stream.mode, stream.stream.keys, stream.stream.sequence_by, stream.stream.hidden) == (
+        "upsert",
+        ("order_id",),
+        ("ts",),
+        (),
+    )
 
 
 def test_a_sequence_that_is_left_out_of_the_table_is_carried_hidden(orders: Source) -> None:
     stream = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", except_column_list=["op", "ts"])
 
-    assert stream.columns == ("order_id", "customer_id", "item")
-    assert stream.sequence_by == stream.hidden == ("__sequence_0",)
-    assert stream.schema.field("__sequence_0").type == pa.int64()
+    assert stream.stream.columns == ("order_id", "customer_id", "item")
+    assert stream.stream.sequence_by == stream.stream.hidden == ("__sequence_0",)
+    assert stream.stream.schema.field("__sequence_0").type == pa.int64()
 
 
 def test_keys_sequences_and_deletes_may_be_columns(orders: Source) -> None:
@@ -39,35 +44,35 @@ def test_keys_sequences_and_deletes_may_be_columns(orders: Source) -> None:
         apply_as_deletes=F.col("op") == "d",
     )
 
-    assert stream.keys == ("order_id",)
-    assert pa.types.is_struct(stream.schema.field("__sequence_0").type)
+    assert stream.stream.keys == ("order_id",)
+    assert pa.types.is_struct(stream.stream.schema.field("__sequence_0").type)
 
 
 def test_column_list_chooses_and_orders_the_columns(orders: Source) -> None:
     stream = changes(orders.stream(), name="orders", keys=["order_id"], column_list=["item", "order_id"])
 
-    assert stream.columns == ("item", "order_id")
+    assert stream.stream.columns == ("item", "order_id")
 
 
 def test_a_weight_column_makes_a_changelog_without_it(customers: Source) -> None:
     stream = changes(customers.stream(), name="ledger", weight_column="ts")
 
-    assert (stream.mode, stream.columns, stream.keys) == ("changelog", ("customer_id", "name"), ())
-    assert stream.prepared.columns[-3:] == [WEIGHT, REJECT, "__raw"]
+    assert (stream.stream.mode, stream.stream.columns, stream.stream.keys) == ("changelog", ("customer_id", "name"), ())
+    assert stream.stream.prepared.columns[-3:] == [WEIGHT, REJECT, "__raw"]
 
 
 def test_row_kinds_with_a_key_are_upserts_without_one_a_changelog(orders: Source) -> None:
     keyed = changes(orders.stream(), name="keyed", keys=["order_id"], sequence_by="ts", row_kind_column="op")
     plain = changes(orders.stream(), name="plain", row_kind_column="op")
 
-    assert (keyed.mode, plain.mode) == ("upsert", "changelog")
-    assert "op" not in keyed.columns
+    assert (keyed.stream.mode, plain.stream.mode) == ("upsert", "changelog")
+    assert "op" not in keyed.stream.columns
 
 
 def test_an_append_stream_has_every_column(customers: Source) -> None:
     stream = appends(customers.stream(), name="clicks")
 
-    assert (stream.mode, stream.columns) == ("append", ("customer_id", "name", "ts"))
+    assert (stream.stream.mode, stream.stream.columns) == ("append", ("customer_id", "name", "ts"))
 
 
 @pytest.mark.parametrize(

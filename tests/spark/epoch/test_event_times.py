@@ -134,9 +134,9 @@ def test_the_watermark_of_a_dataframe_is_taken_over(bought: Source) -> None:
 
     stream = appends(timed.withWatermark("ts", "10 seconds"), name="bought")
 
-    assert (stream.event_time, stream.watermark_delay) == ("ts", 10_000_000)
-    assert appends(timed, name="bought", watermark=("ts", "1 minute")).watermark_delay == 60_000_000
-    assert appends(timed, name="bought").event_time is None
+    assert (stream.stream.event_time, stream.stream.watermark_delay) == ("ts", 10_000_000)
+    assert appends(timed, name="bought", watermark=("ts", "1 minute")).stream.watermark_delay == 60_000_000
+    assert appends(timed, name="bought").stream.event_time is None
 
 
 @pytest.mark.parametrize(

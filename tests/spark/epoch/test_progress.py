@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 
 from tests.spark.conftest import Collected, Source
 from zset_join.spark import JoinedStream, JoinQuery, changes, join_progress
-from zset_join.spark.planning import view_plan
+from zset_join.spark.planning import placed_query
 
 Run = Callable[..., JoinQuery]
 
@@ -81,8 +81,8 @@ class Plannings(Collected):
         super().__init__()
         self.done = 0
         self.until: list[int] = []
-        for name in ("with_steps", "named", "fusings_of", "fused_stages_of", "written_plan"):
-            monkeypatch.setattr(view_plan, name, partial(self._counted, getattr(view_plan, name)))
+        for name in ("placed_stages", "named", "fusings_of", "fused_stages_of"):
+            monkeypatch.setattr(placed_query, name, partial(self._counted, getattr(placed_query, name)))
 
     def _counted(self, function: Callable[..., Any], *given: Any) -> Any:
         self.done += 1

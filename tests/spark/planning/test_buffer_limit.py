@@ -166,8 +166,8 @@ def test_started_anew_from_its_checkpoint_for_every_epoch_a_query_evicts_as_one_
 ) -> None:
     kept = {"join_max_buffered_bytes": 6 * AGED + 1, "join_buffer_policy": "evict_oldest", "on_evict": on_evict}
     stream = joined(clicks, loads, "full")
-    node = stream.plan.node
-    twin = Epochs(HashJoin(node.left.relation, node.right.relation, "full", using=True, **kept))  # type: ignore[arg-type]
+    stage = stream.placed.planned_stages[-1].stage
+    twin = Epochs(HashJoin(stage.left, stage.right, "full", using=True, **kept))  # type: ignore[arg-type]
     sink = Collected()
     for epoch in range(4):
         new_clicks, new_loads = [(7, 10 * epoch + at) for at in range(3)], [(7, epoch), (epoch, 0)]

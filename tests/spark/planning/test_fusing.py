@@ -18,7 +18,7 @@ from tests.spark.conftest import Collected, Source
 from zset_join.spark import ChangeStream, JoinQuery, View, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.spark.epoch.epoch_plan import EpochPlan
-from zset_join.spark.planning import view_plan
+from zset_join.spark.planning import placed_query
 from zset_join.spark.planning.fusing import fused_stages_of
 
 Run = Callable[..., JoinQuery]
@@ -176,7 +176,7 @@ def test_a_checkpoint_of_unfused_stages_goes_on_with_fused_ones_through_lost_ans
     aggregates = [ZF.count().alias("n"), ZF.max("a_v"), ZF.max("b_v"), ZF.max("c_v")]
     view, sink = outer.agg(*aggregates), Collected()
     with monkeypatch.context() as unfused:
-        unfused.setattr(view_plan, "fused_stages_of", partial(fused_stages_of, is_fusing=False))
+        unfused.setattr(placed_query, "fused_stages_of", partial(fused_stages_of, is_fusing=False))
         run(outer.agg(*aggregates), sink, buckets=2)
     filled(a, "u1.2.y d2.0.x u5.1.z"), filled(b, "d1.0.p u3.1.r u5.1.s"), filled(c, "u2.1.m d7.0.l u6.2.n")
 

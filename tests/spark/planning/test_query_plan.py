@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from zset_join.lookup import ArrowSource
-from zset_join.placed.query_plan import QueryPlan
+from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, SelectStep
+from zset_join.query.looking_up import PROCESSING_TIME
 from zset_join.spark import StateTtl, View, appends, changes
 from zset_join.spark import functions as F  # noqa: N812 - as PySpark users write it
-from zset_join.spark.api.timed import PROCESSING_TIME
 from zset_join.sql import connect
 from zset_join.stages.stage import registered_kinds
 

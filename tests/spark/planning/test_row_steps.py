@@ -107,7 +107,7 @@ def test_expressions_are_evaluated_in_the_time_zone_of_the_session(
         query = run(view, sink)
         assert sink.total() == {(21, "2020-09-13 21"): 1}
         assert query.verify(actual_df=emitted(query, sink)).equal
-        assert any("Asia/Tokyo" in text for text in view.plan.steps[0].description)
+        assert any("Asia/Tokyo" in text for text in view.placed.planned_stages[-1].steps[0].description)
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(before))
 
@@ -184,7 +184,7 @@ WRONG = {
     "subquery": (lambda joined: joined.where("order_id in (select 1)"), "NOT_PER_ROW"),
     "unknown": (lambda joined: joined.where("ordr_id = 1"), "EXPRESSION"),
     "no sql": (lambda joined: joined.where("order_id = = 1"), "EXPRESSION"),
-    "of a dataframe": (lambda joined: joined.where(joined.plan.left.dataframe["order_id"] > 1), "EXPRESSION"),
+    "of a dataframe": (lambda joined: joined.where(joined.placed.streams[0].dataframe["order_id"] > 1), "EXPRESSION"),
     "twice": (lambda joined: joined.select("item", F.col("name").alias("ITEM")), "OUTPUT_NAMES"),
     "nothing": (lambda joined: joined.select(), "OUTPUT_NAMES"),
     "all dropped": (lambda joined: joined.drop(*joined.columns), "OUTPUT_NAMES"),

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import CUSTOMERS, ORDERS, Collected, Source, weights
 from zset_join.errors import BadInputError, PlanError, StateError, ZsetJoinError
-from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes
+from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, appends, changes
+from zset_join.spark.rows.schemas import spark_schema
 
 Run = Callable[..., JoinQuery]
 
@@ -46,7 +47,7 @@ def join_of(left: ChangeStream, right: ChangeStream, how: str = "full") -> Joine
 
 def emitted(spark: SparkSession, query: JoinQuery, sink: Collected) -> DataFrame:
     rows = [(*row, weight) for epoch in sink.epochs for row, weight in epoch]
-    return spark.createDataFrame(rows, View(query._plan).schema.add("_weight", "long"))
+    return spark.createDataFrame(rows, spark_schema(query.schema).add("_weight", "long"))
 
 
 def test_a_view_starts_from_its_baselines_before_any_stream_has_a_row(
@@ -266,8 +267,8 @@ def test_a_narrower_number_in_a_baseline_is_widened(spark: SparkSession, custome
 
     stream = names(customers, narrow)
 
-    assert stream.baseline is not None
-    assert [kind for _, kind in stream.baseline.dtypes[:3]] == ["bigint", "string", "bigint"]
+    assert stream.stream.baseline is not None
+    assert [kind for _, kind in stream.stream.baseline.dtypes[:3]] == ["bigint", "string", "bigint"]
 
 
 @pytest.mark.parametrize(

@@ -75,10 +75,10 @@ def test_debezium_needs_a_format_and_a_name(spark: SparkSession, tmp_path: Path)
 
     stream = changes(df, format="debezium-json", name="orders")
 
-    assert (stream.mode, stream.keys) == ("upsert", ("id",))
-    assert set(KEPT) <= set(stream.columns)
-    assert stream.sequence_by == ("__sequence_0", "__sequence_1")
-    assert stream.hidden == (*stream.sequence_by, "__control")
+    assert (stream.stream.mode, stream.stream.keys) == ("upsert", ("id",))
+    assert set(KEPT) <= set(stream.stream.columns)
+    assert stream.stream.sequence_by == ("__sequence_0", "__sequence_1")
+    assert stream.stream.hidden == (*stream.stream.sequence_by, "__control")
 
 
 def test_what_debezium_wrote_becomes_the_table_of_the_database(spark: SparkSession, tmp_path: Path, run: Run) -> None:
@@ -256,10 +256,10 @@ def test_metadata_become_columns(spark: SparkSession, tmp_path: Path) -> None:
         max_watermark_jump="1 hour",
     )
 
-    assert stream.columns[-2:] == ("changed_at", "from")
-    assert (stream.event_time, stream.watermark_delay) == ("changed_at", 5_000_000)
-    assert (stream.max_watermark_jump, stream.may_reject) == (3_600_000_000, True)
-    assert str(stream.schema.field("changed_at").type) == "timestamp[us, tz=UTC]"
+    assert stream.stream.columns[-2:] == ("changed_at", "from")
+    assert (stream.stream.event_time, stream.stream.watermark_delay) == ("changed_at", 5_000_000)
+    assert (stream.stream.max_watermark_jump, stream.stream.may_reject) == (3_600_000_000, True)
+    assert str(stream.stream.schema.field("changed_at").type) == "timestamp[us, tz=UTC]"
 
 
 def test_the_schema_of_an_envelope_is_taken_from_it(spark: SparkSession, tmp_path: Path) -> None:
@@ -292,8 +292,8 @@ def test_the_schema_of_an_envelope_is_taken_from_it(spark: SparkSession, tmp_pat
 
     stream = changes(df, format="debezium-json", name="t", sample=sample)
 
-    assert stream.keys == ("id",)
-    assert [str(kind) for kind in stream.schema.types[:4]] == [
+    assert stream.stream.keys == ("id",)
+    assert [str(kind) for kind in stream.stream.schema.types[:4]] == [
         "int32",
         "decimal128(12, 2)",
         "date32[day]",
@@ -322,8 +322,8 @@ def test_formats_of_rows_stand_for_their_arguments(
 ) -> None:
     stream = changes(spark.readStream.schema(columns).json(str(tmp_path)), name="t", format=format_name, keys=keys)
 
-    assert (stream.mode, stream.columns) == (mode, left)
-    assert bool(stream.hidden) == ("_commit_version" in columns and keys is not None)
+    assert (stream.stream.mode, stream.stream.columns) == (mode, left)
+    assert bool(stream.stream.hidden) == ("_commit_version" in columns and keys is not None)
 
 
 def test_wrong_arguments_are_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -42,10 +42,8 @@ def tables(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
 
 def rows_of(joined: JoinedStream, left: DataFrame, right: DataFrame) -> DataFrame:
     """Return what Spark makes of two tables, with numbered columns."""
-    rows = batch_view(
-        batch_stage(joined.plan.node.stage, [left, right]).toDF(*joined.plan.before_steps.schema.names, WEIGHT),
-        joined.plan.steps,
-    )
+    last = joined.placed.planned_stages[-1]
+    rows = batch_view(batch_stage(last.stage, [left, right]).toDF(*last.before.schema.names, WEIGHT), last.steps)
     return rows.toDF(*(f"c{at}" for at in range(len(joined.columns))), "expected")
 
 

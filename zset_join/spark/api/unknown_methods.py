@@ -9,7 +9,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.errors import MissingMethodError
 
-__all__ = ["missing_on_stream", "missing_on_view", "missing_on_writer"]
+__all__ = ["missing_on_view", "missing_on_writer"]
 
 _ROWS = "a view has rows only while its query runs: write it with writeStream to an output, and read that"
 _ON_VIEW: Mapping[str, str] = {
@@ -18,22 +18,9 @@ _ON_VIEW: Mapping[str, str] = {
     **dict.fromkeys(("orderBy", "sort", "limit", "offset"), "a view has no order; sort where the view is read"),
     **dict.fromkeys(("dropDuplicates", "drop_duplicates"), "use distinct(), or groupBy(...).agg(...) for one row per key"),
     **dict.fromkeys(("write", "writeTo"), "the view streams: use writeStream"),
+    "withWatermark": "give watermark=... to changes(...) or appends(...)",
     "crossJoin": "a cross join has no bounded change; join on a key",
 }
-_NO_VIEW = (
-    "one stream alone is not kept as a view by these words; join it with another, take dedup(...), or keep a query over one "
-    'table with SQL: zset_join.sql.connect(engine="spark") and SELECT ... GROUP BY ...'
-)
-_ON_STREAM: Mapping[str, str] = {
-    **dict.fromkeys(("groupBy", "groupby", "agg", "rollup", "cube", "writeStream", "distinct", "dropDuplicates"), _NO_VIEW),
-    **dict.fromkeys(("write", "writeTo", "show", "collect", "toPandas", "toArrow", "count", "take", "head", "first"), _NO_VIEW),
-    **dict.fromkeys(
-        ("union", "unionAll", "unionByName"), "union the DataFrames before changes(...), or the views after a join"
-    ),
-    **dict.fromkeys(("withWatermark",), "give watermark=... to changes(...) or appends(...)"),
-    "crossJoin": "a cross join has no bounded change; join on a key",
-}
-_BEFORE = "do it on the DataFrame, before changes(...) or appends(...), or on the view after a join"
 _ON_WRITER: Mapping[str, str] = {
     **dict.fromkeys(
         ("toTable", "table", "format", "foreach", "partitionBy", "clusterBy"),
@@ -47,11 +34,6 @@ _ON_WRITER: Mapping[str, str] = {
 def missing_on_view(name: str) -> AttributeError:
     """Return the error for an attribute that a view has not."""
     return _missing("view", name, _ON_VIEW.get(name), is_of_spark=hasattr(DataFrame, name))
-
-
-def missing_on_stream(name: str) -> AttributeError:
-    """Return the error for an attribute that a stream of changes has not."""
-    return _missing("stream of changes", name, _ON_STREAM.get(name, _BEFORE), is_of_spark=hasattr(DataFrame, name))
 
 
 def missing_on_writer(name: str) -> AttributeError:

@@ -84,7 +84,7 @@ class View(words.View):
             PlanError: it is more than a stream.
         """
         if isinstance(self.node, Read):
-            return next(one.stream for one in self._sources if one.source is self.node.source)
+            return self._own_source.stream
         raise PlanError(f'"{self.name}" is not a stream as it comes.', code="NOT_A_STREAM", name=self.name)
 
     @property
@@ -130,7 +130,11 @@ class View(words.View):
             OptionError: the name is empty, or one of those the dead-letter table needs.
         """
         check_stream_name(name)
-        return super().alias(name)
+        if not isinstance(self.node, Read):
+            return super().alias(name)
+        own = self._own_source
+        bound = BoundSource.of(replace(own.stream, name=name), own.origin)
+        return replace(self, node=Read(bound.source), bindings=(bound,), name=name)
 
     # ---------------------------------------------------------------- rows, one by one
 
@@ -360,6 +364,16 @@ class View(words.View):
     # ---------------------------------------------------------------- inside
 
     @property
+    def row_source(self) -> object:
+        """Return what is the same object for the same rows: a stream that has a second name has the same ones."""
+        return self.stream.prepared if isinstance(self.node, Read) else self.node
+
+    @property
+    def _own_source(self) -> BoundSource:
+        """Return what a view that is one stream is bound to."""
+        return next(one for one in self._sources if isinstance(self.node, Read) and one.source is self.node.source)
+
+    @property
     def _sources(self) -> list[BoundSource]:
         return [one for one in self.bindings if isinstance(one, BoundSource)]
 
@@ -367,7 +381,7 @@ class View(words.View):
         """Return these rows where every change is a version: partial records and truncates are bad input."""
         if not isinstance(self.node, Read):
             return super().every_change()
-        own = next(one for one in self._sources if one.source is self.node.source)
+        own = self._own_source
         whole = own.stream.of_whole_rows()
         if whole is own.stream:
             return self

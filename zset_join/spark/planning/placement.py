@@ -8,7 +8,7 @@ A plan is placed once per query; an epoch plans nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -112,7 +112,10 @@ def bound_plan(
             return Operate(LatestRequest(control=stream.control), (read,))
         return read
 
-    plan = plan_query(rebuilt(root, change), name=name, buckets=None, is_spread=True)
+    bound = rebuilt(root, change)
+    first: dict[Hashable, str] = {}
+    same = {known: first.setdefault(stream.identity, known) for known, stream in found.items()}
+    plan = plan_query(bound, name=name, buckets=None, is_spread=True, same=same)
     return (tell_inputs_apart(plan) if tells_apart else plan), found
 
 
