@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zset_join.expressions import Expression, col, functions, lit
+from zset_join.expressions import col, functions, lit
 from zset_join.expressions.functions import *  # noqa: F403 - a table of functions, each under its own name
 from zset_join.query.columns import expr
 from zset_join.query.grouping import Aggregated
@@ -57,7 +57,8 @@ __all__ = [
 ]
 __all__ += functions.__all__
 
-Argument = str | Expression
+Argument = Any
+"""A column name, an expression over one row, or inside Spark a Column."""
 column = col
 
 

@@ -36,7 +36,6 @@ from zset_join.plan.tree import Node, Read, rebuilt
 from zset_join.query.columns import condition_on, schema_given
 from zset_join.query.event_times import jump_of, with_watermark
 from zset_join.query.reading import Reading
-from zset_join.query.records import records
 from zset_join.query.view import View
 from zset_join.relation import ChangelogMode, Relation
 
@@ -216,6 +215,8 @@ def _of_format(
             code="CONFLICTING_ARGUMENTS",
             name=name,
         )
+    from zset_join.query.records import records  # reads records with DuckDB, which plain rows do not need
+
     return records(
         name,
         format_name,

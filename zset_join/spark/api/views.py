@@ -28,12 +28,13 @@ from zset_join.plan.row_steps import OpaqueStep
 from zset_join.plan.tree import Apply, Node, Operate, Read, changelog_of, sources_of
 from zset_join.query import looking_up
 from zset_join.query import view as words
+from zset_join.query.grouping import Aggregated
 from zset_join.query.rows import Rows
 from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.version_join import Emit, Late
 from zset_join.spark.api.bound import BoundSource, BoundTransform, bindings_of
-from zset_join.spark.api.grouped import AggregateExpression, Grouping
+from zset_join.spark.api.grouped import Grouping
 from zset_join.spark.api.stream_arguments import check_stream_name
 from zset_join.spark.api.unknown_methods import missing_on_view
 from zset_join.spark.api.writer import JoinStreamWriter
@@ -203,22 +204,23 @@ class View(words.View):
 
     # ---------------------------------------------------------------- groups
 
-    def groupBy(self, *columns: Any) -> GroupedStream:  # type: ignore[override]  # noqa: N802 - the name PySpark users type
+    def groupBy(self, *columns: Any, **computed: Expression) -> GroupedStream:  # type: ignore[override]  # noqa: N802 - as in PySpark
         """Group the rows, for `.agg(...)`.
 
         Args:
-            columns: names or Columns, or a list of them.
+            columns: names, Columns or expressions, or a list of them.
+            computed: expressions by the names of their columns.
 
         Raises:
             PlanError: a column that is not there, or cannot be grouped by.
         """
-        return GroupedStream(Grouping.of(self, columns))
+        return GroupedStream(Grouping.of(self, columns, computed))
 
     groupby = groupBy  # type: ignore[assignment]
 
-    def agg(self, *expressions: AggregateExpression | Column | Mapping[str, str]) -> Any:  # type: ignore[override]
+    def agg(self, *calls: Aggregated | Column | Mapping[str, str]) -> Any:
         """Aggregate all rows into one, which is there from the first epoch on; see `GroupedStream.agg`."""
-        return self.groupBy().agg(*expressions)
+        return self.groupBy().agg(*calls)
 
     # ---------------------------------------------------------------- several views
 
@@ -461,22 +463,20 @@ class GroupedStream:
 
     def count(self, *, state_ttl: Any = None) -> View:
         """Return the number of rows per group, as the column `count`."""
-        return self.agg(AggregateExpression(function="count", name="count"), state_ttl=state_ttl)
+        return self.agg(Aggregated(function="count", name="count"), state_ttl=state_ttl)
 
-    def agg(
-        self, *expressions: AggregateExpression | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None
-    ) -> View:
+    def agg(self, *calls: Aggregated | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None) -> View:
         """Return one row per group: the key columns, which identify it, and a column per aggregate.
 
         Args:
-            expressions: calls of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
+            calls: of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
                 a dictionary from column to function.
             state_ttl: how long a group is remembered after its last row: a duration or a `StateTtl`.
 
         Raises:
             PlanError: an aggregate that cannot be kept up to date, or columns it does not take.
         """
-        view: View = self.grouping.agg(*expressions, state_ttl=state_ttl)
+        view: View = self.grouping.agg(*calls, state_ttl=state_ttl)
         return view
 
 
