@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join import OptionError
+from zset_join.lookup import FunctionSource
 from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.stages import StateTtl
@@ -53,6 +54,15 @@ def test_a_row_of_a_column_that_is_not_there_cannot_be_asked_for():
         stepped(priced()).explain_row({"colour": 1})
 
 
+def test_of_changes_of_which_each_was_enough_all_are_told():
+    pipeline = Pipeline(priced().select("item").distinct(), keep_inputs=True)
+    pipeline.step({"orders": [{"id": number, "item": item} for number, item in enumerate(["nail", "bolt", "nail", "nut"])]})
+
+    (event,) = pipeline.explain_row({"item": "nail"}).events
+
+    assert [change.row["id"] for change in event.changes] == [0, 2]
+
+
 def test_too_many_causes_are_refused():
     with pytest.raises(OptionError, match="more than 1 changes of epoch 0"):
         stepped(priced().agg(F.count().alias("n"))).explain_row({"n": 2}, most_changes=1)
@@ -90,3 +100,24 @@ def test_a_row_that_time_took_back_is_said_to_have_expired():
 def test_by_event_time_what_moved_the_watermark_is_the_cause_where_one_row_did():
     assert [change.row for change in expired("event", ("bolt", 12)).events[-1].changes] == [{"item": "bolt", "at": 12}]
     assert "the watermark had passed their time" in str(expired("event", ("bolt", 12), ("nut", 13)))
+
+
+def test_the_outside_is_not_asked_again_and_its_answers_are_those_of_then():
+    asked = []
+
+    def prices(keys):
+        asked.append(keys.num_rows)
+        return pa.table({"item": keys.column("item"), "price": [10 * len(asked)] * keys.num_rows})
+
+    source = FunctionSource(name="prices", schema=pa.schema({"item": pa.string(), "price": pa.int64()}), function=prices)
+    items = appends("items", {"id": pa.int64(), "item": pa.string()})
+    pipeline = Pipeline(items.lookup_join(source, on="item", how="left"), keep_inputs=True)
+    pipeline.step({"items": [{"id": 1, "item": "nail"}, {"id": 2, "item": "bolt"}]})
+    pipeline.step({"items": [{"id": 3, "item": "nail"}]})
+    before = len(asked)
+
+    history = pipeline.explain_row({"item": "nail"})
+
+    assert len(asked) == before
+    assert [(row["id"], row["price"]) for event in history.events for row, _ in event.emitted] == [(1, 10), (3, 20)]
+    assert [[change.row["id"] for change in event.changes] for event in history.events] == [[1], [3]]

@@ -20,6 +20,7 @@ from zset_join.pipeline.stage_states import StageStates
 from zset_join.pipeline.watermarks import KnownTimes, Watermarks
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.protocol import TimedOperator, corrections_of
+from zset_join.stages.effect import EffectStage
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -48,6 +49,10 @@ class AnsweredEpoch:
     rejected: list[RejectedRows] = field(default_factory=list)
     corrections: dict[str, int] = field(default_factory=dict)
 
+    def fetched(self, plan: QueryPlan) -> dict[int, ZSet]:
+        """Return, by number of each stage that asks the outside, the answers to it."""
+        return {number: fed[-1] for number, (_, fed) in self.asked.items() if isinstance(plan.nodes[number].stage, EffectStage)}
+
 
 class Engine:
     """Run the stages of a plan.
@@ -73,6 +78,7 @@ class Engine:
             if state.is_shared and node.number != state.number:
                 feedings[1] = self._inputs[state.number][1]  # the readers of a table are given one and the same delta of it
             self._inputs.append(feedings)
+        self._reductions = [[one.reduce for one in node.stage.inputs] for node in plan.nodes]
         self._output = Feeding(plan, plan.outputs, plan.output.schema)
         self._is_tidy = len(plan.outputs) == 1 and not plan.outputs[0].steps and isinstance(plan.outputs[0].origin, int)
         self._is_distinct = self._is_tidy and _answers_distinct_rows(plan, plan.outputs[0].origin)
@@ -102,10 +108,11 @@ class Engine:
         collected: dict[int, ZSet] = {}
         for number, feedings in enumerate(self._inputs):
             fed = []
-            for feeding in feedings:
+            for feeding, reduction in zip(feedings, self._reductions[number], strict=True):
                 if id(feeding) not in collected:
                     collected[id(feeding)] = feeding.collect(known)
-                fed.append(collected[id(feeding)])
+                delta = collected[id(feeding)]
+                fed.append(delta if reduction is None else reduction.reduce(delta))
             tick = Tick(epoch, processing_time_us, before.stages[number], times.stages[number])
             if not any(map(len, fed)) and not self._speaks(states, number, tick):
                 continue

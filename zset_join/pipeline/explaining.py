@@ -1,34 +1,44 @@
 """Which changes made and unmade a row of the view, found by asking the engine what would have been without them.
 
-The law: a change is told if the rows asked for had come out otherwise in its epoch without it. So it works for every kind of
-stage, and what is told is what the engine answers, not a second opinion about it.
+The law: a change is told if the rows asked for had come out otherwise in its epoch without it, or without it and others of
+which each would have been enough. So it works for every kind of stage, and what is told is what the engine answers, not a
+second opinion about it. Of several rows of which each would have moved a watermark far enough none is told: time is the cause.
 
 How: everything that came is replayed through an empty pipeline in memory. In an epoch that changed rows asked for, changes are
-left out, half of them at a time; a half that makes no difference is left, another one is halved again.
+left out, half of them at a time; a half that makes no difference is left, another one is halved again. Where only both halves
+together make one, each is halved without the other. Both runners use it: a pipeline that keeps its inputs, and a Spark query
+whose logs reach back to its first epoch.
 
-Cost: a replay of all epochs, and about 2 k log n answers for k causes among n changes of an epoch. Changes that undo each other
+Where the answers of the outside, or watermarks, were recorded, these are used: nobody is asked again, and a row that moved a
+watermark is no cause of what the watermark released.
+
+Cost: a replay of all epochs, and about 2 k log n answers for k causes among n changes of an epoch, 2 n where each of n would
+have been enough. Changes that undo each other
 within one epoch (the same row in and out) are no cause.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
-from zset_join.errors import BadInputError, OptionError
+from zset_join.errors import BadInputError, OptionError, StateError
 from zset_join.pipeline.engine import Engine
-from zset_join.pipeline.history import InputHistory, PastEpoch
+from zset_join.pipeline.history import PastEpoch
 from zset_join.pipeline.stage_states import MemoryStates
-from zset_join.pipeline.watermarks import Watermarks
+from zset_join.pipeline.watermarks import KnownTimes, Watermarks
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.protocol import DurableOperator
 from zset_join.row_conversion import take_rows
 from zset_join.shown_values import shown_rows
+from zset_join.stages.effect import EffectStage
 from zset_join.stages.expiring import ExpiringStage
 from zset_join.stages.stage import StageOptions
+from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["explain_row"]
@@ -39,13 +49,13 @@ _Rows = list[tuple[dict[str, Any], int]]
 
 
 def explain_row(
-    plan: QueryPlan, history: InputHistory, options: StageOptions, row: Mapping[str, Any], *, most_changes: int
+    plan: QueryPlan, history: Iterable[PastEpoch], options: StageOptions, row: Mapping[str, Any], *, most_changes: int
 ) -> RowHistory:
     """Return how the rows with given values came and went.
 
     Args:
         plan: the plan.
-        history: everything that came.
+        history: everything that came, epoch by epoch.
         options: what operators take from the options of a query.
         row: columns of the view to values.
         most_changes: changes to tell per epoch.
@@ -60,15 +70,16 @@ def explain_row(
             code="ROW_QUESTION",
             columns=unknown,
         )
-    watermarks = Watermarks(plan)
-    engine, states = Engine(plan, watermarks), MemoryStates(plan, options)
+    watermarks, states = _PastWatermarks(plan), _PastStates(plan, options)
+    engine = Engine(plan, watermarks)
     events = []
     try:
         for past in history:
+            watermarks.past = states.past = past
             answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
             emitted = _matching(answered.delta, row)
             if emitted:
-                causes = _Causes(engine, states, past, row, emitted, most_changes).find()
+                causes = _Causes(engine, watermarks, states, past, row, emitted, answered.times, most_changes).find()
                 explained = tuple(_told(past, cause) for cause in causes)
                 events.append(RowEvent(past.epoch, tuple(emitted), explained, time="" if explained else _time_told(plan, past)))
                 answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
@@ -79,34 +90,67 @@ def explain_row(
     return RowHistory(row, tuple(events), is_complete=True)
 
 
+class _PastWatermarks(Watermarks):
+    """Follow the watermarks of a plan as they are held or were recorded; else as the rows move them."""
+
+    past = PastEpoch(-1, None)
+    held: KnownTimes | None = None
+
+    def after(self, deltas: Mapping[str, ZSet], processing_time_us: int | None) -> KnownTimes:
+        """Return what was known after the epoch."""
+        if self.held is not None:
+            return self.held
+        recorded = self.past.watermarks
+        if recorded is None:
+            return super().after(deltas, processing_time_us)
+        return KnownTimes(self.known.sources, tuple(recorded.get(at, before) for at, before in enumerate(self.known.stages)))
+
+
+class _PastStates(MemoryStates):
+    """Keep the operators of a plan in memory, and answer for the outside what it answered then."""
+
+    past = PastEpoch(-1, None)
+
+    def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
+        """Return the deltas that the operator of a stage is asked with."""
+        fetched = self.past.fetched
+        if fetched is None or not isinstance(self._plan.nodes[number].stage, EffectStage):
+            return super().completed(number, operator, tick, fed)
+        return [*fed, fetched.get(number, ZSet.empty(operator.inputs[-1].schema))]
+
+
 class _Causes:
     """Find the changes of one epoch without which the rows asked for come out otherwise."""
 
     def __init__(
         self,
         engine: Engine,
+        watermarks: _PastWatermarks,
         states: MemoryStates,
         past: PastEpoch,
         row: Mapping[str, Any],
         emitted: _Rows,
+        times: KnownTimes,
         most_changes: int,
     ) -> None:
         self._engine = engine
+        self._watermarks = watermarks
         self._states = states
         self._past = past
         self._row = row
         self._emitted = emitted
+        self._times = times
         self._most_changes = most_changes
 
     def find(self) -> list[_Change]:
         """Return them, by source and place."""
         changes = [(name, at) for name, delta in self._past.deltas.items() for at in range(len(delta))]
         causes: list[_Change] = []
-        waiting = [changes]
+        waiting: list[tuple[list[_Change], list[_Change]]] = []  # changes that matter where others are left out as well
+        if changes and self._matters(changes):
+            waiting.append((changes, []))
         while waiting:
-            group = waiting.pop()
-            if not group or not self._matters(group):
-                continue
+            group, without = waiting.pop()
             if len(group) == 1:
                 causes += group
                 if len(causes) > self._most_changes:
@@ -117,17 +161,29 @@ class _Causes:
                         epoch=self._past.epoch,
                     )
                 continue
-            middle = len(group) // 2
-            waiting += [group[middle:], group[:middle]]
+            first, second = group[: len(group) // 2], group[len(group) // 2 :]
+            matter = [half for half in (second, first) if self._matters([*half, *without], is_held=bool(without))]
+            if matter:
+                waiting += [(half, without) for half in matter]
+            elif self._matters([*group, *without], is_held=True):
+                waiting += [(second, [*without, *first]), (first, [*without, *second])]
         return causes
 
-    def _matters(self, left_out: Sequence[_Change]) -> bool:
+    def _matters(self, left_out: Sequence[_Change], *, is_held: bool = False) -> bool:
+        """Return whether the rows come out otherwise without some changes; `is_held`: the watermarks are moved all the same."""
         past = self._past
         deltas = {name: _without(delta, {at for one, at in left_out if one == name}) for name, delta in past.deltas.items()}
+        self._watermarks.held = self._times if is_held else None
         try:
             answered = self._engine.answer(self._states, past.epoch, deltas, past.processing_time_us)
         except BadInputError:
             return True
+        except StateError as error:
+            if error.code != "KEY_NOT_FETCHED":
+                raise
+            return True  # without these changes another key would have been asked for
+        finally:
+            self._watermarks.held = None
         return _matching(answered.delta, self._row) != self._emitted
 
 

@@ -8,7 +8,7 @@ Memory: all changes that ever came, as Arrow; with a directory they are in its l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from zset_join.zset import ZSet
 
@@ -23,11 +23,15 @@ class PastEpoch:
         epoch: its number.
         processing_time_us: its processing time.
         deltas: by source, the changes; those without rows are left out.
+        fetched: by number of a stage that asks the outside, the answers; None: they are not known.
+        watermarks: by number of a stage, its watermark after the epoch, where it was recorded; None: they follow from the rows.
     """
 
     epoch: int
     processing_time_us: int | None
-    deltas: Mapping[str, ZSet]
+    deltas: Mapping[str, ZSet] = field(default_factory=dict)
+    fetched: Mapping[int, ZSet] | None = None
+    watermarks: Mapping[int, int] | None = None
 
 
 class InputHistory:
@@ -36,10 +40,17 @@ class InputHistory:
     def __init__(self) -> None:
         self._epochs: list[PastEpoch] = []
 
-    def add(self, epoch: int, processing_time_us: int | None, deltas: Mapping[str, ZSet]) -> None:
-        """Add an epoch."""
+    def add(
+        self,
+        epoch: int,
+        processing_time_us: int | None,
+        deltas: Mapping[str, ZSet],
+        *,
+        fetched: Mapping[int, ZSet] | None = None,
+    ) -> None:
+        """Add an epoch; the arguments are those of `PastEpoch`."""
         kept = {name: delta for name, delta in deltas.items() if len(delta)}
-        self._epochs.append(PastEpoch(epoch, processing_time_us, kept))
+        self._epochs.append(PastEpoch(epoch, processing_time_us, kept, fetched))
 
     def __iter__(self) -> Iterator[PastEpoch]:
         return iter(self._epochs)

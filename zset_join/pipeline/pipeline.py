@@ -513,7 +513,7 @@ class Pipeline:
     def _take(self, answered: AnsweredEpoch, deltas: Mapping[str, ZSet]) -> None:
         """Go on from an epoch that counts."""
         if self._history is not None:
-            self._history.add(answered.epoch, answered.processing_time_us, deltas)
+            self._history.add(answered.epoch, answered.processing_time_us, deltas, fetched=answered.fetched(self.plan))
         self._engine.take(answered)
         self._processing_time_us = answered.processing_time_us
         self._last = answered.delta

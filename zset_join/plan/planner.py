@@ -22,8 +22,6 @@ from zset_join.plan.tree import Node
 
 __all__ = ["passes", "plan_query"]
 
-Same = Mapping[str, str] | None
-
 
 def passes(*, buckets: int | None = 1, is_spread: bool = False) -> tuple[Callable[[Node], Node], ...]:
     """Return what is done to a tree, in this order, before its stages are numbered.
@@ -45,7 +43,14 @@ def passes(*, buckets: int | None = 1, is_spread: bool = False) -> tuple[Callabl
     )
 
 
-def plan_query(root: Node, *, name: str = "view", buckets: int | None = 1, is_spread: bool = False, same: Same = None) -> QueryPlan:
+def plan_query(
+    root: Node,
+    *,
+    name: str = "view",
+    buckets: int | None = 1,
+    is_spread: bool = False,
+    same: Mapping[str, str] | None = None,
+) -> QueryPlan:
     """Return the plan of a query.
 
     Args:

@@ -73,6 +73,7 @@ def temporal_join(
     is_change_time: bool,
     index: str | None,
     delete_column: str | None = None,
+    warns: bool = True,
 ) -> _R:
     """Join with the versions of another view; see `View.temporal_join`."""
     _check_view(right, "temporal_join")
@@ -119,7 +120,7 @@ def temporal_join(
     request = TemporalRequest(pairs, as_of, versions.key, options, is_change_time, names, index_name)
     versioned = replace(right, node=versions.node)
     joined = left.operate(request, versioned).alias(f"{left.name}_temporal_{names[1]}")
-    if isinstance(joined.node, Operate) and isinstance(joined.node.stage, TemporalJoinStage):
+    if warns and isinstance(joined.node, Operate) and isinstance(joined.node.stage, TemporalJoinStage):
         warning = joined.node.stage.warning
         if warning is not None:
             warnings.warn(warning, stacklevel=3)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import pyarrow as pa
 
@@ -39,6 +39,7 @@ class View(Rows):
             raise self._missing(name)
 
     _missing = staticmethod(missing_on_view)
+    _warns: ClassVar[bool] = True
 
     def groupBy(self, *columns: Any, **computed: Expression) -> GroupedView[Self]:  # noqa: N802 - the name PySpark users type
         """Group the rows, by columns or by what is computed from them; `agg` says what to compute for each group.
@@ -239,6 +240,7 @@ class View(Rows):
             max_watermark_jump=max_watermark_jump,
             condition=condition,
             delete_column=delete_column,
+            warns=self._warns,
             is_change_time=is_change_time,
             index=index,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -13,13 +14,16 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tests.spark.api.test_query import Run, emitted, join_of, names, upserts
 from tests.spark.conftest import Collected, Source
 from zset_join.errors import OptionError
+from zset_join.relation import Relation
 from zset_join.spark import ChangeStream, JoinedStream, changes
 from zset_join.spark import View as AnyView
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
+from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.tools.batch_view import batch_stage, batch_view
 from zset_join.spark.tools.sampling import sample_of
 from zset_join.spark.tools.verification import tables_view
+from zset_join.stages import JoinStage
 
 View = Callable[[JoinedStream], JoinedStream]
 
@@ -184,6 +188,44 @@ def test_a_sample_of_a_chain_filters_every_stream_that_its_key_reaches(
         assert of.get(f"{chain}: found") == of.get(f"{chain}: wanted"), chain
     sizes = {kind: sum(len(of.get(f"{chain}: {kind}", ())) for chain in CHAINS) for kind in ("found", "whole")}
     assert 0 < sizes["found"] < sizes["whole"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A query of which nothing is known but its stages."""
+
+    planned_stages: tuple[PlannedStage, ...]
+
+    @property
+    def output(self) -> Relation:
+        return self.planned_stages[-1].after
+
+
+@pytest.mark.parametrize(("column", "filtered"), [("item", {"orders"}), ("customer_id", {"customers"})])
+def test_a_stream_is_filtered_where_all_places_that_it_reaches_ask_for_the_same(
+    orders: Source, customers: Source, column: str, filtered: set[str]
+) -> None:
+    own, others = upserts(orders), names(customers)
+    view = own.join(others, on="customer_id").join(own.alias("again"), on="item", how="left").select(column)
+    stages = [
+        replace(one, streams={side: own if stream.name == "again" else stream for side, stream in one.streams.items()})
+        for one in view.plan.planned_stages
+    ]
+
+    assert set(sample_of(Placed(tuple(stages)), 0.5).by_input) == filtered
+
+
+def test_a_key_that_only_the_join_sees_is_none_to_sample_by(orders: Source, customers: Source) -> None:
+    left, right = upserts(orders), names(customers)
+    stage = JoinStage(
+        left=left.relation(("customer_id", "item")), right=right.relation(("customer_id", "name")), hidden=((), ("name",))
+    )
+    placed = Placed((PlannedStage(number=0, stage=stage, streams={0: left, 1: right}),))
+
+    sample = sample_of(placed, 0.5)
+
+    assert sample.columns == ("customer_id", "item")
+    assert set(sample.by_input) == {"orders", "customers"}
 
 
 def test_every_wrong_row_of_the_sample_is_found(orders: Source, customers: Source, run: Run) -> None:

@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected, Source
-from zset_join.errors import OptionError
 from zset_join.spark import StateTtl, appends, changes
 
 Run = Callable[..., Any]
@@ -77,11 +76,17 @@ def test_a_row_that_ended_is_explained_by_what_made_it_and_by_the_time_that_took
     assert len(query.explain_row({"order_id": 101}).live_rows) == 1
 
 
-def test_rows_of_what_is_no_join_are_refused_instead_of_explained_by_nothing(sources: tuple[Source, Source], run: Run) -> None:
-    query = run(VIEWS["first rows that end"](sources), Collected(), buckets=1)
+def test_a_first_row_that_ended_is_explained_by_the_epochs_that_emitted_it(sources: tuple[Source, Source], run: Run) -> None:
+    sink = Collected()
+    query = run(VIEWS["first rows that end"](sources), sink, buckets=2)
 
-    with pytest.raises(OptionError, match=r"ROW_QUESTION.*come from Deduplicate by sku"):
-        query.explain_row({"order_id": 3})
+    history = query.explain_row({"sku": 1})
+
+    emitted = [sorted((weight, row) for row, weight in epoch if row[1] == 1) for epoch in sink.epochs]
+    assert [sorted((weight, tuple(row.values())) for row, weight in event.emitted) for event in history.events] == emitted
+    assert [change.row["order_id"] for change in history.events[0].changes] == [1]
+    assert (len(history.events), history.events[1].changes) == (2, ())
+    assert history.events[1].time == "rows expired (state_ttl): the watermark had passed their time"
 
 
 def test_rows_of_a_snapshot_end_at_their_time_in_an_explanation(sources: tuple[Source, Source], run: Run) -> None:

@@ -76,6 +76,7 @@ class View(words.View):
 
     if not TYPE_CHECKING:  # a type checker is to find unknown names
         _missing = staticmethod(missing_on_view)
+    _warns = False
 
     @property
     def stream(self) -> SourceStream:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from zset_join.plan.query_plan import QueryPlan
 from zset_join.relation import Relation
 from zset_join.spark.planning.stages import PlannedStage, Stream
 from zset_join.stages import ExpiringStage, JoinStage, Stage
@@ -31,6 +32,11 @@ class Placed(Protocol):
     @property
     def planned_stages(self) -> tuple[PlannedStage, ...]:
         """Return the stages in the order of an epoch."""
+        ...
+
+    @property
+    def query_plan(self) -> QueryPlan:
+        """Return the plan that does not depend on Spark; its stages have the numbers of the placed ones."""
         ...
 
     @property

@@ -6,11 +6,13 @@ A view that does more than join is asked in the columns of its own output. They 
 - a computed column (`withColumn`, `select`) does not say where its value came from. Is nothing else asked for, then every row
   version that the log keeps is joined by Spark, the steps are applied, and the join rows whose result has the value are asked
   about;
-- a group key leads to the rows of the join that are in the group, as they came and went. What an aggregate made of them cannot
-  be asked for.
+- a group key leads to the rows of the join that are in the group, as they came and went.
 
-A row that time took back (`state_ttl`) went without a change; the event says so. What other stages than joins make is refused,
-or where it is a side of a join told as not followed.
+A row that time took back (`state_ttl`) went without a change; the event says so.
+
+Rows of a view that another stage makes (a join by time, a lookup join, a dedup, groups of a stream), and rows asked for by what
+an aggregate made, are explained as a pipeline in process explains its own: all that came is replayed (`past_epochs`). Where
+such a view is a side of a join, its rows are told as not followed.
 
 Behind a union every branch is asked. In a chain of joins a change of the last join may be a row of a view; what made it is
 asked of the join behind that view in the same way, and so on down to the streams (`Tracing`).
@@ -19,7 +21,7 @@ The law: what is reported as emitted are rows that the engine answers: those who
 own expressions are applied, and for a view without groups this result.
 
 Cost: as `RowQuestion`, per join; with steps one small Spark job, and for computed columns a batch join of all row versions in
-the log.
+the log. Where all that came is replayed: its memory on the driver, and the cost of `zset_join.pipeline.explaining`.
 """
 
 from __future__ import annotations
@@ -31,14 +33,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.row_causes import frozen
 from zset_join.checkpoint.row_history import InputChange, Row, RowEvent, RowHistory, asked_values, together
 from zset_join.errors import OptionError, StateError
+from zset_join.pipeline.explaining import explain_row as replay_row
 from zset_join.relation import Relation
 from zset_join.spark.epoch.runner import EpochRunner
 from zset_join.spark.planning.placed import Placed, ends_of, feeding
 from zset_join.spark.planning.stages import PlannedStage
+from zset_join.spark.tools.past_epochs import past_epochs, plan_of_places, why_not_replayed, why_not_whole
 from zset_join.spark.tools.row_branches import Branch, Question, are_of_a_stream, branches_of, unfollowed
+from zset_join.stages.stage import NO_LIMIT
 
 __all__ = ["explain_row"]
 
@@ -65,21 +71,14 @@ def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, mo
     stages, ends = view.planned_stages, ends_of(view.planned_stages)
     titles = unfollowed(stages, ends)
     if titles:
-        raise OptionError(
-            f"explain_row({dict(row)!r}): rows of this view come from {' and '.join(titles)}, and inside Spark only the rows "
-            "of joins are followed back. A pipeline in process explains rows of every stage: Pipeline(view, keep_inputs=True).",
-            code="ROW_QUESTION",
-            stages=titles,
-        )
+        return _replayed(view, runner, row, f"rows of this view come from {' and '.join(titles)}", most_rows=most_rows)
     branches = branches_of(stages, ends, view.output.schema)
-    for branch in branches:
-        _check_traced(branch, asked, row)
+    untraced = next((why for branch in branches if (why := _untraced(branch, asked))), None)
+    if untraced is not None:
+        return _replayed(view, runner, row, untraced, most_rows=most_rows)
     with runner.pause():
-        checkpoint = runner.checkpoint
-        if checkpoint is None:
-            raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
         question = Question(
-            checkpoint=checkpoint, options=runner.operator_options, row=row, most_rows=most_rows, session=view.session
+            checkpoint=_opened(runner), options=runner.operator_options, row=row, most_rows=most_rows, session=view.session
         )
         tracing = Tracing(stages, question)
         events: dict[int, RowEvent] = {}
@@ -96,12 +95,52 @@ def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, mo
         return RowHistory(row, in_order, is_complete=is_complete and not tracing.is_cut_off, is_group=is_group)
 
 
-def _check_traced(branch: Branch, asked: Mapping[str, Any], row: Mapping[str, Any]) -> None:
-    """Refuse columns that are what an aggregate makes of several rows.
+def _replayed(view: Placed, runner: EpochRunner, row: Mapping[str, Any], why: str, *, most_rows: int) -> RowHistory:
+    """Explain rows of any stage by what the engine would have answered without some changes, in this process.
+
+    Args:
+        view: the view.
+        runner: what runs its epochs; they wait.
+        row: columns of the output to values.
+        why: why the rows are not followed back through joins.
+        most_rows: changes to report at most, per epoch.
 
     Raises:
-        OptionError: `ROW_QUESTION`.
+        OptionError: `ROW_QUESTION`: the query cannot be replayed, or more changes made the rows than are to be told.
+        StateError: the checkpoint cannot be read.
     """
+    plan, stages = plan_of_places(view.query_plan), view.planned_stages
+    _check_replayed(why_not_replayed(plan), row, why)
+    if runner.buffer.evicts:
+        _check_replayed('join_buffer_policy="evict_oldest" drops rows by what one bucket holds', row, why)
+    with runner.pause():
+        checkpoint = _opened(runner)
+        _check_replayed(why_not_whole(stages, checkpoint), row, why)
+        options = replace(
+            runner.operator_options, on_bad_input="quarantine", buffer_limit=NO_LIMIT, hot_budget=None, table_budget=None
+        )
+        history = past_epochs(stages, plan, checkpoint, options)
+    return replay_row(plan, history, options, row, most_changes=most_rows)
+
+
+def _check_replayed(why_not: str | None, row: Mapping[str, Any], why: str) -> None:
+    if why_not is not None:
+        raise OptionError(
+            f"explain_row({dict(row)!r}): {why}. Such rows are explained by replaying in process all that came, which is not "
+            f"possible: {why_not}.",
+            code="ROW_QUESTION",
+            row=dict(row),
+        )
+
+
+def _opened(runner: EpochRunner) -> Checkpoint:
+    if runner.checkpoint is None:
+        raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
+    return runner.checkpoint
+
+
+def _untraced(branch: Branch, asked: Mapping[str, Any]) -> str | None:
+    """Return which column that is asked for is what an aggregate makes of several rows; None where none is."""
     for name in asked:
         if name not in branch.traced:
             cure = (
@@ -109,12 +148,8 @@ def _check_traced(branch: Branch, asked: Mapping[str, Any], row: Mapping[str, An
                 if branch.traced
                 else "the view does not show the key of its groups, so they cannot be told apart"
             )
-            raise OptionError(
-                f'explain_row({dict(row)!r}): "{name}" is made of several rows by an aggregate, which does not '
-                f"remember them; {cure}.",
-                code="ROW_QUESTION",
-                column=name,
-            )
+            return f'"{name}" is made of several rows by an aggregate, which does not remember them; {cure}'
+    return None
 
 
 @dataclass(slots=True)
