@@ -227,3 +227,42 @@ def test_functions_take_the_parameters_that_pyspark_gives_them() -> None:
         if ours != (theirs[: len(ours)] if name in shorter else theirs):
             differing[name] = (ours, theirs)
     assert differing == {}
+
+
+LINES = [
+    {"id": 1, "v": "a", "_change_type": "insert", "_commit_version": 1},
+    {"id": 1, "v": "b", "_change_type": "update_postimage", "_commit_version": 2},
+]
+RECORD = '{"before": null, "after": {"id": 1, "v": "b"}, "op": "c"}'
+
+
+@pytest.mark.parametrize(
+    ("table", "fed"),
+    [
+        (
+            changes("t", "id INT, v STRING, _change_type STRING, _commit_version BIGINT", keys="id", format="change-data-feed"),
+            LINES,
+        ),
+        (changes("t", "id INT, v STRING, _weight INT", format="weight"), [{"id": 1, "v": "b", "_weight": 1}]),
+        (changes("t", "id INT, v STRING", keys="id", format="debezium-json"), [RECORD]),
+    ],
+)
+def test_changes_may_be_told_by_the_name_of_a_format(table: View, fed: list[Any]) -> None:
+    assert answer(table, t=fed) == [{"id": 1, "v": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"format": "weigth"}, "FORMAT"),
+        ({"format": "weight"}, "UNKNOWN_COLUMN"),
+        ({"format": "weight", "row_kind_column": "v"}, "CONFLICTING_ARGUMENTS"),
+        ({"format": "debezium-json"}, "MISSING_PRIMARY_KEY"),
+        ({"format": "debezium-json", "keys": "id", "event_time": "id"}, "CONFLICTING_ARGUMENTS"),
+    ],
+)
+def test_a_format_that_does_not_fit_is_refused(arguments: dict[str, Any], code: str) -> None:
+    with pytest.raises(PlanError if code in {"UNKNOWN_COLUMN", "MISSING_PRIMARY_KEY"} else OptionError) as refused:
+        changes("t", "id INT, v STRING", **arguments)
+
+    assert refused.value.code == code

@@ -443,3 +443,15 @@ def test_a_column_that_is_replaced_by_a_key_is_still_there_for_an_aggregate(join
 
     assert {row for row in sink.total() if row[0]} == {("ANNA", "Anna"), ("BOB", "Bob"), ("CYD", "Cyd")}
     assert query.verify(actual_df=emitted(query, sink)).equal
+
+
+def test_groups_and_arguments_may_be_trees(joined: JoinedStream) -> None:
+    plain = joined.groupBy(joined["name"]).agg(F.sum("order_id").alias("s"))
+    trees = joined.groupBy(ZF.upper("name").alias("loud"), odd=ZF.col("order_id") % 2).agg(
+        ZF.sum(joined.order_id + 1), ZF.count()
+    )
+
+    assert (plain.columns, plain.node.inputs) == (["name", "s"], (joined.node,))
+    assert trees.columns == ["loud", "odd", "sum(order_id + 1)", "count(1)"]
+    with pytest.raises(OptionError, match="beside Columns of Spark"):
+        joined.groupBy("name").agg(ZF.sum(ZF.col("order_id") + 1), F.count("item"))
