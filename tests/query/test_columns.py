@@ -109,13 +109,30 @@ def test_a_join_knows_whose_column_is_meant(joined: View) -> None:
 
 
 @pytest.mark.parametrize(
+    ("joined", "shown"),
+    [
+        (ORDERS.join(CUSTOMERS, ORDERS["customer"] == CUSTOMERS["customer"], "left"), ["Bob", None]),
+        (ORDERS.join(CUSTOMERS, ORDERS["customer"] == CUSTOMERS["customer"], "full"), ["Bob", None]),
+        (ORDERS.join(CUSTOMERS, [(F.lit(1), F.lit(1))], condition="orders.customer > customers.customer"), ["Bob", "Ada"]),
+    ],
+)
+def test_a_name_that_both_sides_have_means_the_column_of_its_view(joined: View, shown: list[Any]) -> None:
+    view = joined.select(ORDERS["customer"].alias("ours"), CUSTOMERS["customer"].alias("theirs")).where("ours = 'Bob'")
+
+    fed = {"orders": FED, "customers": BOTH["customers"][:1]}
+    assert [list(row.values()) for row in answer(view, **fed)] == [shown]
+
+
+@pytest.mark.parametrize(
     "use",
     [
         lambda: ORDERS.filter(CUSTOMERS["credit"] > 1),
         lambda: ORDERS.withColumn("total", F.lit(1)).filter(ORDERS["total"] > 1),
         lambda: ORDERS.groupBy("customer").agg(F.sum("total").alias("total")).filter(ORDERS["total"] > 1),
         lambda: ORDERS.join(ORDERS, ORDERS["id"] == ORDERS["total"]),
-        lambda: ORDERS.join(CUSTOMERS, ORDERS["customer"] == CUSTOMERS["customer"]).select(CUSTOMERS["customer"]),
+        lambda: ORDERS.join(CUSTOMERS, "customer", "full").select(CUSTOMERS["customer"]),
+        lambda: ORDERS.join(CUSTOMERS, "customer", "left").select(CUSTOMERS["customer"]),
+        lambda: ORDERS.join(CUSTOMERS, "customer", "semi").select(CUSTOMERS["credit"]),
     ],
 )
 def test_a_column_that_is_no_longer_there_as_it_was_is_refused(use: Any) -> None:

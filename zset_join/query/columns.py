@@ -5,7 +5,8 @@
 The law: every word of a view resolves what it is given, so a plan holds plain trees alone.
 
 A column of a view, `orders["total"]`, stands for that column of any rows that still have it as it is: of the view itself,
-behind filters and selections that keep it, and of either side of a join. Where both sides have it, or neither, it is refused.
+behind filters and selections that keep it, and of either side of a join, also where that calls it `total_right`. Where both
+sides have it, or neither, it is refused.
 
 Parsing a text needs the extra `sql`; it is imported when the first text comes.
 """
@@ -26,7 +27,7 @@ from zset_join.plan.lookup_requests import CurrentVersionsRequest, LookupJoinReq
 from zset_join.plan.requests import AggregateRequest, JoinRequest, LatestRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, ExpiringRequest, TemporalRequest
-from zset_join.plan.tree import Apply, Node, Operate, StageRequest
+from zset_join.plan.tree import Apply, Node, Operate, StageRequest, visible
 
 if TYPE_CHECKING:
     from zset_join.sql_expressions.texts import BoundText
@@ -134,9 +135,10 @@ def resolved(given: Any, rows: RowsOfView, call: str) -> Expression:
 
     def change(column: Column) -> Expression:
         if isinstance(column, ViewColumn):
-            if not _comes_from(rows.node, column):
+            name = _name_in(rows.node, column)
+            if name is None:
                 raise _foreign(column, [rows])
-            return Column("row", column.name)
+            return Column("row", name)
         return _bound(column.name, {"row": rows}) if isinstance(column, TextColumn) else column
 
     return rewritten(given, change)
@@ -188,10 +190,10 @@ def condition_over(given: Expression | str, left: RowsOfView, right: RowsOfView)
             return _bound(column.name, sides)
         if not isinstance(column, ViewColumn):
             return column
-        found = [side for side, rows in sides.items() if _comes_from(rows.node, column)]
-        if len(found) != 1:
-            raise _foreign(column, list(sides.values()))
-        return Column("left" if found == ["left"] else "right", column.name)
+        of_left, of_right = (_name_in(rows.node, column) for rows in (left, right))
+        if (of_left is None) == (of_right is None):
+            raise _foreign(column, [left, right])
+        return Column("left", of_left) if of_left is not None else Column("right", str(of_right))
 
     return rewritten(given, change)
 
@@ -232,33 +234,44 @@ def _read(text: str, sides: Mapping[str, RowsOfView]) -> BoundText:
     return bound_text(text, {side: (rows.name, rows.arrow_schema) for side, rows in sides.items()})
 
 
-def _comes_from(node: Node | None, column: ViewColumn) -> bool:
-    """Return whether rows have a column of a view as it is."""
+def _name_in(node: Node | None, column: ViewColumn) -> str | None:
+    """Return what a column of a view is called in rows that have it as it is; None where they do not."""
     if node is column.node:
-        return True
+        return column.name
     match node:
         case Apply(child, WhereStep()):
-            return _comes_from(child, column)
+            return _name_in(child, column)
         case Apply(child, SelectStep() as step):
-            shown = dict(step.columns).get(column.name)
-            return shown is not None and plain_column(shown) == column.name and _comes_from(child, column)
-        case Operate() if column.name in node.relation.schema.names and _keeps(node.request, column.name):
-            # A join shows a name of one side alone as it is; what both have it renames, or shows once as a key.
-            sources = [one for one in node.inputs if column.name in one.relation.schema.names]
-            return len(sources) == 1 and _comes_from(sources[0], column)
+            name = _name_in(child, column)
+            shown = None if name is None else dict(step.columns).get(name)
+            return name if shown is not None and plain_column(shown) == name else None
+        case Operate():
+            request = node.request.inside if isinstance(node.request, ExpiringRequest) else node.request
+            names = [_name_in(one, column) for one in node.inputs]
+            known = [name for name in names if name is not None]
+            return _shown_as(request, node, known[0], names.index(known[0])) if len(known) == 1 else None
         case _:
-            return False
+            return None
 
 
-_KEEPING = (AsOfRequest, CurrentVersionsRequest, DedupRequest, JoinRequest, LatestRequest, LookupJoinRequest,
+def _shown_as(request: StageRequest, node: Operate, name: str, side: int) -> str | None:
+    """Return what a stage calls a column of an input; None where its answer does not have it as it is."""
+    if isinstance(request, AggregateRequest):
+        return name if name in request.group_by else None
+    is_of_both = sum(name in visible(one) for one in node.inputs) > 1
+    if isinstance(request, JoinRequest):
+        if side and request.how in {"left_semi", "left_anti"}:
+            return None
+        if is_of_both and request.using and any(plain_column(one) == name for one, _ in request.keys):
+            # A key that is shown once has the values of one side, in a full join of neither.
+            return name if request.how in {"inner", "right" if side else "left", "left_semi", "left_anti"} else None
+        return f"{name}_right" if side and is_of_both else name
+    return name if isinstance(request, _KEEPING) and not is_of_both else None
+
+
+_KEEPING = (AsOfRequest, CurrentVersionsRequest, DedupRequest, LatestRequest, LookupJoinRequest,
             ProcessTimeJoinRequest, TemporalRequest)  # fmt: skip
 """What shows the columns of its inputs as they are."""
-
-
-def _keeps(request: StageRequest, column: str) -> bool:
-    if isinstance(request, ExpiringRequest):
-        return _keeps(request.inside, column)
-    return column in request.group_by if isinstance(request, AggregateRequest) else isinstance(request, _KEEPING)
 
 
 def _foreign(column: ViewColumn, rows: list[RowsOfView]) -> PlanError:
