@@ -14,13 +14,14 @@ import pyarrow.compute as pc
 
 from zset_join.errors import PlanError
 from zset_join.expressions.evaluation import result_type, vector_of
-from zset_join.expressions.tree import Alias, Call, Cast, Column, Expression, describe, walk
+from zset_join.expressions.tree import Alias, Call, Cast, Column, Expression, Literal, describe, walk
 from zset_join.expressions.vectors import Bools, Vector, to_arrow
 
 __all__ = [
     "check_condition",
     "columns_read",
     "compute",
+    "is_plain",
     "named",
     "plain_column",
     "rewritten",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 _SIDES = ("left", "right", "row")
+_PLAIN = frozenset({Call, Cast, Column, Literal})
 
 
 def columns_read(expression: Expression) -> frozenset[str]:
@@ -84,6 +86,11 @@ def rewritten(expression: Expression, change: Callable[[Column], Expression]) ->
             return Call(expression.operation, tuple(rewritten(operand, change) for operand in expression.operands))
         case _:
             return expression
+
+
+def is_plain(expression: object) -> bool:
+    """Return whether something is a tree of plain nodes, as a plan holds: no name, text, or column of a certain view."""
+    return isinstance(expression, Expression) and all(type(node) in _PLAIN for node in walk(expression))
 
 
 def value_type(expression: Expression, schema: pa.Schema) -> pa.DataType:

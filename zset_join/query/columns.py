@@ -208,17 +208,15 @@ def condition_on(given: Any, name: str, schema: pa.Schema, argument: str) -> Exp
     return resolved(expr(given) if isinstance(given, str) else given, OutsideRows(name, schema), argument)
 
 
-def schema_given(given: Any) -> Any:
-    """Return the columns that a text lists; of anything else the thing itself.
+def schema_given(text: str) -> pa.Schema:
+    """Return the columns that a text lists.
 
     Raises:
         SqlError: the text cannot be read.
     """
-    if not isinstance(given, str):
-        return given
     from zset_join.sql_expressions.texts import schema_of
 
-    return schema_of(given)
+    return schema_of(text)
 
 
 def _bound(text: str, sides: Mapping[str, RowsOfView]) -> Expression:

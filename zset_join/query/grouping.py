@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, left
-from zset_join.expressions.rows import check_condition, named, plain_column
+from zset_join.expressions.rows import check_condition, is_plain, named, plain_column
 from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply
-from zset_join.query.columns import expr, resolved, titled
+from zset_join.query.columns import expr, titled
 from zset_join.query.rows import Rows
 from zset_join.query.unknown_methods import missing_on_grouped
 from zset_join.shapes.aggregate import AggregateCall
@@ -100,7 +100,8 @@ class GroupedView(Generic[_R]):
             if isinstance(column, str) and column in rows.columns:
                 keys.append((column, named(column)))
             elif isinstance(column, Expression):
-                keys.append(titled(column, rows, "groupBy"))
+                is_tree = is_plain(column)
+                keys.append((plain_column(column) or repr(column), column) if is_tree else titled(column, rows, "groupBy"))
             elif isinstance(column, str):
                 raise PlanError(
                     f'groupBy names "{column}", which "{rows.name}" does not have; its columns are {rows.columns}.',
@@ -112,7 +113,7 @@ class GroupedView(Generic[_R]):
                 raise OptionError(
                     f"groupBy({column!r}): expected column names or expressions.", code="ARGUMENT", argument=repr(column)
                 )
-        keys += [(name, resolved(one, rows, "groupBy")) for name, one in computed.items()]
+        keys += [(name, rows._expression(one, "groupBy")) for name, one in computed.items()]
         names = [name for name, _ in keys]
         if len(set(names)) < len(names):
             raise PlanError(
@@ -173,11 +174,11 @@ class _Lowering(Generic[_R]):
             )
         where = None
         if given.condition is not None:
-            condition = resolved(given.condition, self._rows, "filter")
+            condition = self._rows._expression(given.condition, "filter")
             check_condition(condition, self._rows.arrow_schema)
             where = left(self._column(condition, _FILTER))
             given = replace(given, condition=condition)
-        trees = tuple(one if isinstance(one, str) else resolved(one, self._rows, given.function) for one in given.columns)
+        trees = tuple(one if isinstance(one, str) else self._rows._expression(one, given.function) for one in given.columns)
         given = replace(given, columns=trees)
         columns = tuple(self._argument(one, given.function) for one in trees)
         return AggregateCall(given.function, columns, name=given.title, where=where, limit=given.limit)

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
-from zset_join.expressions.rows import named, value_type
+from zset_join.expressions.rows import is_plain, named, value_type
 from zset_join.plan.conditions import JoinCondition, no_key, split_condition, together
 from zset_join.plan.requests import JoinRequest
 from zset_join.plan.timed_requests import lasting
-from zset_join.query.columns import condition_over, resolved
+from zset_join.query.columns import condition_over
 from zset_join.query.rows import Rows
 from zset_join.shapes.join import join_type
 
@@ -66,7 +66,7 @@ def equal_pairs(
     if isinstance(on, list | tuple) and on and all(isinstance(entry, Expression) for entry in on):
         on = together(list(on))
     if isinstance(on, Expression):
-        parts = split_condition(condition_over(on, left, right))
+        parts = split_condition(on if is_plain(on) else condition_over(on, left, right))
         using = False
     else:
         pairs, using = _pairs(left, right, on)
@@ -76,7 +76,9 @@ def equal_pairs(
     for side, view in enumerate((left, right)):
         for pair in parts.keys:
             value_type(pair[side], view.arrow_schema)
-    residual = None if condition is None else condition_over(condition, left, right)
+    residual: Any = condition
+    if condition is not None and not is_plain(condition):
+        residual = condition_over(condition, left, right)
     more = together([one for one in (parts.condition, residual) if one is not None])
     return parts.keys, parts.null_safe, using, more
 
@@ -106,7 +108,7 @@ def _pair(left: Rows, right: Rows, entry: Any, on: Any) -> _Pair:
                 name=view.name,
                 missing=[one],
             )
-        keys.append(named(one) if isinstance(one, str) else resolved(one, view, "join"))
+        keys.append(named(one) if isinstance(one, str) else view._expression(one, "join"))
     return keys[0], keys[1]
 
 

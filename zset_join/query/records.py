@@ -361,7 +361,7 @@ def records(
     >>> orders.columns
     ['id', 'total']
     """
-    columns = schema_given(schema)
+    columns = schema_given(schema) if isinstance(schema, str) else schema
     table = columns if isinstance(columns, pa.Schema) else pa.schema(list(dict(columns).items()))
     key = (keys,) if isinstance(keys, str) else tuple(keys)
     sequence = (sequence_by,) if isinstance(sequence_by, str) else tuple(sequence_by)

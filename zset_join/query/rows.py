@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
-from zset_join.expressions.rows import named, plain_column
+from zset_join.expressions.rows import is_plain, named, plain_column
 from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.requests import AggregateRequest
@@ -302,7 +302,7 @@ class Rows:
         return self._expression(expr(given) if isinstance(given, str) else given, call)
 
     def _expression(self, given: Any, call: str) -> Expression:
-        return resolved(given, self, call)
+        return given if is_plain(given) else resolved(given, self, call)
 
     def _check_columns(self, names: Sequence[str], call: str) -> None:
         missing = [name for name in names if name not in self.columns]

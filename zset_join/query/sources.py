@@ -339,7 +339,7 @@ def _view(
 
 
 def _schema(schema: pa.Schema | Mapping[str, Any] | str, name: str) -> pa.Schema:
-    columns: Any = schema_given(schema)
+    columns: Any = schema_given(schema) if isinstance(schema, str) else schema
     try:
         return columns if isinstance(columns, pa.Schema) else pa.schema(list(dict(columns).items()))
     except (pa.ArrowException, TypeError, ValueError) as error:
