@@ -32,6 +32,7 @@ from typing import Any
 
 from zset_join.checkpoint.added_columns import added_columns
 from zset_join.checkpoint.bucket import StageContext
+from zset_join.checkpoint.earlier_descriptions import is_earlier, is_same_plan
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import (
@@ -420,6 +421,9 @@ class Checkpoint:
         differing = _differences(stored["description"], given)
         if not differing:
             return int(stored["buckets"]), bool(stored.get("added_columns"))
+        if is_earlier(stored["description"], given) and plan is not None and is_same_plan(self._stored_plan(), _as_json(plan)):
+            self._unwritten = {**stored, "description": description}
+            return int(stored["buckets"]), bool(stored.get("added_columns"))
         added = self._added_columns(stored, given, plan)
         if not added:
             raise StateError(
@@ -437,11 +441,15 @@ class Checkpoint:
         self, stored_format: Mapping[str, Any], description: Mapping[str, Any], plan: Mapping[str, Any] | None
     ) -> tuple[str, ...]:
         """Return the columns that the query has more, where it differs in nothing else."""
-        stored = self._folder.read(PLAN_FILE)
-        if stored is None or plan is None or self._owner is None:
+        before = self._stored_plan()
+        if not before or plan is None or self._owner is None:
             return ()
-        before = unseal(stored.to_pybytes(), version=CHECKPOINT_FORMAT, name=PLAN_FILE)
-        return added_columns(stored_format["description"], description, before, json.loads(_stable_json(plan)))
+        return added_columns(stored_format["description"], description, before, _as_json(plan))
+
+    def _stored_plan(self) -> Mapping[str, Any]:
+        """Return what the checkpoint says of its operators; nothing where that is not there."""
+        stored = self._folder.read(PLAN_FILE)
+        return {} if stored is None else unseal(stored.to_pybytes(), version=CHECKPOINT_FORMAT, name=PLAN_FILE)
 
     def _write_format(self) -> None:
         """Write down whose checkpoint it is and its plan, both or neither."""
@@ -513,10 +521,22 @@ def _stable_json(description: Mapping[str, Any]) -> str:
     return json.dumps(description, sort_keys=True)
 
 
+def _as_json(written: Mapping[str, Any]) -> Any:
+    return json.loads(_stable_json(written))
+
+
 def _differences(stored: Any, given: Any, path: str = "") -> list[str]:
     if isinstance(stored, dict) and isinstance(given, dict):
         names = sorted(stored.keys() | given.keys())
         return [line for name in names for line in _differences(stored.get(name), given.get(name), f"{path}.{name}")]
+    if isinstance(stored, list) and isinstance(given, list) and len(stored) == len(given) and _holds_parts(stored):
+        pairs = enumerate(zip(stored, given, strict=True))
+        return [line for at, (one, other) in pairs for line in _differences(one, other, f"{path}[{at}]")]
     if stored == given:
         return []
     return [f"{path.lstrip('.')} was {stored!r} and is {given!r}"]
+
+
+def _holds_parts(listed: list[Any]) -> bool:
+    """Say whether the items of a list are described one by one."""
+    return any(isinstance(one, dict | list) for one in listed)

@@ -140,7 +140,7 @@ def test_a_view_goes_on_after_a_restart_and_gives_a_lost_answer_again(
 def test_a_changed_expression_is_another_query(joined: JoinedStream, run: Run) -> None:
     run(joined.where("order_id > 1"), Collected())
 
-    with pytest.raises(StateError, match="steps was"):
+    with pytest.raises(StateError, match=r"steps.* was"):
         run(joined.where("order_id > 2"), Collected())
 
 

@@ -26,6 +26,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.earlier_descriptions import restated
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_description
@@ -169,6 +170,7 @@ class EpochRunner:
         given = {**self.query.description(), **self.buffer.description()}
         location = self._options.checkpoint_location
         stored = stored_description(location)
+        stored = stored if stored is None else restated(stored, given)
         description = resolve_baselines(given, stored, is_loaded=has_commits(location))
         description = with_functions(description, stored, self.query.functions, self._options.udf_version)
         checkpoint = Checkpoint(

@@ -30,6 +30,7 @@ from zset_join.spark.rows.user_functions import UserFunction, explained_function
 from zset_join.spark.worker.shared_place import SharedPlace
 from zset_join.stages.effect import unchangeable
 from zset_join.stages.shared_table import SharedTableStage
+from zset_join.stages.written import read_schema
 
 __all__ = ["PlacedQuery"]
 
@@ -139,7 +140,7 @@ class PlacedQuery:
             "stages": [
                 {
                     "stage": node.stage.kind,
-                    "is": unchangeable(node.stage),
+                    "is": _with_shown_columns(unchangeable(node.stage)),
                     "fed": [fed(node.number, side, feeds) for side, feeds in enumerate(node.feeds)],
                 }
                 for node in self.plan.nodes
@@ -248,6 +249,22 @@ def _with_shared_places(plan: QueryPlan, stages: list[PlannedStage]) -> tuple[Pl
             shared = SharedPlace(name=first.name, stage=first.stage, place=place, readers=readers)
             stages[number] = replace(stages[number], shared=shared)
     return tuple(stages)
+
+
+def _with_shown_columns(described: Any) -> Any:
+    """Return what a stage is with its columns as text, for the message that says what differs."""
+    if isinstance(described, list | tuple):
+        return [_with_shown_columns(one) for one in described]
+    if not isinstance(described, dict):
+        return described
+    return {
+        key: _shown_columns(inner) if key == "columns" and isinstance(inner, str) else _with_shown_columns(inner)
+        for key, inner in described.items()
+    }
+
+
+def _shown_columns(written: str) -> list[str]:
+    return [f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in read_schema(written)]
 
 
 def _described_stream(stream: SourceStream) -> dict[str, Any]:

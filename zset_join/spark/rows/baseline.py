@@ -35,6 +35,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.types import ByteType, DataType, DoubleType, FloatType, IntegerType, LongType, ShortType
 
+from zset_join.checkpoint.earlier_descriptions import described_streams
 from zset_join.errors import OptionError, PlanError, StateError
 from zset_join.relation import ChangelogMode
 from zset_join.storage.folder import folder_below, is_local, local_path
@@ -53,7 +54,6 @@ __all__ = [
 
 NULL_AFTER_BASELINE = "NULL_AFTER_BASELINE"
 _START = "epoch-0"
-_SIDES = ("left", "right")
 _WIDTHS: Mapping[type[DataType], int] = {ByteType: 1, ShortType: 2, IntegerType: 4, LongType: 8}
 
 
@@ -138,21 +138,8 @@ def used_columns(df: DataFrame, expression: Column) -> frozenset[str]:
 
 
 def has_baseline(description: Mapping[str, Any] | None) -> bool:
-    """Say whether a description of a query, as in `View.fingerprint`, has a baseline on a side."""
-    if description is None:
-        return False
-    if "union" in description:
-        return any(map(has_baseline, description["union"]))
-    return any(map(_side_has_baseline, _sides_of(description)))
-
-
-def _sides_of(description: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the descriptions of what a stage is fed: of a join under the names of its sides, of others in a list."""
-    return list(description["inputs"]) if "inputs" in description else [description[side] for side in _SIDES]
-
-
-def _side_has_baseline(side: Mapping[str, Any]) -> bool:
-    return has_baseline(side["view"]) if "view" in side else bool(side.get("baseline"))
+    """Say whether a stream has a baseline in the description of a query, of today's form or an earlier one."""
+    return description is not None and any(one.get("baseline") for one in described_streams(description))
 
 
 def resolve_baselines(given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, is_loaded: bool) -> Mapping[str, Any]:
@@ -168,20 +155,13 @@ def resolve_baselines(given: Mapping[str, Any], stored: Mapping[str, Any] | None
     """
     if stored is None:
         return given
-    if "union" in given:
-        branches = zip_longest(given["union"], stored.get("union", ())[: len(given["union"])])
-        return {**given, "union": [resolve_baselines(now, then, is_loaded=is_loaded) for now, then in branches]}
-    if "inputs" in given:
-        nothing: Mapping[str, Any] = {}
-        pairs = zip_longest(given["inputs"], stored.get("inputs", ())[: len(given["inputs"])], fillvalue=nothing)
-        return {**given, "inputs": [_resolved(now, then, is_loaded=is_loaded) for now, then in pairs]}
-    return {**given, **{side: _resolved(given[side], stored.get(side, {}), is_loaded=is_loaded) for side in _SIDES}}
+    nothing: Mapping[str, Any] = {}
+    pairs = zip_longest(given["inputs"], stored.get("inputs", ())[: len(given["inputs"])], fillvalue=nothing)
+    return {**given, "inputs": [_resolved(now, then, is_loaded=is_loaded) for now, then in pairs]}
 
 
 def _resolved(given: Mapping[str, Any], stored: Mapping[str, Any], *, is_loaded: bool) -> Mapping[str, Any]:
-    """Return the description of a side under which a query goes on."""
-    if "view" in given:
-        return {**given, "view": resolve_baselines(given["view"], stored.get("view"), is_loaded=is_loaded)}
+    """Return the description of a stream under which a query goes on."""
     if stored and "operation" not in stored:  # of a version that did not remember it
         given = {name: value for name, value in given.items() if name != "operation"}
     now, then, name = bool(given.get("baseline")), bool(stored.get("baseline")), given["name"]

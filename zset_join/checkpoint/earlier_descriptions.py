@@ -1,0 +1,68 @@
+"""Descriptions of queries as earlier versions wrote them inside Spark: a tree of joins and views instead of a plan's stages.
+
+Such a checkpoint goes on where its plan is that of the query, and is described anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = ["described_streams", "is_earlier", "is_same_plan", "restated"]
+
+_UNUSED = frozenset({"primary_key", "event_time", "watermark_delay"})
+"""What groups and first rows were told of their rows, and make nothing of."""
+
+
+def is_earlier(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Say whether a stored description is of the earlier form."""
+    return "outputs" in given and "outputs" not in stored
+
+
+def is_same_plan(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Say whether a checkpoint's plan is that of a query; what the view is called does not matter.
+
+    Args:
+        stored: what the checkpoint says of its operators.
+        given: the same of the query.
+    """
+    return "plan" in stored and all(_plain(stored[part]) == _plain(given[part]) for part in ("stages", "plan"))
+
+
+def restated(stored: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an earlier description as far as baselines and functions go, stream by stream in the order of the query.
+
+    Args:
+        stored: of the earlier form, or of today's, which is returned as it is.
+        given: of the query.
+    """
+    if not is_earlier(stored, given):
+        return stored
+    known = {one["name"]: one for one in described_streams(stored)}
+    kept = {name: stored[name] for name in ("functions",) if name in stored}
+    return {**kept, "inputs": [known.get(one["name"], {}) for one in given["inputs"]], "outputs": given["outputs"]}
+
+
+def described_streams(described: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield what a description, of whichever form, says of the streams of a query."""
+    if isinstance(described, list):
+        for one in described:
+            yield from described_streams(one)
+    elif isinstance(described, dict):
+        if "name" in described and ("operation" in described or "join_key" in described) and "view" not in described:
+            yield described
+        for inner in described.values():
+            yield from described_streams(inner)
+
+
+def _plain(value: Any) -> Any:
+    """Return what counts of a written plan."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    left_out = {"name"} if "outputs" in value else set()
+    plain = {key: _plain(inner) for key, inner in value.items() if key not in left_out}
+    if value.get("kind") in ("aggregate", "deduplicate") and isinstance(plain.get("source"), dict):
+        plain["source"] = {key: inner for key, inner in plain["source"].items() if key not in _UNUSED}
+    return plain
