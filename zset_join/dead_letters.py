@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from zset_join.checkpoint.reading import no_checkpoint, read_committed
 from zset_join.errors import OptionError, StateError
-from zset_join.shown_values import shown_value
+from zset_join.shown_values import shown_names, shown_value
 from zset_join.storage.folder import Folder, folder_below, open_folder
 
 __all__ = [
@@ -384,8 +384,9 @@ def _said(letter: Mapping[str, Any]) -> str:
     return "" if said is None else f" ({said})"
 
 
-def _row_text(row: Any) -> str:
-    return json.dumps(row, default=str, ensure_ascii=False)
+def _row_text(row: Mapping[str, Any] | None) -> str:
+    shown = None if row is None else {name: row[name] for name in shown_names(row)}
+    return json.dumps(shown, default=str, ensure_ascii=False)
 
 
 def _with_texts(letter: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,16 +9,25 @@ Cost: some microseconds a value; not for hot paths.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-__all__ = ["shown_column", "shown_key", "shown_rows", "shown_value"]
+__all__ = ["shown_column", "shown_key", "shown_names", "shown_rows", "shown_value"]
 
 _UNKNOWN_TO_PYTHON = (ArithmeticError, LookupError, TypeError, ValueError)  # UnicodeDecodeError is among them
+
+
+def shown_names(names: Iterable[str]) -> list[str]:
+    """Return the names of columns without those of the engine, which begin with two underscores.
+
+    >>> shown_names(["id", "__sequence_0"])
+    ['id']
+    """
+    return [name for name in names if not name.startswith("__")]
 
 
 def shown_key(columns: Sequence[pa.Array], row: int) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ VALUES = {
     pa.bool_(): [False, True],
     pa.decimal128(18, 3): [Decimal(-7), Decimal("0.001"), Decimal("12.5")],
     pa.time64("us"): [time(0, 0), time(9, 30, 0, 1), time(23, 59, 59)],
+    pa.duration("us"): [timedelta(days=-40), timedelta(0), timedelta(microseconds=1), timedelta(days=31), timedelta(days=400)],
     pa.date32(): [date(1969, 12, 31), date(2020, 2, 29)],
     pa.timestamp("us"): [datetime(1969, 12, 31), datetime(2020, 2, 29, 1)],
     pa.int64(): [-5, 0, 7],

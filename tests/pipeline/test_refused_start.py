@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import errno
+import re
+import shutil
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 
+import zset_join
 from zset_join.checkpoint.owner import Ownership
-from zset_join.checkpoint.reading import checkpoint_folder, stored_query_id
-from zset_join.errors import SinkError, ZsetJoinError
+from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, checkpoint_folder, stored_query_id
+from zset_join.errors import SinkError, StateError, ZsetJoinError
 from zset_join.pipeline import Pipeline, appends
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.pipeline.outputs import FunctionSink
+from zset_join.sinks.duckdb_view import DuckDBViewSink
+from zset_join.sinks.json_lines import JsonLinesSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
+from zset_join.stages.stage import StageOptions
+from zset_join.storage.local_folder import LocalFolder
+from zset_join.storage.sealed import seal, unseal
 
 COLUMNS = {"k": pa.int64(), "v": pa.int64()}
 
@@ -28,75 +38,210 @@ def latest(**more):
 
 
 class Refusing(FunctionSink):
-    """An output that refuses when it is opened, or when it is asked for its last epoch."""
+    """An output that refuses when it is opened, when it is asked for an epoch, or when it is given one."""
 
-    def __init__(self, where):
+    def __init__(self, where, error=None):
         super().__init__(print)
         self.where = where
+        self.error = error or SinkError("the columns are others", code="SINK_SCHEMA")
 
     def open(self, output, query_id):
         if self.where == "open":
-            raise SinkError("the columns are others", code="SINK_SCHEMA")
+            raise self.error
         super().open(output, query_id)
 
-    def last_epoch(self):
-        if self.where == "last_epoch":
-            raise SinkError("the output is away", code="SINK_OPEN")
-        return super().last_epoch()
+    def has(self, epoch, link):  # noqa: ARG002 - as the protocol has it
+        if self.where == "has":
+            raise self.error
+        return False
 
     def write(self, epoch, chunks, *, link=None):  # noqa: ARG002 - as the protocol has it
-        raise OSError("the output is full")
+        raise self.error
 
 
 def files_below(directory: Path):
     return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
-def start_with_a_damaged_answer(directory: Path):
-    damaged = max((directory / "zset" / "delta").rglob("*.arrows"))  # that of the last epoch
-    whole = damaged.read_bytes()
-    damaged.write_bytes(whole[:-1])
-    try:
-        Pipeline(latest(more=pa.string()), directory)
-    finally:
-        damaged.write_bytes(whole)
+def start(at: Path, *outputs, more=pa.string(), **arguments):
+    """Start with a column more, which an accepted start would write down."""
+    return Pipeline(latest(**(more if isinstance(more, dict) else {"more": more})), at, outputs=outputs, **arguments)
+
+
+def beside(pattern: str, changed):
+    """Return a start while the last file of a pattern holds something else; None: while it is not there."""
+
+    def started(at: Path):
+        file = max((at / "zset").rglob(pattern))
+        whole = file.read_bytes()
+        file.unlink()
+        if changed is not None:
+            file.write_bytes(changed(whole))
+        try:
+            start(at)
+        finally:
+            file.write_bytes(whole)
+
+    return started
+
+
+def format_with(version=CHECKPOINT_FORMAT, **facts):
+    def changed(whole: bytes) -> bytes:
+        stored = unseal(whole, version=CHECKPOINT_FORMAT, name="format.json")
+        return seal({**stored, **facts}, version=version, name="format.json")
+
+    return beside("format.json", changed)
+
+
+def refuse(*_):
+    raise StateError("the rows of the source are gone", code="SOURCE_LOST_ROWS")
+
+
+def foreign(directory: Path):
+    """Return a changelog of another query."""
+    sink = ParquetChangelogSink(directory, "weight")
+    sink.open(Pipeline(latest()).plan.output, "another query")
+    return sink
+
+
+def without_header(directory: Path):
+    """Return a changelog whose header cannot be read."""
+    sink = ParquetChangelogSink(directory, "weight")
+    directory.mkdir()
+    (directory / "_changelog.json").write_bytes(b"{")
+    return sink
+
+
+def taken_name(directory: Path):
+    """Return a view whose name is that of a table."""
+    directory.mkdir()
+    with duckdb.connect(str(directory / "v.duckdb")) as connection:
+        connection.execute("CREATE TABLE v (k INT)")
+    return DuckDBViewSink(directory / "v.duckdb", "v")
 
 
 REFUSALS = {
     "QUERY_CHANGED": lambda at: Pipeline(view(), at),
-    "SINK_SCHEMA": lambda at: Pipeline(latest(more=pa.string()), at, outputs=[Refusing("open")]),
-    "SINK_OPEN": lambda at: Pipeline(latest(more=pa.string()), at, outputs=[Refusing("last_epoch")]),
-    "the output is full": lambda at: Pipeline(latest(more=pa.string()), at, outputs=[Refusing("write")]),
-    "SINK_SCHEMA of a second output": lambda at: Pipeline(
-        latest(more=pa.string()), at, outputs=[FunctionSink(print), Refusing("open")]
-    ),
-    "FORM": lambda at: Pipeline(latest(more=pa.string()), at, outputs=[FunctionSink(print, form="weights")]),
-    "SINK_EPOCH_GAP": lambda at: Pipeline(
-        latest(more=pa.string()), at, outputs=[ParquetChangelogSink(at.with_name("new output"), "weight")]
-    ),
-    "DAMAGED_FILE": start_with_a_damaged_answer,
+    "DIRECTORY": lambda at: start(at / "zset" / "format.json"),
+    "OPTION_RANGE": lambda at: start(at, options=StageOptions(chunk_rows=0)),
+    "BUCKETS_CHANGED": format_with(buckets=2),
+    "STATE_FORMAT": format_with(version=CHECKPOINT_FORMAT + 1),
+    "FOREIGN_STATE": format_with(query_id="another"),
+    "DAMAGED_FILE: the answer": beside("*.arrows", lambda whole: whole[:-1]),
+    "DAMAGED_FILE: the record": beside("commits/*.json", lambda whole: whole[:-1]),
+    "DAMAGED_FILE: no format": beside("format.json", None),
+    "DAMAGED_FILE: the view": beside("log/view-0/*", lambda whole: whole[:-1]),
+    "SOURCE_LOST_ROWS": lambda at: start(at, before_begin=refuse),
+    "FORM": lambda at: start(at, FunctionSink(print, form="weights")),
+    "UNKNOWN_COLUMN": lambda at: start(at, FunctionSink(print, form="upsert", key=["x"])),
+    "MISSING_PRIMARY_KEY": lambda at: start(at, FunctionSink(print, form="upsert")),
+    "DUPLICATE_COLUMN": lambda at: start(at, ParquetChangelogSink(at.with_name("o"), "weight"), more={"_weight": pa.int64()}),
+    "SINK_SCHEMA": lambda at: start(at, Refusing("open")),
+    "SINK_SCHEMA of a second output": lambda at: start(at, FunctionSink(print), Refusing("open")),
+    "the output is full": lambda at: start(at, Refusing("write", OSError("the output is full"))),
+    "SINK_COLUMNS": lambda at: start(at, ParquetChangelogSink(at.with_name("o"), "weight"), more={"epoch": pa.int64()}),
+    "SINK_TYPE": lambda at: start(at, ParquetChangelogSink(at.with_name("o"), "weight"), more=pa.duration("us")),
+    "SINK_QUERY_ID": lambda at: start(at, foreign(at.with_name("o"))),
+    "SINK_HEADER": lambda at: start(at, without_header(at.with_name("o"))),
+    "SINK_NAME_TAKEN": lambda at: start(at, taken_name(at.with_name("o"))),
+    "SINK_IO": lambda at: start(at, JsonLinesSink(at / "zset" / "format.json" / "o", "weight")),
+    "SINK_EPOCH_GAP": lambda at: start(at, ParquetChangelogSink(at.with_name("o"), "weight")),
+    # What follows is raised by outputs in places where others have changed them, or of what the last epoch has.
+    **{
+        code: lambda at, code=code, where=where: start(at, Refusing(where, SinkError("refused", code=code)))
+        for where, codes in {
+            "open": ["SINK_BUSY", "SINK_FEATURES", "SINK_KEY", "SINK_OPTION"],
+            "has": ["SINK_OTHER_CHAIN", "SINK_PART"],
+            "write": ["KEY_CLAIMED_TWICE", "RETRACTION_IN_APPEND", "SINK_CONFLICT", "SINK_RETRACTION", "SINK_VALUE"],
+        }.items()
+        for code in codes
+    },
+}
+OTHERWISE = {
+    "CHECKPOINT_IN_USE": "has a test of its own, below",
+    "OWNER_LOST": "the files are those of the driver that has taken over",
+    **dict.fromkeys(["COMMITTED_TWICE", "EPOCH_GAP", "EPOCH_REPLANNED", "REPLAY_DIFFERS"], "raised by an epoch"),
+    **dict.fromkeys(["MISSING_EPOCH", "SINK_CLOSED", "SINK_MODE", "TOO_MANY_ROWS"], "raised for a caller that is none of ours"),
+    **dict.fromkeys(["NOTHING_COMMITTED", "NO_CHECKPOINT", "PLAN_MISSING"], "raised by tools that look into a checkpoint"),
 }
 
 
-@pytest.mark.parametrize("refusal", REFUSALS)
-def test_a_refused_start_leaves_every_file_as_it_was_and_the_program_before_it_goes_on(refusal, tmp_path):
-    place = tmp_path / "d"
+def test_every_code_that_checkpoint_and_outputs_raise_is_among_the_refusals():
+    package = Path(zset_join.__file__).parent
+    places = ["sinks/*", "changelog/encoding", "pipeline/outputs", "pipeline/durable"]
+    places += [f"checkpoint/{name}" for name in ("checkpoint", "files", "log", "owner", "reading", "record", "rescaling")]
+    texts = [file.read_text() for place in places for file in package.glob(f"{place}.py")]
+    raised = {code for text in texts for code in re.findall(r'code="([A-Z_]+)"', text)}
+
+    assert raised - {re.match("[A-Z_]*", name)[0] for name in REFUSALS} == OTHERWISE.keys()
+
+
+def run_three_epochs(place):
     with Pipeline(latest(), place) as pipeline:
         for number in range(3):
             pipeline.step({"rows": [{"k": 1, "v": number}], "names": [{"id": 1, "name": "Ann"}]})
-        held = sorted(pipeline.contents().to_pylist())
-    before = files_below(place)
+        return sorted(pipeline.contents().to_pylist())
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Give a directory of three epochs that no start may change."""
+    directory = tmp_path_factory.mktemp("ran")
+    run_three_epochs(directory / "d")
+    return directory
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_refused_start_leaves_every_file_as_it_was(refusal, ran):
+    before = files_below(ran / "d")
 
     with pytest.raises((ZsetJoinError, OSError)) as refused:
-        REFUSALS[refusal](place)
+        REFUSALS[refusal](ran / "d")
 
     assert refusal.startswith(getattr(refused.value, "code", str(refused.value)))
-    assert files_below(place) == before
+    assert files_below(ran / "d") == before
+    for output in ran.glob("o"):
+        shutil.rmtree(output)
+
+
+@pytest.mark.parametrize("refusal", ["DAMAGED_FILE: the view", "SINK_SCHEMA", "SOURCE_LOST_ROWS"])
+def test_the_program_before_a_refused_start_goes_on(refusal, tmp_path):
+    place = tmp_path / "d"
+    held = run_three_epochs(place)
+    with pytest.raises(ZsetJoinError):
+        REFUSALS[refusal](place)
+
     with Pipeline(latest(), place) as again:
         assert sorted(again.contents().to_pylist()) == held
         assert again.step({"rows": [{"k": 1, "v": 9}]}).weights.sum() == 3
     with Pipeline(latest(more=pa.string()), place) as wider:
         assert wider.epoch == 4
+
+
+@pytest.mark.parametrize(("operation", "name"), [("put", "format.json"), ("put", "stages.json"), ("remove_unfinished", "")])
+def test_a_start_that_cannot_write_or_tidy_up_is_refused_and_the_program_before_it_goes_on(
+    operation, name, tmp_path, monkeypatch
+):
+    usual, failed = getattr(LocalFolder, operation), []
+
+    def fail_once(self, file, *more):
+        if file == name and not failed:
+            failed.append(file)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        usual(self, file, *more)
+
+    run_three_epochs(tmp_path)
+    written = [tmp_path / "zset" / name for name in ("format.json", "stages.json")]
+    before = [path.read_bytes() for path in written]
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFolder, operation, fail_once)
+        with pytest.raises(StateError) as refused:
+            start(tmp_path)
+
+    assert (refused.value.code, failed) == ("STORAGE_FAILED", [name])
+    assert [path.read_bytes() for path in written] == before
+    with Pipeline(latest(), tmp_path) as again:
+        assert again.epoch == 3
 
 
 def test_a_start_beside_a_running_one_is_refused_and_changes_no_file(tmp_path):

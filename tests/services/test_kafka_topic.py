@@ -9,13 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tools.servers.kafka_broker import KafkaBroker
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.kafka_topic import KafkaForm, KafkaTopicSink
+from zset_join.sinks.unfit_values import fitting
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})
@@ -203,3 +205,31 @@ def test_an_epoch_of_another_chain_is_refused(kafka: KafkaBroker, topic: str) ->
     sink.close()
 
     assert refused.value.code == "SINK_OTHER_CHAIN"
+
+
+def test_a_record_larger_than_the_topic_takes_does_not_fit_and_small_ones_are_not_joined_beyond_it(kafka: KafkaBroker) -> None:
+    kafka.create_topic("small", max_message_bytes=10_000)
+    answer = changes((1, "x" * 4_000, 1), (2, "y" * 20_000, 1), (3, "z" * 4_000, 1), (4, "w" * 4_000, 1))
+    sink = opened(kafka, "small")
+
+    with pytest.raises(SinkError, match="more than 10000 bytes") as refused:
+        fitting(sink, answer[0], drops=False, epoch=0)
+    sink.write(0, [fitting(sink, answer[0], drops=True, epoch=0)])
+    sink.close()
+
+    assert refused.value.code == "SINK_VALUE"
+    assert [key["id"] for key, _ in committed(kafka, "small") if key is not None] == [1, 3, 4]
+
+
+def test_where_the_configuration_of_a_topic_may_not_be_read_that_is_logged(
+    kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Denied:
+        def result(self) -> None:
+            raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+    monkeypatch.setattr(AdminClient, "describe_configs", lambda _self, asked, **_: {asked[0]: Denied()})
+
+    opened(kafka, topic).close()
+
+    assert "TOPIC_AUTHORIZATION_FAILED" in caplog.text

@@ -78,7 +78,11 @@ def test_a_refused_start_leaves_every_file_of_ours_and_the_program_before_it_goe
         ("BASELINE_TOO_LATE", lambda: run(with_baseline(spark, tmp_path), sink)),
         ("SINK_SCHEMA", lambda: run(wider, Refusing("open"))),
         ("SINK_OPEN", lambda: run(wider, Refusing("last_epoch"))),
-        ("SINK_EPOCH_GAP", to_new_files),
+        (
+            "SINK_EPOCH_GAP",
+            to_new_files,
+        ),  # files of the tasks, and of the driver: the next epoch would be committed for neither
+        ("SINK_EPOCH_GAP", lambda: run(wider, Collected())),
         ("BUCKETS_CHANGED", lambda: run(view, sink, buckets=3)),
         ("UNKNOWN_OPTION", lambda: run(view, sink, bukets=2)),
         ("OPTION_VALUE", lambda: run(view, sink, chunkRows=0)),
@@ -88,8 +92,6 @@ def test_a_refused_start_leaves_every_file_of_ours_and_the_program_before_it_goe
     with pytest.raises(SinkError, match="are others"):
         run(view, Refusing("open"), buckets=2)
     run(view, sink, buckets=2)
-    add(tmp_path / "orders", {"id": 3, "customer": 9, "note": "c"})
-    run(view, sink)
     before = files_below(place / "zset")
     add(tmp_path / "orders", {"id": 2, "customer": 7, "note": "b"})
 
@@ -98,7 +100,9 @@ def test_a_refused_start_leaves_every_file_of_ours_and_the_program_before_it_goe
             start()
         assert code in str(refused.value)
         assert files_below(place / "zset") == before, code
-    run(view, sink)
+    writer = view.writeStream.options(checkpointLocation=str(place)).trigger(availableNow=True).toSink(sink)
+    called: list[int] = []
+    writer.foreachBatch(lambda _rows, epoch: called.append(epoch)).start().awaitTermination()
 
     assert sink.total() == {(1, 7, "a", 7, "Rome"): 1, (2, 7, "b", 7, "Rome"): 1}
-    assert len(sink.epochs) == 3
+    assert (len(sink.epochs), called) == (2, [1])  # a function keeps no epochs: it may come in the middle

@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from zset_join.dead_letters import read_letters
-from zset_join.errors import BadInputError, SinkError
+from zset_join.errors import BadInputError, SinkError, SqlError
 from zset_join.sql import Session, connect
+from zset_join.sql.catalog import ColumnDefinition, Table
+from zset_join.sql.key_claims import KeyClaims
+from zset_join.zset import ZSet
 
 TABLES = "CREATE TABLE orders (id INT, total INT, qty INT, PRIMARY KEY (id))"
 PRICES = "SELECT id, total / qty AS price FROM orders"
@@ -147,38 +152,145 @@ def test_rows_that_no_retracting_query_wrote_do_not_go_over_a_key_that_one_claim
     assert shown(session, "SELECT * FROM cities") == [(1, "Cork"), (2, "Oslo"), (4, "Kyiv")]
 
 
+def test_rows_of_files_do_not_go_over_a_key_that_a_query_claims_either(session: Session, tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    session.sql(
+        "CREATE TABLE flats (id INT, city STRING, PRIMARY KEY (id)); CREATE TABLE cities (id INT, city STRING, PRIMARY KEY (id))"
+    )
+    session.sql(f"CREATE TABLE log (id INT, city STRING) WITH ('connector'='filesystem', 'path'='{files}', 'format'='csv')")
+    session.sql("INSERT INTO cities SELECT id, city FROM flats; INSERT INTO cities SELECT id, city FROM log")
+    session.sql("INSERT INTO flats VALUES (1, 'Rome')")
+
+    (files / "1.csv").write_text("id,city\n2,Lima\n1,Bonn\n")
+    with pytest.raises(SinkError, match='the query "'):
+        session.read(wait_seconds=0.0)
+    session.sql("DELETE FROM flats WHERE id = 1")
+    session.read(wait_seconds=0.0)
+    with pytest.raises(SinkError, match="that no query takes back"):
+        session.sql("INSERT INTO flats VALUES (2, 'Oslo')")
+
+    assert shown(session, "SELECT * FROM cities") == [(1, "Bonn"), (2, "Lima")]
+
+
+def test_a_query_does_not_claim_the_key_of_a_row_that_nobody_takes_back(session: Session) -> None:
+    session.sql("CREATE TABLE flats (id INT, city STRING, PRIMARY KEY (id)); INSERT INTO flats VALUES (1, 'Rome'), (2, 'Oslo')")
+    session.sql(
+        "CREATE TABLE cities (id INT, city STRING, PRIMARY KEY (id)); INSERT INTO cities VALUES (1, 'Bonn'), (5, 'Lima')"
+    )
+    written = "INSERT INTO cities SELECT id, city FROM flats"
+
+    with pytest.raises(SinkError, match="that no query takes back") as refused:
+        session.sql(written)
+    session.sql("DELETE FROM cities WHERE id = 1")
+    session.sql(written)
+    with pytest.raises(SinkError, match="that no query takes back"):
+        session.sql("INSERT INTO flats VALUES (3, 'Kyiv'), (5, 'Kyiv')")
+    session.sql("UPDATE cities SET city = 'Cork' WHERE id = 5")
+
+    assert (refused.value.code, refused.value.facts["key"]) == ("SINK_KEY", (1,))
+    assert shown(session, "SELECT * FROM cities") == [(1, "Rome"), (2, "Oslo"), (5, "Cork")]
+    assert shown(session, "SELECT id FROM flats") == [(1,), (2,)]
+
+
+def test_a_row_that_a_query_claims_is_not_deleted_under_it(session: Session) -> None:
+    session.sql("CREATE TABLE flats (id INT, city STRING, PRIMARY KEY (id)); INSERT INTO flats VALUES (1, 'Rome'), (2, 'Oslo')")
+    session.sql("CREATE TABLE cities (id INT, city STRING, PRIMARY KEY (id))")
+    session.sql("INSERT INTO cities SELECT id, city FROM flats")
+
+    for change in ("DELETE FROM cities WHERE id < 9", "UPDATE cities SET city = 'Cork'"):
+        with pytest.raises(SinkError, match="a DELETE or UPDATE takes the row with the key"):
+            session.sql(change)
+    session.sql("DELETE FROM flats WHERE id = 1")
+    assert shown(session, "SELECT * FROM cities") == [(2, "Oslo")]
+
+    session.stop(session.running[0])
+    session.sql("INSERT INTO cities SELECT id, city FROM flats; INSERT INTO flats VALUES (2, 'Kyiv')")
+    assert shown(session, "SELECT * FROM cities") == [(2, "Kyiv")]  # what a stopped query left behind is replaced
+
+
+def test_claims_read_each_query_by_its_own_columns() -> None:
+    rows = pa.RecordBatch.from_pydict({"a": [1, 2], "b": [3, 1]})
+    columns = tuple(ColumnDefinition(name, pa.int64()) for name in ("k", "v"))
+    claims = KeyClaims(
+        Table("t", "TABLE", columns, "upsert", ("k",)), pa.schema(rows.schema).empty_table().rename_columns(["k", "v"])
+    )
+    first, second = ZSet(rows.slice(0, 1), np.ones(1, np.int64)), ZSet(rows.slice(1, 1), np.ones(1, np.int64))
+
+    claims.check([(first, ("v", "k")), (second, ("k", "v"))], "second")
+    with pytest.raises(SinkError, match=r"the key \(1,\).*\"second\""):
+        claims.check([(first, ("k", "v")), (second, ("v", "k"))], "second")
+
+
 def test_claims_are_known_after_a_restart(tmp_path: Path) -> None:
     texts = (
         "CREATE TABLE flats (id INT, owner INT, PRIMARY KEY (id)); CREATE TABLE owners (owner INT, PRIMARY KEY (owner)); "
         "INSERT INTO owners SELECT owner FROM flats"
     )
     with connect(directory=tmp_path) as session:
-        session.sql(f"{texts}; INSERT INTO flats VALUES (1, 7)")
+        session.sql(
+            f"{texts}; INSERT INTO flats VALUES (1, 7); INSERT INTO owners VALUES (8), (9); DELETE FROM owners WHERE owner = 8"
+        )
 
     with connect(directory=tmp_path) as again:
         again.sql(texts)
-        with pytest.raises(SinkError, match="SINK_KEY"):
-            again.sql("INSERT INTO flats VALUES (2, 7)")
+        for owner in (7, 9):
+            with pytest.raises(SinkError, match="SINK_KEY"):
+                again.sql(f"INSERT INTO flats VALUES (2, {owner})")
         again.sql("DELETE FROM flats WHERE id = 1")
-        again.sql("INSERT INTO flats VALUES (2, 7)")
+        again.sql("INSERT INTO flats VALUES (2, 7), (3, 8)")
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])
-def test_a_table_with_a_key_over_files_holds_the_last_row_of_each_key(session: Session, tmp_path: Path, form: str) -> None:
+def test_a_table_with_a_key_over_files_holds_the_last_row_of_each_key_by_file_and_line(
+    session: Session, tmp_path: Path, form: str
+) -> None:
     files = tmp_path / "files"
     files.mkdir()
-    lines = {
-        "b": [(1, "b1"), (2, "b2")],
-        "a": [(1, "a1"), (2, "a2"), (2, "a3"), (3, "a4")],
-    }
-    for name, rows in lines.items():
-        texts = [f"{key},{value}" if form == "csv" else f'{{"k": {key}, "v": "{value}"}}' for key, value in rows]
-        (files / f"{name}.{form}").write_text("\n".join([*(["k,v"] if form == "csv" else []), *texts]) + "\n")
     session.sql(
         f"CREATE TABLE t (k INT, v STRING, PRIMARY KEY (k)) WITH ('connector'='filesystem', 'path'='{files}', 'format'='{form}')"
     )
     running = session.sql("SELECT k, v FROM t").start()
+    arriving = [
+        ("part-b\u00e9", [(1, "x"), (2, "y"), (4, "x")]),
+        ("part-b", [(1, "old"), (5, "a"), (5, "b")]),
+        ("part-b\u00e9.1", [(2, "new"), (4, "x")]),  # a name that goes on with another one comes after it
+        ("part-b\u00e9.0", [(4, "old"), (3, "z")]),
+        ("part-b\u20ac", [(6, "first")]),
+        ("part-a", [(6, "old"), (3, "old"), (7, "a")]),
+    ]
 
+    for name, rows in arriving:
+        texts = [f"{key},{value}" if form == "csv" else f'{{"k": {key}, "v": "{value}"}}' for key, value in rows]
+        (files / name).write_text("\n".join([*(["k,v"] if form == "csv" else []), *texts]) + "\n")
+        session.read(wait_seconds=0.0)
+    later = session.sql("SELECT * FROM t").start()
+    (files / "part-0").write_text("k,v\n7,old\n" if form == "csv" else '{"k": 7, "v": "old"}\n')
     session.read(wait_seconds=0.0)
 
-    assert sorted(tuple(row.values()) for row in running.table().to_pylist()) == [(1, "b1"), (2, "b2"), (3, "a4")]
+    wanted = [(1, "x"), (2, "new"), (3, "z"), (4, "x"), (5, "b"), (6, "first"), (7, "a")]
+    assert sorted(tuple(row.values()) for row in running.table().to_pylist()) == wanted
+    assert sorted(tuple(row.values()) for row in later.table().to_pylist()) == wanted == shown(session, "SELECT * FROM t")
+
+
+def test_what_orders_the_rows_of_files_is_shown_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("k,v\n1,2\n2,0\n")
+    with connect(keep_inputs=True, keep_tables=False) as session:
+        session.sql(
+            "SET on_bad_input = 'quarantine'; CREATE TABLE t (k INT, v INT, PRIMARY KEY (k)) "
+            f"WITH ('connector'='filesystem', 'path'='{tmp_path}', 'format'='csv')"
+        )
+        running = session.sql("SELECT *, 2 / v AS share FROM t").start()
+        session.read(wait_seconds=0.0)
+        verified, letters = running.verify(), running.pipeline.dead_letters["row"].to_pylist()
+        (tmp_path / "2.csv").write_text("k,v\n,5\n")
+        session.read(wait_seconds=0.0)
+        letters += running.pipeline.dead_letters["row"].to_pylist()
+        history = str(running.pipeline.explain_row({"k": 1}))
+        described = f"{session.sql('DESCRIBE t')}{session.sql('SHOW CREATE TABLE t')}{running.query.normal_form()}"
+        with pytest.raises(SqlError, match="filled by its files"):
+            session.insert("t", [{"k": 3, "v": 3}])
+
+        assert running.table().to_pylist() == [{"k": 1, "v": 2, "share": 1.0}]
+        assert letters == ['{"k": 2, "v": 0}', '{"k": null, "v": 5, "share": 0.4}']
+        assert (verified.equal, "__" in history + described) == (True, False)

@@ -150,6 +150,60 @@ def test_a_query_of_that_name_with_another_text_is_refused(tmp_path: Path) -> No
         session.sql("CREATE TABLE t (k INT); CREATE MATERIALIZED VIEW m AS SELECT max(k) AS s FROM t")
 
 
+PAID = "SELECT o.customer, n.name FROM orders o JOIN names n ON o.customer = n.customer"
+DECLARED_PAID = """
+CREATE TABLE orders (id INT, customer STRING{more})
+    WITH ('connector' = 'filesystem', 'path' = '{path}/in', 'format' = 'json');
+CREATE TABLE names (customer STRING, name STRING, PRIMARY KEY (customer));
+"""
+
+
+def start_refused(path: Path, code: str) -> None:
+    """Start the query of a table with a column more, while its source or its text is not what it was."""
+    text = PAID if code != "QUERY_CHANGED" else PAID.replace("n.name", "upper(n.name) AS name")
+    with pytest.MonkeyPatch.context() as patch, connect(dialect="flink", directory=path / "state") as session:
+        session.sql(DECLARED_PAID.format(path=path, more=", paid INT"))
+        if code == "SOURCE_LOST_ROWS":
+            patch.setattr("zset_join.sql.lasting.source_of", lost)
+        names = path / "state" / "queries" / "paid" / "read" / "orders.names"
+        if code == "DAMAGED_FILE":
+            names.rename(path / "names")
+        try:
+            session.sql(f"CREATE MATERIALIZED VIEW paid AS {text}")
+        finally:
+            if code == "DAMAGED_FILE":
+                (path / "names").rename(names)
+
+
+def lost(*_: object, **__: object) -> Any:
+    raise StateError("the topic was made anew", code="SOURCE_LOST_ROWS")
+
+
+@pytest.mark.parametrize("code", ["DAMAGED_FILE", "SOURCE_LOST_ROWS", "QUERY_CHANGED"])
+def test_a_refused_start_of_a_query_leaves_its_files_and_the_statements_before_it_go_on(tmp_path: Path, code: str) -> None:
+    def run() -> list[tuple[Any, ...]]:
+        with connect(dialect="flink", directory=tmp_path / "state") as session:
+            session.sql(DECLARED_PAID.format(path=tmp_path, more=""))
+            with session.once("names"):  # type: ignore[attr-defined]
+                session.sql("INSERT INTO names VALUES ('a', 'Ada')")
+            session.sql(f"CREATE MATERIALIZED VIEW paid AS {PAID}")
+            session.read(wait_seconds=0.0)  # type: ignore[attr-defined]
+            return sorted(tuple(row.values()) for row in session.running[0].table().to_pylist())
+
+    order(tmp_path, 2)
+    assert run() == [("a", "Ada")]
+    queries = tmp_path / "state" / "queries"
+    before = {path: path.read_bytes() for path in queries.rglob("*") if path.is_file()}
+
+    with pytest.raises(StateError) as refused:
+        start_refused(tmp_path, code)
+
+    assert refused.value.code == code
+    assert {path: path.read_bytes() for path in queries.rglob("*") if path.is_file()} == before
+    order(tmp_path, 4)
+    assert run() == [("a", "Ada"), ("a", "Ada")]
+
+
 def test_a_directory_has_one_session_at_a_time(tmp_path: Path) -> None:
     with connect(directory=tmp_path), pytest.raises(StateError) as refused:
         connect(directory=tmp_path)

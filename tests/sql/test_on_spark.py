@@ -190,3 +190,25 @@ def test_what_records_of_changes_say_beside_their_rows_is_in_columns_inside_spar
     )
     assert row["changed"].isoformat() == "2023-11-14T22:13:29+00:00"
     assert row["written"].isoformat() == "2023-11-14T22:13:30"
+
+
+def test_rows_of_a_key_are_ordered_by_their_file_or_version_and_not_by_arrival(spark: SparkSession, tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    with connect(engine="spark", spark=spark, dialect="spark") as session:
+        session.sql(f"""
+            CREATE TABLE t (k INT, v STRING, PRIMARY KEY (k)) WITH ('connector'='filesystem', 'path'='{files}', 'format'='csv');
+            CREATE TABLE names (k INT, name STRING, version INT, PRIMARY KEY (k))
+                ON CONFLICT OVERWRITE WITH VERSION COLUMN (version);
+        """)
+        rows = session.sql("SELECT t.*, name FROM (SELECT * FROM t WHERE v <> 'b2') t JOIN names ON t.k = names.k").start()
+        session.sql("INSERT INTO names VALUES (1, 'new', 2), (2, 'two', 1)")
+        session.sql("INSERT INTO names VALUES (1, 'old', 1)")
+        arriving = {"orders-b\u00e9": "1,b\n1,b2", "orders-b\u00e9.1": "1,c", "orders-b": "1,a\n2,a", "orders-a": "2,z"}
+        for name, lines in arriving.items():
+            (files / name).write_text(f"k,v\n{lines}\n")
+            session.refresh()
+
+        shown = sorted(tuple(row.values()) for row in rows.table().to_pylist())
+
+    assert shown == [(1, "c", "new"), (2, "a", "two")]

@@ -92,9 +92,12 @@ class KafkaBroker:
         """End it at once."""
         self._end(kill=True)
 
-    def create_topic(self, name: str, *, partitions: int = 1, compacted: bool = False) -> None:
+    def create_topic(
+        self, name: str, *, partitions: int = 1, compacted: bool = False, max_message_bytes: int | None = None
+    ) -> None:
         """Make a topic."""
         config = {"cleanup.policy": "compact"} if compacted else {}
+        config |= {} if max_message_bytes is None else {"max.message.bytes": str(max_message_bytes)}
         admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
         for made in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
             made.result(30)

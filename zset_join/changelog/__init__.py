@@ -7,7 +7,7 @@ a delta down as such rows.
 from __future__ import annotations
 
 from zset_join.changelog.decoding import Decoded, decode
-from zset_join.changelog.encoding import encode, encoded_schema
+from zset_join.changelog.encoding import check_key, encode, encoded_schema
 from zset_join.changelog.formats import (
     AppendFormat,
     ChangeDataFeedFormat,
@@ -28,6 +28,7 @@ __all__ = [
     "RowKindFormat",
     "UpsertFormat",
     "WeightFormat",
+    "check_key",
     "decode",
     "encode",
     "encoded_schema",

@@ -41,7 +41,7 @@ from zset_join.relation import Relation
 from zset_join.shown_values import shown_key
 from zset_join.zset import ZSet
 
-__all__ = ["comparable_values", "encode", "encoded_schema", "group_keys"]
+__all__ = ["check_key", "comparable_values", "encode", "encoded_schema", "group_keys"]
 
 _Int64s: TypeAlias = npt.NDArray[np.int64]
 
@@ -86,8 +86,8 @@ def encode(
     ['-U', '+U', '+I']
     """
     columns = tuple(key.primary_key if isinstance(key, Relation) else key)
-    _check_key(delta.schema, columns)
     schema = encoded_schema(delta.schema, changelog_format)
+    check_key(delta.schema, columns, changelog_format)
     if isinstance(changelog_format, WeightFormat):
         return _with_columns(schema, delta.rows, pa.array(delta.weights))
     if isinstance(changelog_format, UpsertFormat):
@@ -246,11 +246,6 @@ def _updates(comes: npt.NDArray[np.bool_], groups: _Int64s | None) -> _Int64s:
 
 def _encode_upserts(delta: ZSet, columns: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
     """Write one line per key: the row that is there after the epoch, or the one that has gone; the gone come first."""
-    if not columns:
-        raise PlanError(
-            "upserts need a key that says which row they replace; pass key=[...], the columns that identify a row downstream.",
-            code="MISSING_PRIMARY_KEY",
-        )
     groups = group_keys([delta.rows.column(name) for name in columns])
     inserted, retracted = np.flatnonzero(delta.weights > 0), np.flatnonzero(delta.weights < 0)
     count = int(groups.max(initial=-1)) + 1
@@ -276,7 +271,17 @@ def _encode_upserts(delta: ZSet, columns: tuple[str, ...], schema: pa.Schema) ->
     return _with_columns(schema, delta.rows.take(pa.array(order)), deleted)
 
 
-def _check_key(schema: pa.Schema, columns: tuple[str, ...]) -> None:
+def check_key(schema: pa.Schema, columns: Sequence[str], changelog_format: ChangelogFormat) -> None:
+    """Refuse a key that rows cannot be written by.
+
+    Raises:
+        PlanError: a column that does not exist, or no key for upserts.
+    """
+    if not columns and isinstance(changelog_format, UpsertFormat):
+        raise PlanError(
+            "upserts need a key that says which row they replace; pass key=[...], the columns that identify a row downstream.",
+            code="MISSING_PRIMARY_KEY",
+        )
     missing = [name for name in columns if name not in schema.names]
     if missing:
         raise PlanError(

@@ -128,16 +128,18 @@ class Checkpoint:
             self.begin()
 
     def begin(self) -> None:
-        """Write down the query and its plan, confirm the claim, and remove what dead drivers left: the end of a start.
+        """Confirm the claim, remove what dead drivers left, and write down the query and its plan: the end of a start.
+
+        The query is written down last: where anything before fails, the program before this one goes on.
 
         Raises:
             StateError: another driver has made the checkpoint meanwhile, for another query.
         """
-        self._write_format()
         if self._owner is not None:
             self._owner.confirm()
             self._folder.remove_unfinished("", "commits", "owners")
             self._sweep()
+        self._write_format()
 
     def outcome(self, epoch: int) -> EpochOutcome:
         """Return whether an epoch is committed, from the disk: what can be said of it after an error."""

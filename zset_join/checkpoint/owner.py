@@ -220,7 +220,7 @@ class Ownership:
             error.add_note(f"Whether another driver has taken over could not be seen: {unknown}")
 
     def confirm(self) -> None:
-        """Keep the claim: the start has succeeded. What older owners left is removed."""
+        """Keep the claim: nothing refuses the start any more. What older owners left is removed."""
         if not self._is_confirmed:
             self._remove_older()
             self._is_confirmed = True

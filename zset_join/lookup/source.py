@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from zset_join.lookup.clock import Clock, SystemClock
 
-__all__ = ["LookupClient", "LookupSource", "Opening", "TransientLookupError"]
+__all__ = ["LookupClient", "LookupSource", "Opening", "SelectiveSource", "TransientLookupError"]
 
 
 class TransientLookupError(Exception):
@@ -109,4 +109,17 @@ class LookupSource(Protocol):
 
     def to_json(self) -> dict[str, Any]:
         """Return everything about it with its `kind`, without credentials."""
+        ...
+
+
+@runtime_checkable
+class SelectiveSource(LookupSource, Protocol):
+    """A source that can never be asked for some keys. Rows with such a key are bad input, found before anybody is asked."""
+
+    def unaskable(self, keys: pa.RecordBatch) -> Mapping[int, str]:
+        """Return why some keys can never be asked for, by their rows. It follows from the source and the keys alone.
+
+        Args:
+            keys: the columns that are looked up by; not distinct. A key with a NULL is never asked for, and not among the rows.
+        """
         ...

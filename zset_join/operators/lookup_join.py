@@ -22,7 +22,7 @@ Source: FLIP-234 (retryable lookup joins); the journal and rows that are parked 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import OptionError, ResourceError, StateError
+from zset_join.errors import LookupFailedError, OptionError, ResourceError, StateError
 from zset_join.expressions import Expression
 from zset_join.operators.join_steps import columns_compared
 from zset_join.protocol import NOTHING_DUE, NextDue
@@ -56,7 +56,7 @@ from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.rows.keyed_rows import KeyedRows
-from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
+from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
@@ -73,6 +73,8 @@ Int64s = npt.NDArray[np.int64]
 class _Asked:
     """Rows whose keys are looked up in an epoch: new ones, then those that were parked and are due."""
 
+    unaskable: Mapping[int, str]
+    askable: Int64s
     changes: NetChanges | None
     taken: TakenBack
     due: Int64s
@@ -107,6 +109,8 @@ class LookupJoin:
         constants: values that key columns of the outside table must have, by name; they are asked for too.
         using: put the key columns once and first, where both sides name them equally.
         residual: a predicate over both rows that is part of ON.
+        unaskable: given keys, returns why some can never be asked for, by their rows; such rows are bad input. Of an upsert
+            relation its deletes are not checked: they only take rows back.
         hidden: probe columns that only order changes: where nothing else of a row has changed, nothing is said.
         output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
         max_retries: how often a miss is parked and looked up again in a later epoch; 0: a miss is final.
@@ -145,6 +149,7 @@ class LookupJoin:
         constants: Mapping[str, Any] | None = None,
         using: bool = False,
         residual: Expression | None = None,
+        unaskable: Callable[[pa.RecordBatch], Mapping[int, str]] | None = None,
         hidden: Collection[str] = (),
         output_names: Sequence[str] | None = None,
         max_retries: int = 0,
@@ -169,6 +174,7 @@ class LookupJoin:
         self.on_bad_input = on_bad_input
         self.inputs: tuple[Relation, ...] = (probe, shape.fetched)
         self._residual = residual
+        self._unaskable = unaskable
         self._policy = RetryPolicy(max_retries, delay_us, emit_padded_first, max_parked_rows, on_parked_limit == "pad")
         self._chunk_rows, self._hash_bits = chunk_rows, hash_bits
         self._hash_seed = choose_seed(hash_seed, directory)
@@ -300,8 +306,16 @@ class LookupJoin:
         """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
         if len(deltas[0]) == 0:
             return no_rejections()
-        changes = self._ask(tick, deltas[0]).changes
-        return rejection_table(self.inputs, [None if changes is None else changes.prepared, None])
+        asked, name = self._ask(tick, deltas[0]), self.inputs[0].name
+        rejected = rejection_table(self.inputs, [None if asked.changes is None else asked.changes.prepared, None])
+        if not asked.unaskable:
+            return rejected
+        lines = [{**line, "row": int(asked.askable[line["row"]])} for line in rejected.to_pylist()]
+        for row, reason in asked.unaskable.items():
+            weight = int(deltas[0].weights[row])
+            told = f"has a key that {self._asks_whom} can never be asked for: {reason}"
+            lines.append({"input": name, "row": row, "weight": weight, "code": "LOOKUP_KEY_VALUE", "reason": told})
+        return pa.Table.from_pylist(sorted(lines, key=lambda line: line["row"]), schema=REJECTION_SCHEMA)
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory of the left rows, of the memo and of the working arrays."""
@@ -359,7 +373,10 @@ class LookupJoin:
             return kept[2]
         self._asked = self._prepared = None
         memo, names = self._memo, self.inputs[0].schema.names
-        changes = self._left.resolve(delta) if len(delta) else None
+        unaskable = self._never_asked(delta)
+        askable = np.setdiff1d(np.arange(len(delta)), np.fromiter(unaskable, np.int64))
+        given = ZSet(delta.rows.take(pa.array(askable)), delta.weights[askable]) if unaskable else delta
+        changes = self._left.resolve(given) if len(given) else None
         taken = TakenBack() if changes is None else memo.take_back(changes.lost, changes.lost_copies)
         due = memo.due(self._now(tick))
         due_copies = memo.lines.weights(due)
@@ -383,6 +400,8 @@ class LookupJoin:
             if column.null_count:
                 has_key &= ~column.is_null().to_numpy(zero_copy_only=False)
         asked = _Asked(
+            unaskable=unaskable,
+            askable=askable,
             changes=changes,
             taken=taken,
             due=due,
@@ -522,7 +541,33 @@ class LookupJoin:
         rows = self.shape.joined_rows(asked.rows, shown, None, np.full(len(shown), -1, np.int64))
         return rows, asked.copies[shown]
 
+    @property
+    def _asks_whom(self) -> str:
+        return f'the lookup source "{self.shape.table.name}"'
+
+    def _never_asked(self, delta: ZSet) -> Mapping[int, str]:
+        """Return why rows have a key that can never be asked for."""
+        if self._unaskable is None or not len(delta):
+            return {}
+        reasons = self._unaskable(self.shape.keys_of(delta.rows))
+        is_upsert = self.inputs[0].mode == "upsert"
+        return {row: reason for row, reason in reasons.items() if not is_upsert or delta.weights[row] > 0}
+
     def _refuse_bad_input(self, asked: _Asked, tick: Tick) -> None:
+        if asked.unaskable and self.on_bad_input == "error":
+            row, reason = next(iter(asked.unaskable.items()))
+            raise LookupFailedError(
+                f'relation "{self.inputs[0].name}", epoch {tick.epoch}: row {row} has a key that {self._asks_whom} can never '
+                f"be asked for: {reason} ({len(asked.unaskable)} such rows; nobody was asked, and nothing of the epoch was "
+                "applied). Leave such rows out with where(...) before the lookup, take a service that is given keys in a body, "
+                'many="body", or set on_bad_input="quarantine" to keep them aside.',
+                code="LOOKUP_KEY_VALUE",
+                relation=self.inputs[0].name,
+                source=self.shape.table.name,
+                row=row,
+                epoch=tick.epoch,
+                rejected_rows=len(asked.unaskable),
+            )
         if asked.changes is not None and asked.changes.prepared.rejected and self.on_bad_input == "error":
             raise describe_rejection(self.inputs[:1], [asked.changes.prepared], tick)
 

@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zset_join.shown_values import shown_value
+from zset_join.shown_values import shown_names, shown_value
 from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet
 
@@ -90,7 +90,8 @@ def dead_letters(epoch: int, rejected: Sequence[RejectedRows], undecodable: Sequ
         places = {name: number for number, name in enumerate(one.inputs)}
         for line in one.table.to_pylist():
             delta = one.deltas[places[line["input"]]]
-            row = {name: shown_value(delta.rows.column(name), line["row"]) for name in delta.rows.schema.names}
+            names = shown_names(delta.rows.schema.names)
+            row = {name: shown_value(delta.rows.column(name), line["row"]) for name in names}
             lines.append(
                 {
                     "epoch": epoch,

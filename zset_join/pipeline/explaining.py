@@ -34,7 +34,7 @@ from zset_join.pipeline.watermarks import KnownTimes, Watermarks
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.protocol import DurableOperator
 from zset_join.row_conversion import take_rows
-from zset_join.shown_values import shown_rows
+from zset_join.shown_values import shown_names, shown_rows
 from zset_join.stages.effect import EffectStage
 from zset_join.stages.expiring import ExpiringStage
 from zset_join.stages.stage import StageOptions
@@ -220,4 +220,5 @@ def _time_told(plan: QueryPlan, past: PastEpoch) -> str:
 def _told(past: PastEpoch, cause: _Change) -> InputChange:
     name, at = cause
     delta = past.deltas[name]
-    return InputChange(name, shown_rows(delta.rows.slice(at, 1))[0], int(delta.weights[at]))
+    row = delta.rows.slice(at, 1)
+    return InputChange(name, shown_rows(row.select(shown_names(row.schema.names)))[0], int(delta.weights[at]))

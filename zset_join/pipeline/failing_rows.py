@@ -20,7 +20,7 @@ from zset_join.pipeline.feeding import feeding
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.query.reading import Reading
 from zset_join.row_conversion import conform
-from zset_join.shown_values import shown_value
+from zset_join.shown_values import shown_names, shown_value
 from zset_join.zset import ZSet
 
 __all__ = ["failing_rows", "unread_rows"]
@@ -69,7 +69,7 @@ def unread_rows(rows: pa.Table | ZSet, failing: Mapping[int, BadInputError], que
     lines = [
         {
             "row": json.dumps(
-                {name: shown_value(_array(batch, name, place), 0) for name in batch.schema.names},
+                {name: shown_value(_array(batch, name, place), 0) for name in shown_names(batch.schema.names)},
                 default=str,
                 ensure_ascii=False,
             ),

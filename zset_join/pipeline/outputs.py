@@ -61,7 +61,11 @@ class FunctionSink:
         self._last: int | None = None
 
     def open(self, output: Relation, query_id: str) -> None:  # noqa: ARG002 - as the protocol has it
-        """Attach the sink to a query."""
+        """Attach the sink to a query.
+
+        Raises:
+            PlanError: the key or a column does not go with the form.
+        """
         self._output = output
         if self._form is not None:
             from zset_join.sinks.record_texts import RecordWriter  # needs DuckDB, which a pipeline can do without
@@ -149,7 +153,7 @@ class PipelineOutputs:
         for sink in self._opened:
             unfit = unfit_rows(sink, delta.rows)
             if not self._quarantines:
-                check_fits(sink, delta, unfit, epoch=epoch)
+                check_fits(repr(sink), delta, unfit, epoch=epoch)
             elif unfit:
                 rejected.append(_put_aside(sink, delta, unfit))
         return rejected

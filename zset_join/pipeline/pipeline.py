@@ -19,7 +19,7 @@ Known limits: one thread; a pipeline is not to be used by two threads at a time.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,7 @@ class Pipeline:
         options: what operators take from the options of a query.
         idle_timeout_seconds: processing time after which a source without rows does not hold up watermarks; None for never.
         snapshot_after_bytes: with a directory: a log that is smaller is not replaced by a snapshot.
+        before_begin: called with `positions` before anything is written down; what it raises refuses the start.
 
     Attributes:
         plan: the plan of the query.
@@ -110,6 +111,7 @@ class Pipeline:
         options: StageOptions | None = None,
         idle_timeout_seconds: float | None = None,
         snapshot_after_bytes: int = 64 * 1024 * 1024,
+        before_begin: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         self.plan: QueryPlan = view.plan()
         compile_on_first_use()
@@ -146,7 +148,7 @@ class Pipeline:
             )
         self._outputs = PipelineOutputs(outputs, quarantines=self._options.on_bad_input == "quarantine")
         try:
-            self._go_on()
+            self._go_on(before_begin)
         except BaseException:
             self.close()
             raise
@@ -432,10 +434,9 @@ class Pipeline:
         try:
             self._outputs.close()
         finally:
-            if self._memory is not None:
-                self._memory.close()
-            if self._directory is not None:
-                self._directory.close()
+            for held in (self._memory, self._directory):
+                if held is not None:
+                    held.close()
 
     def __enter__(self) -> Pipeline:
         return self
@@ -443,21 +444,21 @@ class Pipeline:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _go_on(self) -> None:
+    def _go_on(self, before_begin: Callable[[Mapping[str, Any]], None] | None) -> None:
         """Take up where the directory ends, and give the outputs what they may have missed."""
         directory = self._directory
         self._outputs.open(self.plan.output, None if directory is None else directory.query_id)
-        if directory is None:
-            return
-        record = directory.last
-        if record is not None:
+        if directory is not None and (record := directory.last) is not None:
             self.epoch = record.epoch + 1
             self.progress = record.progress
             self.positions = record.positions
             self._processing_time_us = record.processing_time_us
             self._last = directory.answer(record)
             self._outputs.write(record.epoch, self._last, record.link)
-        directory.begin()
+        if before_begin is not None:
+            before_begin(self.positions)
+        if directory is not None:
+            directory.begin()
 
     def _link(self) -> ChainLink | None:
         """Return the place of the last epoch in the chain of epochs; None in memory."""
@@ -556,8 +557,7 @@ class Pipeline:
         return {} if owner is None else owner.effects.counts()
 
     def _check_usable(self) -> None:
-        refusal = self._refusal()
-        if refusal is not None:
+        if (refusal := self._refusal()) is not None:
             raise refusal
 
     def _refusal(self) -> StateError | None:

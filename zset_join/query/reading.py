@@ -19,7 +19,7 @@ from zset_join.expressions.rows import columns_read, rows_where
 from zset_join.query.binding import Binding
 from zset_join.query.given_rows import GivenRows, given_rows
 from zset_join.row_conversion import take_rows
-from zset_join.shown_values import shown_value
+from zset_join.shown_values import shown_names, shown_value
 from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet, single_batch
 
@@ -57,7 +57,10 @@ class Reading(Binding):
         unread = None if given.unfit is None else Undecodable(self.source.name, given.unfit)
         if decoded.rejected.num_rows:
             bad = take_rows(batch, decoded.rejected.column("row").to_numpy())
-            shown = ({name: shown_value(bad.column(name), at) for name in bad.schema.names} for at in range(bad.num_rows))
+            shown = (
+                {name: shown_value(bad.column(name), at) for name in shown_names(bad.schema.names)}
+                for at in range(bad.num_rows)
+            )
             texts = [json.dumps(row, default=str, ensure_ascii=False) for row in shown]
             rejected = pa.table({"row": texts, "code": decoded.rejected["code"], "reason": decoded.rejected["reason"]})
             parts = [rejected] if given.unfit is None else [given.unfit, rejected]

@@ -3,11 +3,12 @@
 A watermark is in microseconds, or in the unit of an integer event time. A time column keeps its own unit; what is compared with
 it is brought to that unit, so that `time <= watermark` means the same instant in both. NULL has the smallest number.
 
-Rows are ordered by any type whose order fits into 64 bits: besides timestamps, dates and integers a time of day, a decimal of
-up to 18 digits, a float (NaN last, -0.0 equal to 0.0) and a boolean. Only the first three have watermarks, and only types whose
-numbers are evenly spaced have distances.
+Rows are ordered by any type whose order fits into 64 bits: besides timestamps, dates and integers a time of day, a duration, a
+decimal of up to 18 digits, a float (NaN last, -0.0 equal to 0.0) and a boolean. Only the first three have watermarks, and only
+types whose numbers are evenly spaced have distances.
 
-Known limits: text and wider numbers are refused; the smallest 64-bit integer is ordered with NULL.
+Known limits: text and wider numbers are refused (decision 0023 says what they would take); the smallest 64-bit integer is
+ordered with NULL.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def is_measured(kind: pa.DataType) -> bool:
 def _is_ordered(kind: pa.DataType) -> bool:
     """Return whether the order of a type fits into 64 bits, NULL beside it."""
     is_short = pt.is_decimal(kind) and kind.precision <= _DECIMAL_DIGITS
-    return bool(is_measured(kind) or is_short or pt.is_time(kind) or pt.is_floating(kind) or pt.is_boolean(kind))
+    others = (pt.is_time, pt.is_duration, pt.is_floating, pt.is_boolean)
+    return bool(is_measured(kind) or is_short or any(one(kind) for one in others))
 
 
 class EventTime:
@@ -83,8 +85,8 @@ class EventTime:
                 expected = "with a watermark it is a timestamp, a date or an integer of up to 63 bits"
                 if not timed:
                     expected = (
-                        "rows are ordered by a timestamp, a date, a time of day, an integer of up to 63 bits, a decimal of up "
-                        f"to {_DECIMAL_DIGITS} digits, a float or a boolean"
+                        "rows are ordered by a timestamp, a date, a time of day, a duration, an integer of up to 63 bits, a "
+                        f"decimal of up to {_DECIMAL_DIGITS} digits, a float or a boolean"
                     )
                 raise KeyTypeError(
                     f'relation "{relation.name}": "{name}" has type {kind}, and it is the time of a join; {expected}. Cast it.',

@@ -14,15 +14,17 @@ Without a key column the record key is the whole row. See `zset_join.sinks.recor
 
 Memory: the answer of one epoch, and its texts. Cost: one JSON text per record and one call of Kafka's client.
 
-Limits: a record is at most `message.max.bytes` of `config` long (1,000,000); a row whose record is larger never fits (see
-`unfit`), so give the topic a `max.message.bytes` that is no smaller. A transaction lasts at most `transaction_timeout_seconds`.
-Kafka keeps changes as long as the topic is set to; a topic in `upsert` form should be compacted. The topic is not made here;
-the topic of the epochs is.
+Limits: a record is at most as long as `message.max.bytes` of `config` (1,000,000) and the `max.message.bytes` that the topic
+has when the sink is opened, both before compression; a row whose record may be longer never fits (see `unfit`). Where the user
+may not read the topic's configuration, that is logged, and the broker finds such a record after the commit. A transaction
+lasts at most `transaction_timeout_seconds`. Kafka keeps changes as long as the topic is set to; a topic in `upsert` form
+should be compacted. The topic is not made here; the topic of the epochs is.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic, perf_counter
 from typing import Any, get_args
@@ -42,6 +44,7 @@ from zset_join.zset import ZSet
 with needed_for("a Kafka output"):
     from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
     from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin._config import ConfigResource
     from confluent_kafka.cimpl import NewTopic
 
 __all__ = ["KafkaForm", "KafkaTopicSink"]
@@ -49,6 +52,8 @@ __all__ = ["KafkaForm", "KafkaTopicSink"]
 KafkaForm = RecordForm
 _EPOCHS_SUFFIX = ".zset_join.epochs"
 _ATTEMPTS = 5
+_NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+_log = logging.getLogger("zset_join.sinks")
 _CLIENT_MESSAGE_BYTES = 1_000_000
 """What librdkafka takes as `message.max.bytes` where nothing is said."""
 
@@ -92,7 +97,7 @@ class KafkaTopicSink:
         self.form = form
         self.key = None if key is None else tuple(key)
         self._config = {"log_level": 0, **config}
-        self._most_bytes = int(config.get("message.max.bytes", _CLIENT_MESSAGE_BYTES))
+        self._client_bytes = self._most_bytes = int(config.get("message.max.bytes", _CLIENT_MESSAGE_BYTES))
         self._timeout_seconds = transaction_timeout_seconds
         self._retry_seconds = retry_seconds
         self._last_epoch: int | None = None
@@ -154,7 +159,7 @@ class KafkaTopicSink:
         return is_same_epoch(self._described, self._last_epoch, self._digests.get, epoch, link)
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that JSON texts cannot say, and those whose record is too large for Kafka's client."""
+        """Return the rows with a value that JSON texts cannot say, and those whose record is too large for client or topic."""
         writer = self._writer
         return () if writer is None else [*writer.unfit(rows), *writer.oversized(rows, self._most_bytes)]
 
@@ -231,9 +236,13 @@ class KafkaTopicSink:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
+        topic_bytes = self._topic_bytes(admin)
+        self._most_bytes = min(self._client_bytes, topic_bytes)
         self._producer = Producer(
             {
                 **self._config,
+                # The client joins records up to this size, and the topic's limit is for records joined.
+                "batch.size": min(int(self._config.get("batch.size", _CLIENT_MESSAGE_BYTES)), topic_bytes),
                 "transactional.id": f"zset_join-{self._query_id}-{self.topic}",
                 "transaction.timeout.ms": self._timeout_seconds * 1000,
                 "message.timeout.ms": self._timeout_seconds * 1000,
@@ -241,6 +250,24 @@ class KafkaTopicSink:
             }
         )
         self._retried(self._producer.init_transactions)
+
+    def _topic_bytes(self, admin: AdminClient) -> int:
+        """Return the largest record that the topic takes; what the client takes where the user may not read it."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self.topic)
+        try:
+            entries = admin.describe_configs([resource], request_timeout=self._retry_seconds)[resource].result()
+        except KafkaException as error:
+            if error.args[0].code() not in _NOT_ALLOWED:
+                raise
+            _log.warning(
+                "%s: its configuration may not be read (%s), so a record that is larger than its max.message.bytes is found "
+                "only by the broker, once the epoch is committed. Allow DESCRIBE_CONFIGS on it, or set message.max.bytes.",
+                self._described,
+                error.args[0].name(),
+            )
+            return self._client_bytes
+        entry = entries.get("max.message.bytes")
+        return self._client_bytes if entry is None or entry.value is None else int(entry.value)
 
     def _attach(self) -> None:
         """Read the last mark; from here on nobody else adds one."""

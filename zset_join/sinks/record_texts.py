@@ -34,6 +34,7 @@ from zset_join.changelog import (
     RowKindFormat,
     UpsertFormat,
     WeightFormat,
+    check_key,
     encode,
     encoded_schema,
 )
@@ -69,7 +70,7 @@ class RecordWriter:
         key: columns that identify a row; empty for whole rows.
 
     Raises:
-        PlanError: a column of the form is among those of the answer.
+        PlanError: a column of the form is among those of the answer; one of the key is not, or `upsert` has no key.
 
     >>> writer = RecordWriter(pa.schema({"id": pa.int64(), "v": pa.string()}), "debezium", ["id"])
     >>> delta = ZSet.of({"id": [1, 1], "v": ["a", "b"]}, [-1, 1])
@@ -83,6 +84,7 @@ class RecordWriter:
         self._key = list(key)
         self._format = RECORD_FORMS[form]
         written = encoded_schema(schema, self._format)
+        check_key(schema, self._key, self._format)
         self._names = list(schema.names)
         self._keys = JsonWriter(written, self._key or schema.names)
         self._values = JsonWriter(written, schema.names if form in _BARE_ROWS else written.names)

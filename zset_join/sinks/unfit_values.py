@@ -97,13 +97,19 @@ def fitting(sink: Sink, delta: ZSet, *, drops: bool, epoch: int) -> ZSet:
     if not unfit:
         return delta
     if not drops:
-        check_fits(sink, delta, unfit, epoch=epoch)
+        check_fits(repr(sink), delta, unfit, epoch=epoch)
     kept = np.flatnonzero(~np.logical_or.reduce([one.rows for one in unfit]))
     return ZSet(delta.rows.take(pa.array(kept)), delta.weights[kept])
 
 
-def check_fits(sink: Sink, delta: ZSet, unfit: Sequence[UnfitRows], *, epoch: int) -> None:
+def check_fits(output: str, delta: ZSet, unfit: Sequence[UnfitRows], *, epoch: int) -> None:
     """Refuse a delta that inserts a row which does not fit.
+
+    Args:
+        output: what messages call the output.
+        delta: what an epoch changes.
+        unfit: its rows that do not fit.
+        epoch: for the message.
 
     Raises:
         SinkError: `SINK_VALUE`, with output, column, row and value.
@@ -114,11 +120,11 @@ def check_fits(sink: Sink, delta: ZSet, unfit: Sequence[UnfitRows], *, epoch: in
             first = int(inserted[0])
             value = _shown_text(delta.rows.column(one.column), first)
             raise SinkError(
-                f'{sink!r} cannot take row {first} of the answer of epoch {epoch}: column "{one.column}" is {value}, which '
+                f'{output} cannot take row {first} of the answer of epoch {epoch}: column "{one.column}" is {value}, which '
                 f"{one.reason}; nothing was applied. Correct or leave out the value in the query, or set "
                 'on_bad_input="quarantine": such rows become dead letters and are left out of this output.',
                 code="SINK_VALUE",
-                output=repr(sink),
+                output=output,
                 epoch=epoch,
                 column=one.column,
                 row=first,

@@ -4,6 +4,8 @@ A name is looked up as it is written, and then without regard to case, where onl
 
 A table says what its rows mean: *append* (only ever added), *upsert* (the row of its key), or *changelog* (with weights). It is
 *versioned* when it has a primary key and an event time; else only its latest rows are known, and `DESCRIBE` says why.
+
+A table with a primary key over files has hidden columns beside those it shows, by which its rows are ordered; see `file_order`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from zset_join.errors import SqlError
 from zset_join.lookup.source import LookupSource
 from zset_join.query import View, appends, changes
 from zset_join.sql.bound import BoundQuery
+from zset_join.sql.file_order import FILE_ORDER
 from zset_join.sql_expressions.places import Place, near, pick
 
 __all__ = [
@@ -80,6 +83,7 @@ class Table:
         lookup: the outside table it is, which is only ever looked up; None for a table of the session.
         version_column: the column whose larger value wins among changes of a key; None: the later one.
         processing_times: names that stand for the processing time in FOR SYSTEM_TIME AS OF alone, and are no columns.
+        is_ordered_by_file: among the rows of a key, that of the last file by name wins, whenever the file comes.
     """
 
     name: str
@@ -94,11 +98,17 @@ class Table:
     lookup: LookupSource | None = None
     version_column: str | None = None
     processing_times: tuple[str, ...] = ()
+    is_ordered_by_file: bool = False
 
     @property
     def schema(self) -> pa.Schema:
         """Return the columns that rows have."""
         return pa.schema([(column.name, column.type) for column in self.columns])
+
+    @property
+    def hidden(self) -> pa.Schema:
+        """Return the columns that rows have beside those of the table, and that nothing shows."""
+        return FILE_ORDER if self.is_ordered_by_file else pa.schema([])
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -124,25 +134,32 @@ class Table:
     @cached_property
     def rows(self) -> View:
         """Return its rows, for the fluent API: one source, however often it is asked for."""
+        return self._view(hides=tuple(self.hidden.names))
+
+    def kept(self) -> View:
+        """Return its rows with their hidden columns, for what keeps them and feeds them to other queries later."""
+        return self._view(hides=())
+
+    def _view(self, hides: tuple[str, ...]) -> View:
         watermark = None if self.watermark is None else (self.watermark[0], f"{self.watermark[1]} microseconds")
-        sequence = () if self.version_column is None else (self.version_column,)
         if self.mode == "append":
             return appends(self.name, self.schema, keys=self.primary_key, watermark=watermark)
+        if self.delta_column is not None and not self.primary_key:
+            return changes(self.name, self.schema, weight_column=self.delta_column, watermark=watermark)
+        deletes = None
         if self.delta_column is not None:
             from zset_join.expressions import col
 
-            if self.primary_key:
-                return changes(
-                    self.name,
-                    self.schema,
-                    keys=self.primary_key,
-                    sequence_by=sequence,
-                    apply_as_deletes=col(self.delta_column) < 0,
-                    except_column_list=[self.delta_column],
-                    watermark=watermark,
-                )
-            return changes(self.name, self.schema, weight_column=self.delta_column, watermark=watermark)
-        return changes(self.name, self.schema, keys=self.primary_key, sequence_by=sequence, watermark=watermark)
+            deletes, hides = col(self.delta_column) < 0, (self.delta_column, *hides)
+        return changes(
+            self.name,
+            pa.schema([*self.schema, *self.hidden]),
+            keys=self.primary_key,
+            sequence_by=self.hidden.names if self.version_column is None else (self.version_column,),
+            apply_as_deletes=deletes,
+            except_column_list=hides,
+            watermark=watermark,
+        )
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from sqlglot import exp
 
 from zset_join.errors import SqlError
 from zset_join.sql.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Mode, Table
-from zset_join.sql.connectors import check_options, form_of, metadata_of, sink_options
+from zset_join.sql.connectors import check_options, form_of, holds_records, metadata_of, sink_options
 from zset_join.sql.outside import OUTSIDE_CONNECTORS, outside_source
 from zset_join.sql.readers import Reader
 from zset_join.sql.table_clauses import (
@@ -205,8 +205,14 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         delta_column=delta,
         version_column=_version_column(version_column, declared, mode, options, name, place),
         processing_times=tuple(sorted(virtual)),
+        is_ordered_by_file=mode == "upsert" and _is_of_files(word, options),
     )
     return table, may_exist
+
+
+def _is_of_files(word: str, options: Mapping[str, str]) -> bool:
+    """Return whether a table reads rows of files; records of changes have an order of their own."""
+    return word != "SINK" and options.get("connector") == "filesystem" and not holds_records(options)
 
 
 def _version_column(

@@ -28,6 +28,7 @@ from zset_join.errors import BadInputError, SqlError
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.sources.unread import UnreadText, unread_records
 from zset_join.sql.catalog import Table
+from zset_join.sql.file_order import with_file_order
 from zset_join.sql_expressions.places import near
 
 __all__ = ["csv_options", "list_files", "part_file", "path_of", "read_file", "read_records"]
@@ -97,7 +98,7 @@ def read_file(table: Table, file: Path) -> pa.Table:
             line=first.number,
             column=first.column,
         )
-    return rows
+    return _with_order(table, file, rows)
 
 
 def part_file(table: Table, file: Path) -> PartlyRead:
@@ -107,7 +108,12 @@ def part_file(table: Table, file: Path) -> PartlyRead:
         SqlError: as `read_file`.
     """
     rows, unread = _read(table, file, is_first_enough=False)
-    return PartlyRead(rows, unread_records(unread, topic=file.name))
+    return PartlyRead(_with_order(table, file, rows), unread_records(unread, topic=file.name))
+
+
+def _with_order(table: Table, file: Path, rows: pa.Table) -> pa.Table:
+    """Return rows with what orders those of a key, where that is their file."""
+    return with_file_order(rows, file.name) if table.is_ordered_by_file else rows
 
 
 def _read(table: Table, file: Path, *, is_first_enough: bool) -> tuple[pa.Table, list[UnreadText]]:

@@ -38,7 +38,7 @@ from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
 from zset_join.sql.shared_epochs import SharedEpoch, in_order
 from zset_join.sql.stored_tables import StoredTables
-from zset_join.sql.table_sources import DecodingCatalog, decoded_rows, source_of
+from zset_join.sql.table_sources import DecodingCatalog, TableSource, decoded_rows, source_of
 from zset_join.sql.writing import table_written
 from zset_join.zset import ZSet
 
@@ -95,27 +95,40 @@ class LastingSession(InDirectory, Session):
             raise SqlError("this query reads what is stored and ends; take its table().", code="BOUNDED")
         name = name or self._free_name(output)
         sink = self._sink(output)
-        pipeline = Pipeline(
-            query.bound.view,
-            self._place(name),
-            outputs=() if sink is None else (sink,),
-            options=stage_options(query.settings),
-            idle_timeout_seconds=idle_timeout(query.settings),
-            keep_inputs=self._keep_inputs,
-        )
-        running = LastingRunning(name, query, pipeline, None if sink is not None else output, table_written(output))
-        try:
+        sources: dict[str, TableSource] = {}
+
+        def open_sources(positions: Mapping[str, Any]) -> None:
             for table in self._read_by(query):
                 where = self._place(name) / "read"
                 source = source_of(table, self._tables, self._all_columns, query.settings, where, query=name)
-                source.open(pipeline.positions.get(table.name))
-                running.sources[table.name] = source
+                source.open(positions.get(table.name))
+                sources[table.name] = source
+
+        try:
+            pipeline = Pipeline(
+                query.bound.view,
+                self._place(name),
+                outputs=() if sink is None else (sink,),
+                options=stage_options(query.settings),
+                idle_timeout_seconds=idle_timeout(query.settings),
+                keep_inputs=self._keep_inputs,
+                before_begin=open_sources,
+            )
+        except BaseException:
+            for source in sources.values():
+                source.close()
+            raise
+        printed = None if sink is not None else output
+        running = LastingRunning(name, query, pipeline, printed, table_written(output), sources=sources)
+        try:
             self._claim(running)
         except BaseException:
             running.close()
             raise
         self.running.append(running)
         try:
+            if running.writes is not None and not running.takes_back:
+                self.claims_of(running.writes)  # its rows may not go over keys that others claim
             self.settle()
             if running.pipeline.epoch == 0 and has_row_of_nothing(query.bound):
                 running.take({}, running.pipeline.positions, self._clock(), claims=self.claims)
@@ -232,6 +245,7 @@ class LastingSession(InDirectory, Session):
             accepted = epoch.accepted[table.name]
             self._tables.make(table)
             self._tables.write(table, accepted.rows, once=once, aside=accepted.aside)
+            epoch.claim_others()
             for running, fed, prepared in epoch.prepared:
                 assert isinstance(running, LastingRunning)  # noqa: S101 - this session starts no other
                 running.prepared = fed, prepared
@@ -247,6 +261,9 @@ class LastingSession(InDirectory, Session):
 
     def _all_columns(self, table: Table, rows: pa.Table) -> pa.Table:
         return self._completed(table, rows, self._clock())
+
+    def _rows_held(self, table: Table) -> pa.Table | ZSet | None:
+        return self._tables.inserted(table)
 
     def _read_by(self, query: Query) -> list[Table]:
         known = {source.name for source in query.bound.view.plan().sources}

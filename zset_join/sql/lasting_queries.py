@@ -5,7 +5,9 @@ or none does and all read it again. With `on_bad_input = 'quarantine'` a row tha
 or SELECT leaves the epoch of all of them.
 
 Known limits: a query that was started later reads from its own position, so an epoch that fails may hold rows that the others
-have taken before. A crash between two commits leaves queries at different epochs; the next start goes on from both.
+have taken before, and with quarantine such a row is a dead letter of that query alone: a row of an append-only source cannot be
+taken back from the others. A crash between two commits leaves queries at different epochs; the next start goes on from both,
+and each row is still judged by the steps of all queries of the group that run by then.
 """
 
 from __future__ import annotations
@@ -71,7 +73,10 @@ class LastingRunning(Running):
         claimed = self._claims(claims)
         if claimed is not None and self.writer is not None and len(prepared.delta):
             try:
-                claimed.check([prepared.delta], self.writer.names, self.name)
+                if self.takes_back:
+                    claimed.check([(prepared.delta, self.writer.names)], self.name)
+                else:
+                    claimed.check_others(self.writer.rows(prepared.delta), [], f'the query "{self.name}"')
             except BaseException:
                 prepared.close()
                 raise
@@ -84,7 +89,10 @@ class LastingRunning(Running):
             delta = self.pipeline.commit(prepared, positions=positions)
         finally:
             if self.pipeline.epoch > before and claimed is not None and self.writer is not None and len(prepared.delta):
-                claimed.add([prepared.delta], self.writer.names)
+                if self.takes_back:
+                    claimed.add([(prepared.delta, self.writer.names)])
+                else:
+                    claimed.add_others(self.writer.rows(prepared.delta))
         self.deltas.append(delta)
         if self.output is not None:
             self.output(delta)
@@ -103,7 +111,7 @@ class LastingRunning(Running):
         self.pipeline.close()
 
     def _claims(self, claims: Mapping[str, KeyClaims]) -> KeyClaims | None:
-        return claims.get(self.writes) if self.writes is not None and self.takes_back else None
+        return None if self.writes is None else claims.get(self.writes)
 
 
 def advance_together(

@@ -57,6 +57,7 @@ from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.connectors import holds_records
 from zset_join.sql.feeds import kafka_config, record_form, record_options, start_of
 from zset_join.sql.file_names import file_name
+from zset_join.sql.file_order import NAME_WORDS
 from zset_join.sql.files import csv_options
 from zset_join.sql.in_directory import InDirectory, claim_directory
 from zset_join.sql.rehearsal import Rehearsal, write_letters
@@ -373,7 +374,9 @@ class SessionOnSpark(InDirectory, Session):
                 )
             if "://" not in path and not Path(path).exists():
                 raise SqlError(f"\"{table.name}\": there is no file at {path}. Give 'path'.", code="NO_FILE", name=table.name)
-            rows = file_rows(self.spark, path, read_as, given, options=csv_options(table) if read_as == "csv" else None)
+            more = csv_options(table) if read_as == "csv" else None
+            words = NAME_WORDS if table.is_ordered_by_file else 0
+            rows = file_rows(self.spark, path, read_as, given, options=more, name_words=words)
         else:
             form = record_form(table)
             topic, start = table.options["topic"], start_of(table, ("earliest", "latest"))

@@ -110,9 +110,9 @@ class Rehearsal(Session):
                 if table.name in known:
                     own.sources[table.name] = source_of(table, self._tables, lambda _, rows: rows)
                     own.sources[table.name].open(None)
-            self._claim(own)
-            while advance_together([own], self._clock(), self.claims, wait_seconds=0.0):
+            while advance_together([own], self._clock(), {}, wait_seconds=0.0):
                 pass
+            self._claim(own)
         except ZsetJoinError:
             own.close()
             if is_first:
@@ -122,6 +122,20 @@ class Rehearsal(Session):
             own.close()
             raise
         return own
+
+    def _claim(self, running: Running) -> None:
+        """Count the rows of a query that has answered what its tables hold; how it came there is not checked.
+
+        Raises:
+            SinkError: one of them has a key that another row claims.
+        """
+        claims = self._claims_beside(running)
+        if claims is not None and running.writer is not None:
+            claims.check([(running.pipeline.contents(), running.writer.names)], running.name)
+            super()._claim(running)
+
+    def _rows_held(self, table: Table) -> pa.Table | ZSet | None:
+        return self._tables.inserted(table)
 
     @staticmethod
     def _rehearsing(query: Query, *, keep_view: bool) -> Pipeline:

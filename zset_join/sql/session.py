@@ -35,7 +35,7 @@ from zset_join.query.sources import with_jump
 from zset_join.shown_values import shown_value
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
 from zset_join.sql.definitions import TP_DELTA
-from zset_join.sql.key_claims import KeyClaims
+from zset_join.sql.key_claims import Claimed, KeyClaims
 from zset_join.sql.queries import QueryBinder
 from zset_join.sql.results import Message, Query, Running, has_row_of_nothing, sorted_rows
 from zset_join.sql.settings import idle_timeout, jump_in, stage_options, without_effect
@@ -83,6 +83,7 @@ class Session:
         self._feeds: list[Feed] = []
         self._held: dict[int, Any] = {}
         self.claims: dict[str, KeyClaims] = {}
+        self._is_closing = False
         self._numbered = 0
 
     def sql(self, text: str, *, dialect: str | None = None) -> Message | Query:
@@ -267,6 +268,8 @@ class Session:
     def stop(self, running: Running) -> None:
         """End a query that runs."""
         if running in self.running:
+            if running.writes is not None and not self._is_closing:
+                self.claims_of(running.writes)  # while it is known which rows of the table are its own
             self.running.remove(running)
             self._unclaim(running)
             running.pipeline.close()
@@ -286,21 +289,24 @@ class Session:
 
     def forget(self, name: str) -> None:
         """Let go of what is kept of a dropped table."""
-        stored = self._stored.pop(name, None)
-        if stored is not None:
-            stored.close()
         for running in [one for one in self.running if name in one.reads or one.name == name]:
             self.stop(running)
+        for kept in (self._stored.pop(name, None), self.claims.pop(name, None)):
+            if kept is not None:
+                kept.close()
 
     def close(self) -> None:
         """End all queries."""
+        self._is_closing = True
         for running in list(self.running):
             self.stop(running)
         for stored in self._stored.values():
             stored.close()
+        for claims in self.claims.values():
+            claims.close()
         for feed in self._feeds:
             feed.close()
-        self._stored, self._feeds = {}, []
+        self._stored, self._feeds, self.claims, self._is_closing = {}, [], {}, False
 
     def __enter__(self) -> Session:
         return self
@@ -355,7 +361,7 @@ class Session:
     def kept_rows(self, table: Table) -> Pipeline | None:
         """Return what keeps the rows of a table; None where the session keeps none."""
         if self._keep_tables and table.name not in self._stored:
-            self._stored[table.name] = Pipeline(table.rows)
+            self._stored[table.name] = Pipeline(table.kept())
         return self._stored.get(table.name)
 
     def completed(self, table: Table, rows: pa.Table | ZSet, now_us: int) -> pa.Table | ZSet:
@@ -366,47 +372,62 @@ class Session:
         return self._completed(table, rows, now_us)
 
     def _unclaim(self, running: Running) -> None:
-        """Forget what a query claimed; what it wrote stays in the table."""
+        """Forget what a query claimed; what it wrote stays in the table, and claims nothing."""
         if running.writer is not None and running.takes_back and running.writer.table.name in self.claims:
             rows = running.pipeline.contents()
             if len(rows):
-                self.claims[running.writer.table.name].add([ZSet(rows.rows, -rows.weights)], running.writer.names)
+                self.claims[running.writer.table.name].add([(ZSet(rows.rows, -rows.weights), running.writer.names)])
 
     def _claim(self, running: Running) -> None:
-        """Count which rows claim the keys of the table that a query writes, where two of them may claim one."""
+        """Count which rows of a query claim keys of the table that it writes."""
+        claims = self._claims_beside(running)
+        if claims is not None and running.writer is not None:
+            claims.add([(running.pipeline.contents(), running.writer.names)])
+
+    def _claims_beside(self, running: Running) -> KeyClaims | None:
+        """Return which keys are claimed of the table that a query writes; None where no two rows may claim one."""
         writer = running.writer
         if writer is None or not writer.table.primary_key or not running.takes_back:
-            return
-        others = [one for one in self.running if one.writes == running.writes and one.takes_back]
+            return None
+        claims = self.claims.get(writer.table.name)
+        if claims is not None:
+            return claims
+        others = [one for one in self.running if one.writes == running.writes]
         key = running.query.bound.view.node.relation.primary_key
-        if not others and key and set(key) <= set(writer.table.primary_key):
-            return
-        if self.claims_of(writer.table.name) is None:
-            self._claims_begun(writer.table)
-        held = running.pipeline.contents()
-        if len(held):
-            self.claims[writer.table.name].add([held], writer.names)
+        held = self._rows_held(writer.table)
+        if not others and key and set(key) <= set(writer.table.primary_key) and held is None:
+            return None
+        return self._claims_begun(writer.table, held)
 
     def claims_of(self, name: str) -> KeyClaims | None:
         """Return which keys of a table are claimed; None where no running query claims any."""
         table = self.catalog.tables.get(name)
         is_claimed = any(one.writes == name and one.takes_back for one in self.running)
         if name not in self.claims and is_claimed and table is not None and table.primary_key:
-            return self._claims_begun(table)
+            return self._claims_begun(table, self._rows_held(table))
         return self.claims.get(name)
 
-    def _claims_begun(self, table: Table) -> KeyClaims:
-        """Count the rows of the queries that retract and write into a table."""
-        claims = self.claims[table.name] = KeyClaims(table)
-        for one in self.running:
-            if one.writer is not None and one.writes == table.name and one.takes_back:
-                claims.add([one.pipeline.contents()], one.writer.names)
+    def _claims_begun(self, table: Table, held: pa.Table | ZSet | None) -> KeyClaims:
+        """Count the rows of the queries that retract and write into a table, and of the others that it holds."""
+        own: list[Claimed] = [
+            (one.pipeline.contents(), one.writer.names)
+            for one in self.running
+            if one.writer is not None and one.writes == table.name and one.takes_back
+        ]
+        claims = self.claims[table.name] = KeyClaims(table, table.schema.empty_table() if held is None else held, own)
         return claims
+
+    def _rows_held(self, table: Table) -> pa.Table | ZSet | None:
+        """Return the rows that a table holds, perhaps with those of retracting queries; None for none."""
+        stored = self._stored.get(table.name)
+        rows = None if stored is None else stored.contents()
+        return rows if rows is not None and len(rows) else None
 
     def _completed(self, table: Table, given: pa.Table, now: int) -> pa.Table:
         """Return rows with all columns of a table: what was not given is NULL, or computed."""
         known = table.schema.names
-        unknown = [name for name in given.column_names if name not in known]
+        hidden = table.hidden.names
+        unknown = [name for name in given.column_names if name not in known and name not in hidden]
         if unknown:
             raise SqlError(
                 f'"{table.name}" has no column {", ".join(unknown)}.{near(unknown[0], known)}',
@@ -433,7 +454,15 @@ class Session:
                 columns[column.name] = pa.repeat(pa.scalar(1, column.type), given.num_rows)
             else:
                 columns[column.name] = pa.nulls(given.num_rows, column.type)
-        return pa.table(columns, schema=table.schema)
+        if not set(hidden) <= set(given.column_names):
+            raise SqlError(
+                f'"{table.name}" has a primary key and is filled by its files, whose names order the rows of a key; insert '
+                "into a table without a connector.",
+                code="NOT_A_TABLE",
+                name=table.name,
+            )
+        beside = {name: given.column(name) for name in hidden}
+        return pa.table({**columns, **beside}, schema=pa.schema([*table.schema, *table.hidden]))
 
 
 def _of_table(table: Table, rows: Any) -> pa.Table:

@@ -29,7 +29,7 @@ from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.pipeline.failing_rows import failing_rows, unread_rows
 from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.sql.catalog import Table
-from zset_join.sql.key_claims import KeyClaims
+from zset_join.sql.key_claims import Claimed, KeyClaims
 from zset_join.sql.results import Running
 from zset_join.sql.settings import stage_options
 from zset_join.zset import ZSet, single_batch
@@ -102,7 +102,8 @@ class SharedEpoch(ExitStack):
         self._session = session
         self._now_us = now_us
         self._tables: list[tuple[Pipeline, PreparedEpoch]] = []
-        self._claimed: dict[str, list[ZSet]] = {}
+        self._claimed: dict[str, list[Claimed]] = {}
+        self._others: list[tuple[str, Rows, str]] = []
 
     def answer(self, given: Mapping[str, Rows], *, first: tuple[Running, Mapping[str, Any]] | None = None) -> None:
         """Let all queries answer.
@@ -122,7 +123,7 @@ class SharedEpoch(ExitStack):
             if not any(one.aside for one in aside.values()):
                 raise
             self.close()
-            self.prepared, self._tables, self._claimed, self.accepted = [], [], {}, aside
+            self.prepared, self._tables, self._claimed, self._others, self.accepted = [], [], {}, [], aside
             self._answer(first)
 
     def commit(self) -> None:
@@ -136,7 +137,8 @@ class SharedEpoch(ExitStack):
         for running, _, prepared in self.prepared:
             running.deltas.append(running.pipeline.commit(prepared))
             if running.writer is not None and running.takes_back and running.writer.table.name in self._session.claims:
-                self._session.claims[running.writer.table.name].add([prepared.delta], running.writer.names)
+                self._session.claims[running.writer.table.name].add([(prepared.delta, running.writer.names)])
+        self.claim_others()
         failed: list[Exception] = []
         for running, _, prepared in self.prepared:
             if running.output is not None and running.writer is None:
@@ -147,9 +149,16 @@ class SharedEpoch(ExitStack):
         if failed:
             raise failed[0]
 
+    def claim_others(self) -> None:
+        """Count the rows that the epoch brings to tables and that no retracting query wrote, once the tables have them."""
+        for name, rows, _ in self._others:
+            claims = self._session.claims_of(name)
+            if claims is not None:
+                claims.add_others(rows)
+
     def _answer(self, first: tuple[Running, Mapping[str, Any]] | None) -> None:
         fed: dict[str, list[Accepted]] = {name: [one] for name, one in self.accepted.items()}
-        others = [(name, one.rows, "the INSERT") for name, one in self.accepted.items()]
+        self._others = [(name, one.rows, "the INSERT") for name, one in self.accepted.items()]
         tables = {name: self._session.table(name) for name in fed}
         begun = [] if first is None or first[0] in self._session.running else [first[0]]
         for running in in_order([*self._session.running, *begun]):
@@ -167,16 +176,16 @@ class SharedEpoch(ExitStack):
             writer = running.writer
             claims = None if writer is None else self._session.claims.get(writer.table.name)
             if claims is not None and writer is not None and len(prepared.delta) and running.takes_back:
-                claimed = [*self._claimed.get(writer.table.name, ()), prepared.delta]
-                claims.check(claimed, writer.names, running.name)
+                claimed = [*self._claimed.get(writer.table.name, ()), (prepared.delta, writer.names)]
+                claims.check(claimed, running.name)
                 self._claimed[writer.table.name] = claimed
             if writer is not None and len(prepared.delta):
                 written = self._session.completed(writer.table, writer.rows(prepared.delta), self._now_us)
                 fed.setdefault(writer.table.name, []).append(Accepted(written))
                 if not running.takes_back:
-                    others.append((writer.table.name, written, f'the query "{running.name}"'))
+                    self._others.append((writer.table.name, written, f'the query "{running.name}"'))
                 tables[writer.table.name] = writer.table
-        self._check_others(others)
+        self._check_others()
         for name, parts in fed.items():
             pipeline = self._session.kept_rows(tables[name])
             if pipeline is not None:
@@ -184,9 +193,9 @@ class SharedEpoch(ExitStack):
                 prepared = self.enter_context(pipeline.prepare({name: rows_of_table}, processing_time=self._now_us))
                 self._tables.append((pipeline, prepared))
 
-    def _check_others(self, others: Iterable[tuple[str, Rows, str]]) -> None:
-        """Refuse rows of an INSERT, or of queries that never retract, over the keys of those that do."""
-        for name, rows, origin in others:
+    def _check_others(self) -> None:
+        """Refuse rows of a statement, or of queries that never retract, over the keys of those that do."""
+        for name, rows, origin in self._others:
             claims = self._session.claims_of(name)
             if claims is None:
                 continue

@@ -38,7 +38,7 @@ from zset_join.sinks.sink import SinkProgress
 from zset_join.sql.catalog import Table
 from zset_join.sql.file_names import file_name
 from zset_join.storage import local
-from zset_join.zset import ZSet
+from zset_join.zset import ZSet, single_batch
 
 __all__ = ["STORED_WEIGHT", "StoredTableSink", "StoredTables", "put_aside_of"]
 
@@ -124,6 +124,22 @@ class StoredTables:
         with self._lock:
             directory = self.directory_of(name)
             return sum(local.file_size(directory / one) or 0 for one in self._files_of(name).names)
+
+    def inserted(self, table: Table) -> pa.Table | ZSet | None:
+        """Return the keys of the rows that statements wrote and deleted, in order; None where there are none.
+
+        Cost: the key columns of all files that no query wrote.
+        """
+        with self._lock:
+            directory = self.directory_of(table.name)
+            files = [directory / one for one in self._files_of(table.name).names if not one[13:].startswith("query-")]
+        columns = [*table.primary_key, *([] if table.delta_column is None else [table.delta_column]), STORED_WEIGHT]
+        rows = pa.concat_tables([pq.read_table(file, columns=columns) for file in files]) if files else None
+        if rows is None or not rows.num_rows:
+            return None
+        weights = rows.column(STORED_WEIGHT).to_numpy()
+        plain = rows.drop_columns([STORED_WEIGHT])
+        return plain if (weights == 1).all() else ZSet(single_batch(plain), weights)
 
     def file(self, name: str, number: int) -> Path:
         """Return a file of a table, by its place in the order."""

@@ -24,7 +24,7 @@ from zset_join.lookup.clock import Clock
 from zset_join.lookup.fetcher import Fetcher, LookupCounts
 from zset_join.lookup.journal import FetchJournal
 from zset_join.lookup.options import Lookup, LookupSettings
-from zset_join.lookup.source import LookupSource
+from zset_join.lookup.source import LookupSource, SelectiveSource
 from zset_join.lookup.sources import EpochSource, read_source
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.protocol import DurableOperator
@@ -212,6 +212,7 @@ class LookupJoinStage(Stage):
             constants=self.constants,
             using=self.using,
             residual=self.residual,
+            unaskable=self.source.unaskable if isinstance(self.source, SelectiveSource) else None,
             hidden=self.hidden,
             max_retries=settings.max_retries if settings.parks else 0,
             delay_us=settings.delay_us if settings.parks else 0,

@@ -17,9 +17,12 @@ import pytest
 
 from zset_join.errors import LookupFailedError, OptionError
 from zset_join.lookup import Fetcher, HttpSource, Lookup, Secret
+from zset_join.pipeline import Pipeline, changes
 from zset_join.relation import Relation
 from zset_join.shapes.lookup import LookupShape
+from zset_join.stages.stage import StageOptions
 from zset_join.testing.lookups import FakeClock
+from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
 PEOPLE = {1: "Ada", 2: "Bob"}
@@ -298,3 +301,48 @@ def test_a_redirect_is_not_followed(server):
 def test_a_column_that_would_choose_the_host_is_refused(url):
     with pytest.raises(OptionError, match="would choose the host"):
         HttpSource(name="p", schema=SCHEMA, url=url)
+
+
+def test_a_row_whose_key_can_never_be_asked_for_is_a_dead_letter_and_its_retraction_too(server):
+    source = HttpSource(
+        name="people",
+        schema=pa.schema({"id": pa.string(), "name": pa.string()}),
+        url=f"http://127.0.0.1:{server.server_port}/people/{{id}}",
+    )
+    orders = changes("orders", {"o": pa.int64(), "who": pa.string(), "_weight": pa.int64()}, weight_column="_weight")
+    view = orders.lookup_join(source, on=[("who", "id")], how="left").select("o", "name")
+    rows = [(1, "1", 1), (2, "..", 1), (3, "", 1), (4, None, 1), (5, "7", 1)]
+    given = {"orders": [{"o": o, "who": who, "_weight": weight} for o, who, weight in rows]}
+    took_back = {
+        "orders": [
+            {"o": 2, "who": "..", "_weight": -1},
+            {"o": 1, "who": "1", "_weight": -1},
+            {"o": 9, "who": "1", "_weight": -1},
+        ]
+    }
+
+    def told(pipeline: Pipeline) -> list[tuple[int, str]]:
+        return [(json.loads(line["row"])["o"], line["code"]) for line in pipeline.dead_letters.to_pylist()]
+
+    with Pipeline(view) as strict, pytest.raises(LookupFailedError, match=r'epoch 0: row 1 has a key .*"id"=') as refused:
+        strict.step(given)
+    assert (refused.value.code, server.seen) == ("LOOKUP_KEY_VALUE", [])
+    with Pipeline(view, options=StageOptions(on_bad_input="quarantine")) as lenient:
+        assert sorted(lenient.step(given).to_pylist()) == [((1, "Ada"), 1), ((4, None), 1), ((5, None), 1)]
+        assert told(lenient) == [(2, "LOOKUP_KEY_VALUE"), (3, "LOOKUP_KEY_VALUE")]
+        assert lenient.step(took_back).to_pylist() == [((1, "Ada"), -1)]
+        assert told(lenient) == [(2, "LOOKUP_KEY_VALUE"), (9, "ABSENT_ROW")]
+
+
+def test_an_upsert_to_a_key_that_can_never_be_asked_for_is_put_aside_and_a_delete_is_not(server):
+    source = _source(server)
+    source = HttpSource(name="people", schema=pa.schema({"id": pa.string(), "name": pa.string()}), url=source.url)
+    orders = changes("orders", {"o": pa.int64(), "who": pa.string()}, keys="o")
+    view = orders.lookup_join(source, on=[("who", "id")]).select("o", "name")
+
+    with Pipeline(view, options=StageOptions(on_bad_input="quarantine")) as pipeline:
+        pipeline.step({"orders": [{"o": 1, "who": "1"}]})
+        assert pipeline.step({"orders": [{"o": 1, "who": ".."}]}).to_pylist() == []
+        gone = ZSet.of({"o": [1], "who": [".."]}, [-1])
+        assert pipeline.step({"orders": gone}).to_pylist() == [((1, "Ada"), -1)]
+        assert pipeline.dead_letters.num_rows == 0

@@ -13,13 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from faults.profiles import chosen
 from tests.spark.conftest import Collected, Source, weights
 from zset_join.dead_letters import read_letters
 from zset_join.errors import BadInputError, OptionError, SinkError, StateError
 from zset_join.expressions import left, right
-from zset_join.sinks.unfit_values import UnfitRows, text_with_nul
+from zset_join.sinks.parquet_changelog import read_changelog
+from zset_join.sinks.unfit_values import UnfitRows, text_with_nul, unfit_values
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, appends, changes
 from zset_join.spark.rows.schemas import spark_schema
 
@@ -363,25 +365,33 @@ class WithoutNul(Collected):
         return "WithoutNul()"
 
     def unfit(self, rows: pa.RecordBatch) -> list[UnfitRows]:
-        return text_with_nul(rows)
+        return [*text_with_nul(rows), *unfit_values(rows)]
 
 
 def test_a_row_that_an_output_can_never_hold_is_refused_before_the_commit_or_put_aside(
     orders: Source, customers: Source, run: Run, tmp_path: Path
 ) -> None:
-    orders.add(("i", 1, 10, "pen", 1), ("i", 2, 10, "i\0nk", 1))
-    customers.add((10, "Ann", 1))
-    sink = WithoutNul()
+    orders.add(("i", 1, 10, "pen", 1), ("i", 2, 10, "i\0nk", 1), ("i", 3, 20, "cap", 1))
+    customers.add((10, "Ann", 1), (20, "no UTF-8", 1))
+    broken = customers.stream().withColumn("name", F.expr("if(customer_id = 20, cast(X'FF' AS string), name)")).drop("ts")
+    view = upserts(orders).join(changes(broken, name="customers", keys=["customer_id"]), on="customer_id")
+    sink, log = WithoutNul(), tmp_path / "log"
 
     with pytest.raises(SinkError, match=r'WithoutNul.*"item" is .i.x00nk.'):
-        run(join_of(orders, customers), sink)
+        run(view, sink)
     assert sink.epochs == []
-    run(join_of(orders, customers), sink, onBadInput="quarantine")
+    writer = view.writeStream.toSink(sink).toParquet(log).options(onBadInput="quarantine").trigger(availableNow=True)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
 
     assert sink.total() == {(10, 1, "pen", "Ann"): 1}
-    (letter,) = read_letters(str(tmp_path / "checkpoint")).to_pylist()
-    assert (letter["stream"], letter["code"], letter["weight"]) == ("WithoutNul()", "SINK_VALUE", 1)
-    assert "i\\u0000nk" in letter["row"]
+    assert sorted(read_changelog(log).column("order_id").to_pylist()) == [1, 2]
+    letters = read_letters(str(tmp_path / "checkpoint")).to_pylist()
+    assert sorted((letter["stream"], letter["code"], letter["weight"]) for letter in letters) == [
+        (f"Parquet changelog {log} (weight)", "SINK_VALUE", 1),
+        ("WithoutNul()", "SINK_VALUE", 1),
+        ("WithoutNul()", "SINK_VALUE", 1),
+    ]
+    assert any("i\\u0000nk" in letter["row"] for letter in letters)
 
 
 def test_quarantine_works_where_rows_are_routed(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:

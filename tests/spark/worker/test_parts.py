@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.errors import StateError
+from zset_join.errors import SinkError, StateError
 from zset_join.relation import Relation
+from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, commit_epoch, read_changelog
+from zset_join.spark.epoch.delta_outputs import DeltaChangelogOutput
+from zset_join.spark.epoch.outputs import ChangelogOutput
 from zset_join.spark.worker import parts
 from zset_join.spark.worker.parts import (
     ArrowParts,
@@ -22,6 +26,7 @@ from zset_join.spark.worker.parts import (
     merged,
     read_arrow_parts,
 )
+from zset_join.spark.worker.quarantine import LETTERS
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -114,3 +119,34 @@ def test_chunks_that_are_large_together_are_not_merged(monkeypatch: pytest.Monke
     monkeypatch.setattr(parts, "MOST_MERGED_BYTES", 2 * chunks[0].rows.nbytes)
 
     assert [len(found) for found in merged(chunks, 1000)] == [4, 4]
+
+
+@pytest.mark.parametrize("kind", [ChangelogOutput, DeltaChangelogOutput])
+def test_rows_that_a_changelog_can_never_hold_are_refused_or_put_aside_by_the_task(
+    files: CheckpointFiles, tmp_path: Path, kind: type[ChangelogOutput | DeltaChangelogOutput]
+) -> None:
+    broken = pa.Array.from_buffers(
+        pa.string(), 3, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xffb")]
+    )
+    answer = ZSet(pa.RecordBatch.from_arrays([pa.array([1, 2, 3]), broken], schema=SCHEMA), np.array([-1, 1, 1]))
+    taken_back = ZSet(answer.rows.slice(1, 1), np.array([-1]))
+    place = str(tmp_path / "log")
+    output = (
+        ChangelogOutput(place, "weight")
+        if kind is ChangelogOutput
+        else DeltaChangelogOutput(DeltaChangelogSink(place, "weight"))
+    )
+    relation = Relation(name="answer", schema=SCHEMA, mode="changelog")
+
+    output.open(relation, "query")
+    with pytest.raises(SinkError, match=r'log.*cannot take row 1 of the answer of epoch 0: column "v"') as refused:
+        output.parts.write(files, 0, Tick(0), SCHEMA, [answer])
+    assert refused.value.code == "SINK_VALUE"
+    assert output.parts.write(files, 0, Tick(0), SCHEMA, [taken_back]) == []
+    output.quarantines, output.dead_letter_path = True, str(tmp_path / "dead")
+    output.open(relation, "query")
+    part, letters = output.parts.write(files, 0, Tick(0), SCHEMA, [answer])
+
+    assert (part.file.rows, part.retractions, letters.form, letters.file.rows) == (2, 1, LETTERS, 1)
+    assert repr(output.parts) == repr(output.parts.writer)  # type: ignore[attr-defined]  # as it stands in records
+    assert pq.read_table(tmp_path / "dead" / letters.file.name).column("code").to_pylist() == ["SINK_VALUE"]

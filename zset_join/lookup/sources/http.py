@@ -120,6 +120,22 @@ class HttpSource:
         """Return a client."""
         return _HttpClient(self, opening)
 
+    def unaskable(self, keys: pa.RecordBatch) -> Mapping[int, str]:
+        """Return why the URL of some keys would be that of another resource, by their rows."""
+        if self.many is not None:
+            return {}
+        rows = keys.to_pylist()
+        reasons = {tuple(key.values()): self._unnameable(key) for key in rows if None not in key.values()}
+        told = ((row, reasons.get(tuple(key.values()))) for row, key in enumerate(rows))
+        return {row: reason for row, reason in told if reason is not None}
+
+    def _unnameable(self, key: Mapping[str, Any]) -> str | None:
+        try:
+            url_of_key(self.url, key)
+        except UnnameableKeyError as error:
+            return str(error)
+        return None
+
     def explain(self) -> str:
         """Return the URL, without what stands behind `?`."""
         return f"HTTP {self.url.partition('?')[0]}"

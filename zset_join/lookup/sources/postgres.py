@@ -38,7 +38,7 @@ from zset_join.extras import needed_for
 from zset_join.lookup.secret import Secret, as_secret, refuse_credentials, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of, table_of_columns
-from zset_join.lookup.sources.postgres_arrays import binary_array, register_binary_arrays
+from zset_join.lookup.sources.postgres_arrays import binary_array, possible_keys, register_binary_arrays
 from zset_join.lookup.sources.written import register_source
 from zset_join.lookup.written_schema import read_schema, write_schema
 
@@ -295,6 +295,7 @@ class _PostgresClient(LookupClient):
 
     def _parameters(self, keys: pa.Table) -> list[Any]:
         columns = zip(self._opening.key, self._arrays, strict=True)
+        keys = possible_keys(keys)
         return [binary_array(keys.column(name), kind) for name, kind in columns]
 
     def _no_answer(self) -> TransientLookupError:

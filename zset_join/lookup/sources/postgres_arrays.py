@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from zset_join.extras import needed_for
 
-__all__ = ["BinaryArray", "binary_array", "register_binary_arrays"]
+__all__ = ["BinaryArray", "binary_array", "possible_keys", "register_binary_arrays"]
 
 _DAYS_TO_2000 = 10_957
 _US_TO_2000 = _DAYS_TO_2000 * 86_400_000_000
@@ -44,6 +46,19 @@ class BinaryArray:
     """
 
     data: bytes
+
+
+def possible_keys(keys: pa.Table) -> pa.Table:
+    """Return the keys that a row can have: no text of PostgreSQL contains U+0000, and the server refuses to be asked for one.
+
+    >>> possible_keys(pa.table({"k": ["a", "a" + chr(0)]})).column("k").to_pylist()
+    ['a']
+    """
+    for name, kind in zip(keys.schema.names, keys.schema.types, strict=True):
+        if pt.is_string(kind) or pt.is_large_string(kind):
+            has_nul = pc.fill_null(pc.match_substring(keys.column(name), "\0"), fill_value=False)
+            keys = keys.filter(pc.invert(has_nul))
+    return keys
 
 
 def binary_array(column: pa.ChunkedArray, kind: str) -> BinaryArray | list[Any]:

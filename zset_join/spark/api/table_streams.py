@@ -50,6 +50,7 @@ __all__ = [
 
 STORED_WEIGHT = "_stored_weight"
 _TIME, _VALUE, _PLACE = "__time", "__value", "__place"
+_ORDER = "_file_order_"
 _METADATA = {name: name for name in ("topic", "partition", "offset", "timestamp")}
 
 
@@ -114,9 +115,18 @@ def write_stored(rows: DataFrame, directory: str) -> None:
 
 
 def file_rows(
-    session: SparkSession, path: str, form: str, given: pa.Schema, *, options: Mapping[str, str] | None = None
+    session: SparkSession,
+    path: str,
+    form: str,
+    given: pa.Schema,
+    *,
+    options: Mapping[str, str] | None = None,
+    name_words: int = 0,
 ) -> DataFrame:
     """Return the rows of files, a file an epoch, with the time each was written.
+
+    Spark reads a large file in several parts at once, and keeps the order of rows within a part. So rows that are ordered by
+    their file have the place where their part begins; within a part, the later one wins as it comes.
 
     Args:
         session: reads.
@@ -124,6 +134,8 @@ def file_rows(
         form: json, csv or parquet.
         given: the columns that the files have.
         options: more of Spark's reader.
+        name_words: where the rows of a key are ordered by their file, how many words of eight bytes of its name count; 0: they
+            are not.
 
     Raises:
         OptionError: files of another format.
@@ -141,7 +153,24 @@ def file_rows(
         reader, path = reader.option("pathGlobFilter", place.name), os.fspath(place.parent)
     rows = reader.format(form).load(path)
     place_of = "concat('file ', _metadata.file_name)"
-    return rows.select(*_converted(given, form, "", place_of), F.col("_metadata.file_modification_time").alias(_TIME))
+    order = [F.expr(text).alias(f"{_ORDER}{at}") for at, text in enumerate(_file_order(name_words))]
+    return rows.select(*_converted(given, form, "", place_of), F.col("_metadata.file_modification_time").alias(_TIME), *order)
+
+
+def _file_order(name_words: int) -> list[str]:
+    """Return expressions for the words of a file's name, as in `zset_join.sql.file_order`, and for a row's place in it."""
+    if not name_words:
+        return []
+    name, first = "encode(_metadata.file_name, 'UTF-8')", 1 << 63
+    unsigned = [
+        f"CAST(conv(rpad(hex(substring({name}, {8 * at + 1}, 8)), 16, '0'), 16, 10) AS DECIMAL(20, 0))"
+        for at in range(name_words)
+    ]
+    words = [
+        f"CASE WHEN octet_length({name}) > {8 * at} THEN CAST({word} - {first}BD AS BIGINT) ELSE CAST(-{first}BD AS BIGINT) END"
+        for at, word in enumerate(unsigned)
+    ]
+    return [*words, "_metadata.file_block_start"]
 
 
 def _as_written(given: pa.Schema, form: str) -> StructType:
@@ -260,6 +289,7 @@ def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
         rows: the given columns, and perhaps the time of each row.
         columns: of the table, in order.
     """
+    order = [column_named(name) for name in rows.columns if name.startswith(_ORDER)]
     for column in columns:
         kind = field_type(pa.field(column.name, column.type))
         if column.name in rows.columns:
@@ -272,14 +302,14 @@ def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
         else:
             value = F.lit(None).cast(kind)
         rows = rows.withColumn(column.name, value)
-    return rows.select(*(column_named(column.name) for column in columns))
+    return rows.select(*(column_named(column.name) for column in columns), *order)
 
 
 def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | None = None) -> SourceStream:
     """Return the stream of a table.
 
     Args:
-        rows: its columns; and `STORED_WEIGHT`, where rows say so how many of them come or go.
+        rows: its columns; and `STORED_WEIGHT`, where rows say so how many of them come or go, and what orders them by file.
         relation: what they are to be: name, columns, keys, mode, event time.
         delta_column: the column of `rows` whose -1 deletes; None where there is none.
 
@@ -293,8 +323,11 @@ def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | Non
         stream = appended_stream(rows.drop(*own), name=name, keys=keys or None)
     elif relation.mode == "upsert":
         deletes = " OR ".join(f"{quoted(column)} < 0" for column in own)
-        more: dict[str, Any] = {"apply_as_deletes": deletes, "except_column_list": own} if own else {}
-        stream = changed_stream(rows, name=name, keys=keys, **more)
+        more: dict[str, Any] = {"apply_as_deletes": deletes} if own else {}
+        order = [column for column in rows.columns if column.startswith(_ORDER)]
+        sequence = order or [column for column in relation.sequence_by if column in rows.columns]
+        more |= {"sequence_by": sequence} if sequence else {}
+        stream = changed_stream(rows, name=name, keys=keys, except_column_list=[*own, *order], **more)
     else:
         weight_column = delta_column or weight
         given = rows if weight_column is not None else rows.withColumn(STORED_WEIGHT, F.lit(1).cast("long"))
@@ -309,7 +342,8 @@ def checked_stream(stream: SourceStream, relation: Relation) -> SourceStream:
     Raises:
         PlanError: columns of other types than those of the table.
     """
-    shown = pa.schema([stream.schema.field(column) for column in stream.columns])
+    hidden = [column for column in stream.hidden if column in relation.schema.names]
+    shown = pa.schema([stream.schema.field(column) for column in (*stream.columns, *hidden)])
     name = relation.name
     if shown.names != relation.schema.names or shown.types != relation.schema.types:
         raise PlanError(

@@ -13,9 +13,10 @@ from zset_join.relation import Relation
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_files import DataFile
 from zset_join.sinks.delta_view import DeltaViewSink
-from zset_join.spark.epoch.outputs import SinkOutput, read_lines
+from zset_join.spark.epoch.outputs import SinkOutput, fitting_parts, read_lines
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.spark.worker.parts import DeltaParts, PartWriter
+from zset_join.spark.worker.quarantine import Rejected
 
 __all__ = ["DeltaChangelogOutput", "DeltaViewOutput"]
 
@@ -56,6 +57,8 @@ class DeltaChangelogOutput:
 
     def __init__(self, sink: DeltaChangelogSink) -> None:
         self._sink = sink
+        self.quarantines = False
+        self.dead_letter_path = ""
         self.parts: PartWriter = DeltaParts(sink.log.location, sink.form)
 
     def describe(self) -> str:
@@ -66,11 +69,20 @@ class DeltaChangelogOutput:
         """Make or check the table."""
         self._rows = relation.schema
         self._sink.open(relation, query_id)
-        self.parts = DeltaParts(self._sink.log.location, self._sink.form, relation.primary_key)
+        writer = DeltaParts(self._sink.log.location, self._sink.form, relation.primary_key)
+        self.parts = fitting_parts(self, writer, relation, query_id)
 
     def has(self, record: CommitRecord) -> bool:
         """Ask the table."""
         return self._sink.has(record.epoch, record.link)
+
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:
+        """Ask the table."""
+        return () if self.has(record) else (self.describe(),)
+
+    def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:  # noqa: ARG002 - for other outputs
+        """Return nothing: the tasks have refused such rows, or put them aside."""
+        return {}
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
         """Look whether all files are still there; only VACUUM takes them away."""

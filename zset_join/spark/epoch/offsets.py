@@ -1,7 +1,8 @@
-"""What Spark says an epoch reads, as a digest: how a replay with other input is told from one with the same.
+"""What Spark writes of its epochs: what an epoch reads, as a digest that differs where its input does, and whether it is done.
 
 Spark writes `<checkpointLocation>/offsets/<epoch>` before it asks for an epoch, and never changes it. When its files were
-rolled back, it plans the epoch anew and writes another one.
+rolled back, it plans the epoch anew and writes another one. It writes `<checkpointLocation>/commits/<epoch>` once the epoch is
+in the output, and never asks for that epoch again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 
 from zset_join.storage.folder import open_folder
 
-__all__ = ["offsets_digest"]
+__all__ = ["is_completed", "offsets_digest"]
 
 
 def offsets_digest(checkpoint_location: str, epoch: int) -> str | None:
@@ -24,3 +25,15 @@ def offsets_digest(checkpoint_location: str, epoch: int) -> str | None:
     """
     content = open_folder(checkpoint_location).read(f"offsets/{epoch}")
     return None if content is None else hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def is_completed(checkpoint_location: str, epoch: int) -> bool:
+    """Return whether Spark has completed an epoch and does not ask for it again.
+
+    Args:
+        checkpoint_location: `checkpointLocation`.
+        epoch: the epoch.
+
+    Cost: the size of one file is read.
+    """
+    return open_folder(checkpoint_location).size(f"commits/{epoch}") is not None

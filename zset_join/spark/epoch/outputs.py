@@ -22,14 +22,14 @@ from zset_join.errors import StateError
 from zset_join.relation import Relation
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, are_staged, commit_epoch, committed_files
 from zset_join.sinks.sink import Sink, has_epoch, write_epoch
-from zset_join.sinks.unfit_values import SelectiveSink, check_fits, fitting, reasons_by_row, unfit_rows
+from zset_join.sinks.unfit_values import SelectiveSink, check_fits, fitting, unfit_rows
 from zset_join.spark.rows.schemas import spark_schema
+from zset_join.spark.worker.fitting_parts import FittingParts, add_unfit
 from zset_join.spark.worker.parts import ArrowParts, ChangelogParts, ParquetParts, PartWriter, read_arrow_parts
-from zset_join.spark.worker.quarantine import Rejected
+from zset_join.spark.worker.quarantine import DeadLetters, Rejected
 from zset_join.storage.folder import is_local, local_path
-from zset_join.zset import ZSet
 
-__all__ = ["ChangelogOutput", "FunctionOutput", "Output", "SelectiveOutput", "SinkOutput", "read_lines"]
+__all__ = ["ChangelogOutput", "FunctionOutput", "Output", "SelectiveOutput", "SinkOutput", "fitting_parts", "read_lines"]
 
 
 class Output(Protocol):
@@ -53,6 +53,14 @@ class Output(Protocol):
 
         Raises:
             SinkError: the output took another epoch of this number, or of the one before it.
+        """
+        ...
+
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:
+        """Return what `explain` calls the outputs in it without a committed epoch; one that keeps no epochs is not among them.
+
+        Raises:
+            SinkError: see `has`.
         """
         ...
 
@@ -83,9 +91,11 @@ class SelectiveOutput(Output, Protocol):
 
     Attributes:
         quarantines: such rows are put aside and left out; else they are refused.
+        dead_letter_path: where tasks put them that write the output themselves.
     """
 
     quarantines: bool
+    dead_letter_path: str
 
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
         """Return the rows of an answered epoch that the output can never hold, by what `explain` calls it.
@@ -106,6 +116,7 @@ class SinkOutput:
     def __init__(self, sink: Sink) -> None:
         self.parts: PartWriter = ArrowParts()
         self.quarantines = False
+        self.dead_letter_path = ""
         self._sink = sink
 
     def describe(self) -> str:
@@ -119,6 +130,10 @@ class SinkOutput:
     def has(self, record: CommitRecord) -> bool:
         """Ask the sink."""
         return has_epoch(self._sink, record.epoch, record.link)
+
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:
+        """Ask the sink."""
+        return () if self.has(record) else (self.describe(),)
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
         """Look whether all part files are whole."""
@@ -136,12 +151,9 @@ class SinkOutput:
         for chunk in read_arrow_parts(files, record.parts) if isinstance(self._sink, SelectiveSink) else ():
             unfit = unfit_rows(self._sink, chunk.rows)
             if not self.quarantines:
-                check_fits(self._sink, chunk, unfit, epoch=record.epoch)
-                continue
-            reasons = reasons_by_row(chunk.rows, unfit)
-            places = list(reasons)
-            rows = ZSet(chunk.rows.take(pa.array(places, pa.int64())), chunk.weights[places])
-            rejected.add(rows, ["SINK_VALUE"] * len(places), list(reasons.values()))
+                check_fits(repr(self._sink), chunk, unfit, epoch=record.epoch)
+            else:
+                add_unfit(rejected, chunk, unfit)
         return {self.describe(): rejected} if len(rejected) else {}
 
     def contents(self, session: SparkSession) -> DataFrame | None:
@@ -171,6 +183,8 @@ class ChangelogOutput:
         self._directory = str(local_path(directory)) if is_local(directory) else directory
         self._form = form
         self._sink = ParquetChangelogSink(self._directory, form)
+        self.quarantines = False
+        self.dead_letter_path = ""
         self.parts: PartWriter = ChangelogParts(self._directory)
 
     def describe(self) -> str:
@@ -181,10 +195,19 @@ class ChangelogOutput:
         """Make or check the changelog."""
         self._relation = relation
         self._sink.open(relation, query_id)
+        self.parts = fitting_parts(self, ChangelogParts(self._directory), relation, query_id)
 
     def has(self, record: CommitRecord) -> bool:
         """Look into the changelog."""
         return self._sink.has(record.epoch, record.link)
+
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:
+        """Look into the changelog."""
+        return () if self.has(record) else (self.describe(),)
+
+    def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:  # noqa: ARG002 - for other outputs
+        """Return nothing: the tasks have refused such rows, or put them aside."""
+        return {}
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
         """Look whether all parts are still staged."""
@@ -237,6 +260,10 @@ class FunctionOutput:
         """Say no: only the function knows."""
         return False
 
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:  # noqa: ARG002 - a function has no memory
+        """Return nothing: a function keeps no epochs."""
+        return ()
+
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
         """Look whether all part files are whole."""
         return _are_there(files, record)
@@ -268,6 +295,14 @@ class FunctionOutput:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def fitting_parts(output: SelectiveOutput, writer: PartWriter, relation: Relation, query_id: str) -> FittingParts:
+    """Return what writes the rows that a changelog can hold, and puts the others aside or refuses them."""
+    letters = DeadLetters(
+        directory=output.dead_letter_path, query_id=query_id, names=(output.describe(),), schemas=(relation.schema,)
+    )
+    return FittingParts(writer, output.describe(), letters if output.quarantines else None)
 
 
 def read_lines(session: SparkSession, paths: Sequence[str], rows: pa.Schema, form: ChangelogForm) -> DataFrame:

@@ -32,7 +32,7 @@ from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_description
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.config import QueryOptions
-from zset_join.errors import StateError
+from zset_join.errors import SinkError, StateError
 from zset_join.protocol import NOTHING_DUE, NextDue
 from zset_join.relation import Relation
 from zset_join.savepoint import Savepoint, backup
@@ -43,7 +43,7 @@ from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.epoch.kafka_topics import KafkaTopics, TopicIds
 from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.spark.epoch.lost_records import lost_records
-from zset_join.spark.epoch.offsets import offsets_digest
+from zset_join.spark.epoch.offsets import is_completed, offsets_digest
 from zset_join.spark.epoch.outputs import Output, SelectiveOutput
 from zset_join.spark.epoch.progress import ProgressLog, epoch_counts, epoch_line, epoch_title, stage_seconds
 from zset_join.spark.epoch.several_outputs import SeveralOutputs
@@ -56,7 +56,7 @@ from zset_join.spark.planning.stages import check_rows, hybrid_stages, places_of
 from zset_join.spark.rows.baseline import resolve_baselines
 from zset_join.spark.rows.user_functions import with_functions
 from zset_join.spark.worker.locality import Locality
-from zset_join.spark.worker.quarantine import DeadLetters, publish_dead_letters
+from zset_join.spark.worker.quarantine import DeadLetters, forget, publish_dead_letters
 from zset_join.spark.worker.receipts import TaskReceipt, error_of_receipt
 from zset_join.stages import StageOptions
 from zset_join.stages.lookup_join import explained_for
@@ -117,6 +117,7 @@ class EpochRunner:
         self._output = output
         if isinstance(output, SelectiveOutput):
             output.quarantines = options.on_bad_input == "quarantine"
+            output.dead_letter_path = dead_letter_path
         self._dead_letter_path = dead_letter_path
         self.buffer = QueryBuffer(limited_join(query.planned_stages, options.buffer_limit), options.buffer_limit, buckets)
         shared = buckets * max(1, hybrid_stages(query.planned_stages, options))
@@ -190,9 +191,26 @@ class EpochRunner:
         self.is_open = True
         self.operator_options = replace(self.operator_options, hash_seed=seed_of_query(query_id))
         if checkpoint.last is not None:
-            self._output.has(checkpoint.last)  # an output of another time is refused now, not when the next epoch comes
+            self._check_lacking(checkpoint.last)  # now, not when the next epoch is committed
         self._topic_ids = self._topics.start({} if checkpoint.last is None else checkpoint.last.positions)
         self.checkpoint = checkpoint
+
+    def _check_lacking(self, last: CommitRecord) -> None:
+        """Refuse an output without the last epoch, unless Spark gives that epoch again.
+
+        Raises:
+            SinkError: `SINK_EPOCH_GAP`; or the output took another epoch of this number.
+        """
+        lacking = self._output.lacking(last)
+        if lacking and is_completed(self._options.checkpoint_location, last.epoch):
+            raise SinkError(
+                f"{' and '.join(lacking)}: epoch {last.epoch} is not there, and Spark has completed it for the checkpoint "
+                f"{self._options.checkpoint_location}, so it does not come again. The output is new, or was replaced: bring "
+                "back the one of the checkpoint, or start with a new output and a new checkpointLocation.",
+                code="SINK_EPOCH_GAP",
+                outputs=list(lacking),
+                epoch=last.epoch,
+            )
 
     def explanation(self) -> str:
         """Return what `explain` prints."""
@@ -390,6 +408,7 @@ class EpochRunner:
         with job_settings(session, self._wanted), described_jobs(session, title):
             lines = plan.replayed_receipts(session, record).collect()
         receipts = [TaskReceipt.from_json(line[0]) for line in lines]
+        forget(self._dead_letter_path, [part for receipt in receipts for part in receipt.quarantined])  # they are published
         self._raise_first(receipts)
         seconds["job"] = time.perf_counter() - started
         return replace(record, parts=tuple(part for receipt in receipts for part in receipt.parts))

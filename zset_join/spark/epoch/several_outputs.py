@@ -76,6 +76,17 @@ class SeveralOutputs:
             if isinstance(output, SelectiveOutput):
                 output.quarantines = chosen
 
+    @property
+    def dead_letter_path(self) -> str:
+        """Return where tasks put rows that an output can never hold."""
+        return next((output.dead_letter_path for output in self._outputs if isinstance(output, SelectiveOutput)), "")
+
+    @dead_letter_path.setter
+    def dead_letter_path(self, path: str) -> None:
+        for output in self._outputs:
+            if isinstance(output, SelectiveOutput):
+                output.dead_letter_path = path
+
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
         """Ask each output that may not be able to hold a row."""
         rejected: dict[str, Rejected] = {}
@@ -107,6 +118,10 @@ class SeveralOutputs:
         """Say whether all have an epoch; each is asked, so that one of another chain is told at once."""
         asked = [output.has(_own(record, output)) for output in self._outputs]
         return all(asked)
+
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:
+        """Return the outputs without a committed epoch."""
+        return tuple(name for output in self._outputs for name in output.lacking(_own(record, output)))
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
         """Say whether the parts are there for those that do not have the epoch; a way without any is one that is new."""

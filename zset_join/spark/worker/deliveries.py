@@ -21,6 +21,7 @@ from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.spark.rows.layout import WEIGHT, SlotLayout, as_type, fitted_batch, pack_receipts, pack_rows, travelling_schema
 from zset_join.spark.worker.handover import Handover
 from zset_join.spark.worker.parts import PartWriter, merged
+from zset_join.spark.worker.quarantine import LETTERS
 from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.stages import StageInput
 from zset_join.stages.stage import Reduction
@@ -81,8 +82,10 @@ class ToOutput:
         return RECEIPTS
 
     def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
-        """Write the part; yields nothing."""
-        receipt.parts = self.parts.write(self.files, receipt.bucket, self.tick, self.rows, chunks)
+        """Write the part, and beside it the rows that an output can never hold; yields nothing."""
+        written = self.parts.write(self.files, receipt.bucket, self.tick, self.rows, chunks)
+        receipt.parts = [part for part in written if part.form != LETTERS]
+        receipt.quarantined = [*receipt.quarantined, *(part for part in written if part.form == LETTERS)]
         yield from ()
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -26,7 +26,10 @@ from zset_join.storage.folder import open_folder
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["DeadLetters", "Rejected", "forget", "publish_dead_letters", "refusal"]
+__all__ = ["LETTERS", "DeadLetters", "Rejected", "forget", "publish_dead_letters", "refusal"]
+
+LETTERS = "quarantine"
+"""The form of a part that holds dead letters."""
 
 _SHOWN_VALUES = 5
 _REASONS = {
@@ -134,7 +137,7 @@ class DeadLetters:
         with files.create(f"epoch={tick.epoch}/_{attempt_name(tick.epoch, '.parquet')}") as file:
             pq.write_table(table, pa.PythonFile(file, mode="w"), compression="zstd")
         entry = file.entry(table.num_rows)
-        return [PartEntry(bucket, entry, int(np.count_nonzero(table.column("weight").to_numpy() < 0)), "quarantine")]
+        return [PartEntry(bucket, entry, int(np.count_nonzero(table.column("weight").to_numpy() < 0)), LETTERS)]
 
     def _table(self, number: int, rejected: Rejected) -> pa.Table:
         rows = pa.Table.from_batches([piece.rows for piece in rejected.rows])
