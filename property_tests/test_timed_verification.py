@@ -15,6 +15,7 @@ import pytest
 
 from property_tests.profiles import profile_name
 from zset_join.pipeline import Pipeline, View, appends, changes
+from zset_join.stages import StateTtl
 from zset_join.zset import ZSet
 
 LEFT = {"id": pa.int64(), "k": pa.string(), "t": pa.int64(), "w": pa.int64()}
@@ -29,7 +30,7 @@ class Drawn:
     def __init__(self, kind: str, seed: int, *, is_behind: bool, has_ties: bool) -> None:
         draw = self.draw = random.Random(f"{kind}{seed}{is_behind}")
         self.kind, self.has_ties, self.is_behind = kind, has_ties, is_behind
-        self.left_changes = kind in ("dedup", "as_of", "eager")
+        self.left_changes = kind in ("dedup", "as_of", "eager", "ending")
         self.late = draw.choice([None, "join"] if kind == "eager" else [None, "drop", "join"])
         self.live: dict[str, list[tuple[Any, ...]]] = {"l": [], "r": []}
         self.number, self.top = 0, 0
@@ -43,9 +44,10 @@ class Drawn:
         draw = self.draw
         if self.is_behind:  # the rows of another stage: which arrived first is known to the state alone
             right = right.dedup(keys=["k", "v", "at"], order_by=["at"], keep="first")
-        if self.kind == "dedup":
+        if self.kind in ("dedup", "ending"):
             order, keep, n = draw.choice([["at"], ["at desc"]]), draw.choice(["first", "last"]), draw.choice([1, 2])
-            return right.dedup(keys="k", order_by=order, keep=keep, n=n)
+            ttl = StateTtl(8, by="event", of="row") if self.kind == "ending" else None
+            return right.dedup(keys="k", order_by=order, keep=keep, n=n, state_ttl=ttl)
         how = draw.choice(["inner", "left"])
         if self.kind == "as_of":
             op, tolerance = draw.choice([">=", ">", "<=", "<"]), draw.choice([None, 2])
@@ -58,7 +60,7 @@ class Drawn:
         if not self.has_ties:
             self.number += 1
             return 10 * (self.top + self.draw.randint(-4, 3)) + 1000 * self.number % 10_000_000
-        return self.top + self.draw.randint(-4, 3)
+        return self.top + (self.draw.randint(-1, 0) if self.kind == "ending" else self.draw.randint(-4, 3))
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return what comes to an input in an epoch; retractions are of rows that were not set aside."""
@@ -96,11 +98,11 @@ def test_a_right_view_over_sources_is_called_right_and_every_row_is_judged(kind:
         assert found.unjudged_rows == 0
 
 
-@pytest.mark.parametrize("kind", ["dedup", "as_of"])
+@pytest.mark.parametrize("kind", ["dedup", "as_of", "ending"])
 @pytest.mark.parametrize("has_ties", [True, False])
-def test_behind_another_stage_only_rows_of_a_tie_stay_unjudged(kind: str, has_ties: bool) -> None:
+def test_behind_another_stage_or_where_rows_end_only_those_of_a_tie_stay_unjudged(kind: str, has_ties: bool) -> None:
     for seed in range(CASES[profile_name()]):
-        found = Drawn(kind, seed, is_behind=True, has_ties=has_ties).run().verify()
+        found = Drawn(kind, seed, is_behind=kind != "ending", has_ties=has_ties).run().verify()
 
         assert found.equal, (seed, str(found))
         assert has_ties or found.unjudged_rows == 0

@@ -17,6 +17,7 @@ from zset_join.errors import PlanError
 from zset_join.pipeline.batch_queries import (
     BATCH_QUERY,
     EPOCH_TIMES,
+    TIED_QUERY,
     BatchTable,
     BatchTimes,
     register_batch_query,
@@ -24,7 +25,7 @@ from zset_join.pipeline.batch_queries import (
 from zset_join.stages.expiring import ExpiringStage
 from zset_join.state.time.expiring_rows import TimeToLive
 
-__all__ = ["expiring_sql"]
+__all__ = ["expiring_sql", "expiring_tied"]
 
 
 def expiring_sql(stage: ExpiringStage, inputs: Sequence[BatchTable], times: BatchTimes) -> str:
@@ -33,6 +34,25 @@ def expiring_sql(stage: ExpiringStage, inputs: Sequence[BatchTable], times: Batc
     Raises:
         PlanError: what is alive does not follow from the rows that came.
     """
+    parts, tables = _living(stage, inputs, times)
+    inside = BATCH_QUERY[stage.inside.kind](stage.inside, tables, times)
+    return f"WITH {', '.join(parts)} {inside}"
+
+
+def expiring_tied(stage: ExpiringStage, inputs: Sequence[BatchTable], times: BatchTimes) -> str | None:
+    """Return the rows of the stage inside among which arrival decides: when a row came is known to the state alone.
+
+    Raises:
+        PlanError: as `expiring_sql`.
+    """
+    tied = TIED_QUERY.get(stage.inside.kind)
+    parts, tables = _living(stage, inputs, times)
+    inside = None if tied is None else tied(stage.inside, tables, times)
+    return None if inside is None else f"WITH {', '.join(parts)} {inside}"
+
+
+def _living(stage: ExpiringStage, inputs: Sequence[BatchTable], times: BatchTimes) -> tuple[list[str], list[BatchTable]]:
+    """Return the tables of the rows that are alive, with the parts of a query that make them."""
     parts, tables = [], []
     for number, (table, ttl) in enumerate(zip(inputs, stage.ttls, strict=True)):
         if ttl is None:
@@ -41,8 +61,7 @@ def expiring_sql(stage: ExpiringStage, inputs: Sequence[BatchTable], times: Batc
         name = f"alive_{number}"
         parts.append(f"{name} AS ({_alive(stage, number, table, ttl, times)})")
         tables.append(BatchTable(name=name, relation=table.relation))
-    inside = BATCH_QUERY[stage.inside.kind](stage.inside, tables, times)
-    return f"WITH {', '.join(parts)} {inside}"
+    return parts, tables
 
 
 def _alive(stage: ExpiringStage, number: int, table: BatchTable, ttl: TimeToLive, times: BatchTimes) -> str:
@@ -75,4 +94,4 @@ def _alive(stage: ExpiringStage, number: int, table: BatchTable, ttl: TimeToLive
     return f"SELECT {columns} FROM {table.name} WHERE {own} IS NULL OR {own} + {ttl.after} > {times.watermark_us}"
 
 
-register_batch_query("state_ttl", expiring_sql)
+register_batch_query("state_ttl", expiring_sql, tied=expiring_tied)

@@ -80,8 +80,9 @@ class Engine:
             self._inputs.append(feedings)
         self._reductions = [[one.reduce for one in node.stage.inputs] for node in plan.nodes]
         self._output = Feeding(plan, plan.outputs, plan.output.schema)
-        self._is_tidy = len(plan.outputs) == 1 and not plan.outputs[0].steps and isinstance(plan.outputs[0].origin, int)
-        self._is_distinct = self._is_tidy and _answers_distinct_rows(plan, plan.outputs[0].origin)
+        origin = plan.outputs[0].origin
+        self._is_tidy = len(plan.outputs) == 1 and not plan.outputs[0].steps and isinstance(origin, int)
+        self._is_distinct = self._is_tidy and isinstance(origin, int) and plan.nodes[origin].stage.answers_distinct_rows
         self._shown = [node.stage.output.schema for node in plan.nodes]
         self._begins_alone = [node.stage.begins_alone for node in plan.nodes]
         self._empty = ZSet.empty(plan.output.schema)
@@ -154,20 +155,3 @@ class Engine:
             return whole
         columns = [whole.rows.column(name) for name in shown.names]
         return ZSet(pa.RecordBatch.from_arrays(columns, schema=shown), whole.weights)
-
-
-_TIMED = ("as_of_join", "temporal_join")
-
-
-def _answers_distinct_rows(plan: QueryPlan, origin: str | int) -> bool:
-    """Return whether no row can be twice in an answer of a stage: its key identifies it, and equal input rows are one.
-
-    Rows of an append-only input are kept one by one, and so are those of a join by time.
-    """
-    if not isinstance(origin, int):
-        return False
-    stage = plan.nodes[origin].stage
-    if stage.kind in ("aggregate", "current_versions", "latest"):
-        return bool(stage.output_key.columns)
-    keeps_each = stage.kind in _TIMED or any(one.relation.mode == "append" for one in stage.inputs)
-    return bool(stage.output.primary_key) and not keeps_each

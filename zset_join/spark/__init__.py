@@ -25,7 +25,7 @@ from zset_join.spark.api.writer import JoinStreamWriter
 from zset_join.spark.epoch.progress import join_progress
 from zset_join.spark.session import cluster_settings, local_session
 from zset_join.spark.tools.rescaling import RescaleReport, rescale
-from zset_join.spark.tools.verification import VerificationReport
+from zset_join.spark.tools.view_comparison import VerificationReport
 from zset_join.stages import StateTtl
 
 __all__ = [

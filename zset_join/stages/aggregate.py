@@ -131,6 +131,11 @@ class AggregateStage(Stage):
         others = [Comparison(relation=self.source, columns=columns, use=use) for columns, use in looked_at]
         return (*compared_keys(self.inputs, "a key of groupBy or distinct"), *others)
 
+    @property
+    def answers_distinct_rows(self) -> bool:
+        """Return whether its rows have a key: there is one of each."""
+        return bool(self.output_key.columns)
+
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
         """Return the key columns that came without NULL."""
         return inputs[0] & set(self.group_by)

@@ -60,6 +60,11 @@ class CurrentVersionsStage(Stage):
         """Return the key, which is also what its rows are bucketed by."""
         return OutputKey(columns=self.key, bucketed_by=self.key)
 
+    @property
+    def answers_distinct_rows(self) -> bool:
+        """Return whether its rows have a key: there is one of each."""
+        return bool(self.output_key.columns)
+
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
         """Return what came without NULL, the key and the time: with these a row is no bad input."""
         return (inputs[0] | {*self.key, str(self.source.event_time)}) & set(self.output.schema.names)

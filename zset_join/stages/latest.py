@@ -62,6 +62,11 @@ class LatestStage(Stage):
         """Return the primary key, by which its rows are bucketed too."""
         return OutputKey(columns=self.source.primary_key, bucketed_by=self.source.primary_key)
 
+    @property
+    def answers_distinct_rows(self) -> bool:
+        """Return whether its rows have a key: there is one of each."""
+        return bool(self.output_key.columns)
+
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
         """Return the columns of the primary key, in which NULL is refused, and what else came without."""
         return (inputs[0] | set(self.source.primary_key)) - {*self.hidden, self.control}

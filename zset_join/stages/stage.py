@@ -219,6 +219,14 @@ class Stage(Protocol):
         return False
 
     @property
+    def answers_distinct_rows(self) -> bool:
+        """Return whether no row can be twice in an answer: its key identifies it, and equal input rows are one.
+
+        Rows of an append-only input are kept one by one.
+        """
+        return bool(self.output.primary_key) and all(one.relation.mode != "append" for one in self.inputs)
+
+    @property
     def forwards(self) -> bool:
         """Say whether its answer is the table of its input, in other buckets: what it holds can be asked of the next stage."""
         return False

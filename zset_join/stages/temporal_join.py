@@ -76,6 +76,11 @@ class TemporalJoinStage(Stage):
         """Return what identifies a row, and which columns show the bucket key."""
         return timed_output_key(self.shape, self.output)
 
+    @property
+    def answers_distinct_rows(self) -> bool:
+        """Return False: equal left rows are answered one by one."""
+        return False
+
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
         """Return output columns that are never NULL: those of the left side, of an inner join those of both."""
         return timed_never_null(self.shape, inputs)

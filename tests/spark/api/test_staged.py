@@ -15,7 +15,6 @@ from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.plan import stages_of
 from zset_join.checkpoint.reading import read_committed
-from zset_join.errors import PlanError
 from zset_join.inspection import open_state
 from zset_join.spark import appends, changes, rescale
 
@@ -105,8 +104,3 @@ def test_rows_of_a_view_are_deduplicated_and_taken_back(rates: Source, run: Run)
     run(best, sink, buckets=2)
 
     assert sink.total() == {(700, 1.2): 1, (1, 1.0): 1}
-
-
-def test_a_stream_that_replaces_rows_by_key_is_refused(rates: Source) -> None:
-    with pytest.raises(PlanError, match="rates"):
-        changes(rates.stream(), name="rates", keys=["currency"]).dedup("currency", order_by="at")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,6 @@ from tests.spark.api.test_query import emitted, join_of, names, upserts
 from tests.spark.conftest import Collected, Source, weights
 from zset_join.errors import PlanError, StateError
 from zset_join.spark import JoinedStream, JoinQuery
-from zset_join.spark.worker import closing_task
-from zset_join.zset import ZSet
 
 Run = Callable[..., JoinQuery]
 
@@ -202,21 +200,6 @@ def test_what_cannot_be_kept_up_to_date_is_refused_when_it_is_written(
         view(joined)
 
     assert caught.value.code == code
-
-
-def test_an_answer_too_large_to_tidy_is_written_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closing_task, "MOST_TIDY_ROWS", 3)
-    schema = pa.schema({"x": pa.int64()})
-    task: Any = closing_task.ClosingTask(stage="rows-0", rows=schema, chunk_rows=2, handover=None, delivery=None)  # type: ignore[arg-type]
-
-    def pieces(*weight: int) -> Iterator[ZSet]:
-        return (ZSet.of({"x": pa.array([1, 2], pa.int64())}, [one, one]) for one in weight)
-
-    assert list(task._tidy(pieces(-1))) != []
-    small = [row for chunk in task._tidy(pieces(1)) for row in chunk.to_pylist()]
-    large = [row for chunk in task._tidy(pieces(-1, 1)) for row in chunk.to_pylist()]
-    assert small == [((1,), 1), ((2,), 1)]
-    assert large == [((1,), -1), ((2,), -1), ((1,), 1), ((2,), 1)]
 
 
 def test_explain_shows_the_steps_and_the_key(joined: JoinedStream) -> None:

@@ -20,9 +20,8 @@ from zset_join.spark import View as AnyView
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.layout import WEIGHT
-from zset_join.spark.tools.batch_view import batch_stage, batch_view
+from zset_join.spark.tools.batch_view import KnownInputs, batch_stage, batch_view
 from zset_join.spark.tools.sampling import sample_of
-from zset_join.spark.tools.verification import tables_view
 from zset_join.stages import JoinStage
 
 View = Callable[[JoinedStream], JoinedStream]
@@ -155,6 +154,16 @@ CHAINS: dict[str, tuple[Callable[[Source, Source], AnyView], tuple[str, ...], se
         ("customer_id",),
         {"orders", "customers", "o2", "c2", "cards"},
     ),
+    "the nearest row": (
+        lambda o, c: of_two(o, c).select("name", "order_id").join_asof(
+            of_two(o, c, a="o2", b="c2").select("customer_id", F.col("name").alias("other"), F.col("order_id").alias("at")),
+            on=[("name", "other")],
+            times=("order_id", "at"),
+            op=">",
+        ),
+        ("name",),
+        {"customers", "c2"},
+    ),
     "no key is shown": (
         lambda o, c: of_two(o, c).join(cards(c), on="customer_id").select(F.upper("name").alias("label")), ("label",), set()
     ),
@@ -176,7 +185,7 @@ def test_a_sample_of_a_chain_filters_every_stream_that_its_key_reaches(
         assert (sample.columns, set(sample.by_input)) == (columns, streams), chain
         filtered = {name: sample.of_input(table, name) for name, table in by_name.items()}
         whole, found = (
-            tables_view(view.placed, given, is_empty=False).toDF(*(f"c{at}" for at in range(len(view.columns))), "expected")
+            KnownInputs(tables=given).view(view.placed).toDF(*(f"c{at}" for at in range(len(view.columns))), "expected")
             for given in (by_name, filtered)
         )
         for kind, rows in (("whole", whole), ("wanted", sample.of_output(whole)), ("found", sample.of_output(found))):

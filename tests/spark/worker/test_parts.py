@@ -25,6 +25,7 @@ from zset_join.spark.worker.parts import (
     PartWriter,
     merged,
     read_arrow_parts,
+    tidied,
 )
 from zset_join.spark.worker.quarantine import LETTERS
 from zset_join.tick import Tick
@@ -150,3 +151,14 @@ def test_rows_that_a_changelog_can_never_hold_are_refused_or_put_aside_by_the_ta
     assert (part.file.rows, part.retractions, letters.form, letters.file.rows) == (2, 1, LETTERS, 1)
     assert repr(output.parts) == repr(output.parts.writer)  # type: ignore[attr-defined]  # as it stands in records
     assert pq.read_table(tmp_path / "dead" / letters.file.name).column("code").to_pylist() == ["SINK_VALUE"]
+
+
+def test_an_answer_is_tidied_unless_it_is_too_large_to_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "MOST_TIDY_ROWS", 3)
+    pieces = [chunk((1, "a", -1), (2, "b", -1)), chunk((2, "b", 1)), chunk((1, "a", 1))]
+
+    small = [row for one in tidied(iter(pieces[:2]), SCHEMA, 2) for row in one.to_pylist()]
+    large = [row for one in tidied(iter(pieces), SCHEMA, 2) for row in one.to_pylist()]
+
+    assert small == [((1, "a"), -1)]
+    assert large == [row for one in pieces for row in one.to_pylist()]

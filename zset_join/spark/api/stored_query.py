@@ -20,7 +20,7 @@ from zset_join.spark.planning.placed_query import PlacedQuery
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
     from zset_join.savepoint import Savepoint
-    from zset_join.spark.tools.verification import VerificationReport
+    from zset_join.spark.tools.view_comparison import VerificationReport
 
 __all__ = ["StoredQuery"]
 

@@ -266,6 +266,9 @@ class View(words.View):
 
     def describe(self) -> Any:
         """Say whether these rows are versioned or latest-only, and why; and which indexes they have or are looked up by."""
+        titles = _opaque_after_dedup(self.node)
+        if titles:
+            return f"latest-only: from a dedup with {' and '.join(titles)} behind it the versions cannot be told inside Spark"
         return str(super().describe())
 
     def temporal_join(
@@ -291,6 +294,16 @@ class View(words.View):
 
         By processing time `other` may also be a batch DataFrame; it is read anew every epoch, or after `reload_interval`.
         """
+        titles = _opaque_after_dedup(other.node) if isinstance(other, View) else []
+        if titles:
+            raise PlanError(
+                f'temporal_join: "{other.name}" is a dedup of versions with {" and ".join(titles)} behind it, from which the '
+                "versions cannot be told inside Spark. Join with the dedup itself, filter the version that is chosen with "
+                'condition=right("...") > ... (right of zset_join.expressions), and select from the answer.',
+                code="STEPS_AFTER_DEDUP",
+                name=other.name,
+                steps=titles,
+            )
         if as_of == looking_up.PROCESSING_TIME and isinstance(other, DataFrame):
             looking_up.check_reloaded(snapshot=snapshot, null_safe=null_safe, index=index)
             source = _outside(other, None)
@@ -479,6 +492,20 @@ class GroupedStream:
         """
         view: View = self.grouping.agg(*calls, state_ttl=state_ttl)
         return view
+
+
+def _opaque_after_dedup(node: Node) -> list[str]:
+    """Return the steps of Spark's own behind a dedup of versions, from whose rows these cannot be told any more.
+
+    What a filter rejects ends the version before it, and what the dedup takes back was valid at its time all the same: neither
+    shows in the rows of such a view.
+    """
+    titles: list[str] = []
+    while isinstance(node, Apply):
+        titles = [*([node.step.text] if isinstance(node.step, OpaqueStep) else []), *titles]
+        node = node.child
+    is_of_versions = isinstance(node, Operate) and node.stage.shows_newest
+    return titles if is_of_versions else []
 
 
 def _check_view(given: Any, call: str) -> None:

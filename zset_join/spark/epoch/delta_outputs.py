@@ -5,6 +5,9 @@ Needs the package `deltalake`, on the driver alone.
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.files import CheckpointFiles
@@ -15,6 +18,7 @@ from zset_join.sinks.delta_files import DataFile
 from zset_join.sinks.delta_view import DeltaViewSink
 from zset_join.spark.epoch.outputs import SinkOutput, fitting_parts, read_lines
 from zset_join.spark.rows.schemas import spark_schema
+from zset_join.spark.worker.fitting_parts import unfit_flags
 from zset_join.spark.worker.parts import DeltaParts, PartWriter
 from zset_join.spark.worker.quarantine import Rejected
 
@@ -83,6 +87,10 @@ class DeltaChangelogOutput:
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:  # noqa: ARG002 - for other outputs
         """Return nothing: the tasks have refused such rows, or put them aside."""
         return {}
+
+    def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Return the rows that the tasks put aside."""
+        return unfit_flags(rows)
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
         """Look whether all files are still there; only VACUUM takes them away."""

@@ -297,6 +297,7 @@ class EpochPlan:
             buckets=self.buckets,
             name=planned.name,
             shared=planned.shared,
+            is_tidied=isinstance(delivery, ToOutput) and not planned.stage.answers_distinct_rows,
         )
 
     def _delivery(self, planned: PlannedStage) -> Delivery:

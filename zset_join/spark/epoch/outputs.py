@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
@@ -24,7 +26,7 @@ from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, ar
 from zset_join.sinks.sink import Sink, has_epoch, write_epoch
 from zset_join.sinks.unfit_values import SelectiveSink, check_fits, fitting, unfit_rows
 from zset_join.spark.rows.schemas import spark_schema
-from zset_join.spark.worker.fitting_parts import FittingParts, add_unfit
+from zset_join.spark.worker.fitting_parts import FittingParts, add_unfit, unfit_flags
 from zset_join.spark.worker.parts import ArrowParts, ChangelogParts, ParquetParts, PartWriter, read_arrow_parts
 from zset_join.spark.worker.quarantine import DeadLetters, Rejected
 from zset_join.storage.folder import is_local, local_path
@@ -105,6 +107,10 @@ class SelectiveOutput(Output, Protocol):
         """
         ...
 
+    def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Return which rows of the view the output can never hold; it is open."""
+        ...
+
 
 class SinkOutput:
     """Hand the answer to a sink on the driver.
@@ -155,6 +161,11 @@ class SinkOutput:
             else:
                 add_unfit(rejected, chunk, unfit)
         return {self.describe(): rejected} if len(rejected) else {}
+
+    def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Ask the sink; one that does not list such rows holds all."""
+        found = [one.rows for one in unfit_rows(self._sink, rows)]
+        return np.logical_or.reduce(found) if found else np.zeros(rows.num_rows, np.bool_)
 
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Read the sink, when it can be read."""
@@ -208,6 +219,10 @@ class ChangelogOutput:
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:  # noqa: ARG002 - for other outputs
         """Return nothing: the tasks have refused such rows, or put them aside."""
         return {}
+
+    def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Return the rows that the tasks put aside."""
+        return unfit_flags(rows)
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
         """Look whether all parts are still staged."""

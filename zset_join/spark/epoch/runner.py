@@ -281,6 +281,11 @@ class EpochRunner:
         rows = self._output.contents(session)
         return {} if rows is None else {self._output.describe(): rows}
 
+    def selective_output(self, name: str) -> SelectiveOutput | None:
+        """Return the output of a name in `contents`, where there are rows that it can never hold; "" names all."""
+        output = self._output.named(name) if name and isinstance(self._output, SeveralOutputs) else self._output
+        return output if isinstance(output, SelectiveOutput) else None
+
     def _outcome(self) -> EpochOutcome:
         """Return whether the epoch that ran last is committed."""
         is_known = self.checkpoint is not None and self._epoch is not None

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -94,6 +96,17 @@ class SeveralOutputs:
             if isinstance(output, SelectiveOutput):
                 rejected |= output.put_aside(files, _own(record, output))
         return rejected
+
+    def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Return which rows none of the outputs can ever hold."""
+        flags = np.ones(rows.num_rows, np.bool_)
+        for output in self._outputs:
+            flags &= output.unfit(rows) if isinstance(output, SelectiveOutput) else False
+        return flags
+
+    def named(self, name: str) -> Output | None:
+        """Return the output that `explain` calls so; None where there is none."""
+        return next((output for output in self._outputs if output.describe() == name), None)
 
     @property
     def parts(self) -> PartWriter:

@@ -38,7 +38,8 @@ def spark_step(session: SparkSession, before: Relation, step: WhereStep | Select
     """
     if isinstance(step, WhereStep):
         text = _text(step.condition, before.schema)
-        return replace(row_step(session, before, f"where {text}", lambda given, _: given.where(text)), tree=step)
+        kept = row_step(session, before, f"where {text}", lambda given, _: given.where(text), is_internal=True)
+        return replace(kept, tree=step)
     return replace(_selection(session, before, step)[1], tree=step)
 
 

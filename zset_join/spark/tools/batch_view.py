@@ -2,34 +2,53 @@
 
 `BATCH_QUERY` has for every kind of stage a function of the stage, of a table per input (a DataFrame with the columns of the
 input, and the weight of each row in `WEIGHT`), and of the watermark of the stage. A new kind is verified once it has one there.
+A kind whose answer depends on arrival has two more: in `HISTORY_QUERY` the same of everything that came, and in `TIED_QUERY`,
+for inputs of which only the tables are known, the rows of its answer among which arrival decides, each once.
 
 Row steps are the very expressions of the view. An aggregate is Spark's own, of rows that are repeated as often as their
 weight says. Where Spark leaves the answer open, ours is asked for: of several values with one order, `min_by` gives the
 smallest and `max_by` the largest; lists and sets are sorted.
+
+Known limits: only ties of the stages that feed the view itself are followed, through row steps and unions; what a tie below
+another stage leads to is not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
-import pyarrow.types as pt
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.errors import OptionError
 from zset_join.shapes.aggregate import AggregateCall
+from zset_join.spark.planning.placed import Placed
 from zset_join.spark.planning.row_steps import RowStep
-from zset_join.spark.planning.stages import Step
+from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.condition import to_column
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import field_type
-from zset_join.spark.tools.batch_times import alive, as_of_joined, temporally_joined
-from zset_join.stages import AggregateStage, DeduplicateStage, ExpiringStage, JoinStage, Stage
+from zset_join.spark.tools.batch_first_rows import first_rows, first_rows_by_arrival, first_rows_tied
+from zset_join.spark.tools.batch_times import (
+    alive,
+    as_of_joined,
+    as_of_tied,
+    joined_by_arrival,
+    joined_by_epoch,
+    temporally_joined,
+    temporally_tied,
+)
+from zset_join.spark.tools.timed_history import TimedHistory
+from zset_join.stages import AggregateStage, ExpiringStage, JoinStage, Stage
 
-__all__ = ["BATCH_QUERY", "batch_stage", "batch_view"]
+__all__ = ["BATCH_QUERY", "HISTORY_QUERY", "TIED_QUERY", "KnownInputs", "batch_stage", "batch_view"]
+
+_HANDED_ON = ("latest", "route", "unchanged")
+"""Kinds of stages whose answer is their input."""
 
 _SPARK_JOINS = {"left_semi": "leftsemi", "left_anti": "leftanti"}
 
@@ -54,15 +73,15 @@ _OF_SPARK: Mapping[str, Callable[..., Column]] = {
 }
 
 
-def batch_view(rows: DataFrame, steps: Sequence[Step]) -> DataFrame:
+def batch_view(rows: DataFrame, steps: Sequence[RowStep]) -> DataFrame:
     """Return what steps make of a table.
 
     Args:
         rows: the rows, with their weights in `WEIGHT`.
-        steps: of a view.
+        steps: behind a stage.
     """
     for step in steps:
-        rows = step.apply(rows) if isinstance(step, RowStep) else batch_stage(step.stage, [rows])
+        rows = step.apply(rows)
     return rows
 
 
@@ -87,6 +106,69 @@ def batch_stage(stage: Stage, tables: Sequence[DataFrame], *, watermark: int | N
     return query(stage, tables, watermark)
 
 
+@dataclass(frozen=True, kw_only=True)
+class KnownInputs:
+    """Hold what is known of the inputs of a view.
+
+    Args:
+        tables: name of a stream to its table, with weights.
+        watermarks: `id` of a stage to how far event time has come for it.
+        histories: `id` of a stage to everything that came to it.
+    """
+
+    tables: Mapping[str, DataFrame]
+    watermarks: Mapping[int, int | None] = field(default_factory=dict)
+    histories: Mapping[int, TimedHistory] = field(default_factory=dict)
+
+    def view(self, query: Placed) -> DataFrame:
+        """Return the rows of a view with weights."""
+        return self._sent(query)[None, 0]
+
+    def tied(self, query: Placed) -> DataFrame | None:
+        """Return the rows of a view, with a weight, among which the arrival of rows decides; None where none can be."""
+        sent = self._sent(query)
+
+        def behind(one: PlannedStage) -> DataFrame | None:
+            if one.stage.kind in _HANDED_ON:
+                tied = united(one.number)
+            elif id(one.stage) in self.histories:
+                tied = None
+            else:
+                tied = self._tied_of(one.stage, self._inputs(one, sent))
+            return None if tied is None else batch_view(tied, one.steps)
+
+        def united(target: int | None) -> DataFrame | None:
+            several = [behind(one) for one in query.planned_stages if one.target == target]
+            known = [one for one in several if one is not None]
+            return reduce(DataFrame.unionAll, known) if known else None
+
+        return united(None)
+
+    def _tied_of(self, stage: Stage, inputs: Sequence[DataFrame]) -> DataFrame | None:
+        query = TIED_QUERY.get(stage.kind)
+        return None if query is None else query(stage, inputs, self.watermarks.get(id(stage)))
+
+    def _sent(self, query: Placed) -> dict[tuple[int | None, int], DataFrame]:
+        """Return what stages send, by the stage and the input that it is for; the view is for None."""
+        sent: dict[tuple[int | None, int], DataFrame] = {}
+        for one in query.planned_stages:
+            history = self.histories.get(id(one.stage))
+            if history is not None:
+                rows = HISTORY_QUERY[one.stage.kind](history)
+            else:
+                rows = batch_stage(one.stage, self._inputs(one, sent), watermark=self.watermarks.get(id(one.stage)))
+            rows = batch_view(rows, one.steps)
+            place = one.target, 0 if one.target is None else one.side
+            sent[place] = sent[place].unionAll(rows) if place in sent else rows
+        return sent
+
+    def _inputs(self, one: PlannedStage, sent: Mapping[tuple[int | None, int], DataFrame]) -> list[DataFrame]:
+        return [
+            self.tables[one.streams[side].name] if side in one.streams else sent[one.number, side]
+            for side in range(len(one.stage.inputs))
+        ]
+
+
 def _copies(rows: DataFrame) -> DataFrame:
     """Return every row as often as its weight says, without it."""
     return rows.select("*", F.explode(F.sequence(F.lit(1).cast("long"), F.col(WEIGHT))).alias("__copy"))
@@ -102,23 +184,6 @@ def _aggregated(stage: AggregateStage, tables: Sequence[DataFrame], _: int | Non
     return groups.withColumn(WEIGHT, F.lit(1).cast("long"))
 
 
-def _deduplicated(stage: DeduplicateStage, tables: Sequence[DataFrame], _: int | None) -> DataFrame:
-    """Return the first rows of every key; of rows that are equal in the order, what they hold decides, not their arrival."""
-    (rows,) = tables
-    output = stage.output.schema
-    falls = {column.name: column.descending != (stage.keep == "last") for column in stage.columns}
-    falls |= {field.name: False for field in output if field.name not in {*falls, *stage.keys} and not pt.is_map(field.type)}
-    order = [_in_order(column_named(name), is_descending) for name, is_descending in falls.items()]
-    window = Window.partitionBy(*map(column_named, stage.keys)).orderBy(*order)
-    ranked = _copies(rows).withColumn("__rank", F.row_number().over(window)).where(F.col("__rank") <= stage.n)
-    return ranked.groupBy(*map(column_named, output.names)).agg(F.count(F.lit(1)).alias(WEIGHT))
-
-
-def _in_order(column: Column, is_descending: bool) -> Column:
-    """Return a column to order by; NULL is the smallest value."""
-    return column.desc_nulls_last() if is_descending else column.asc_nulls_first()
-
-
 def _unchanged(_: Stage, tables: Sequence[DataFrame], __: int | None) -> DataFrame:
     """Return a table as it is: the stage only brings its rows elsewhere, or tells their old values."""
     return tables[0]
@@ -127,6 +192,12 @@ def _unchanged(_: Stage, tables: Sequence[DataFrame], __: int | None) -> DataFra
 def _lasting(stage: ExpiringStage, tables: Sequence[DataFrame], watermark: int | None) -> DataFrame:
     """Return what the stage inside makes of the rows that are alive."""
     return batch_stage(stage.inside, alive(stage, tables, watermark), watermark=watermark)
+
+
+def _lasting_tied(stage: ExpiringStage, tables: Sequence[DataFrame], watermark: int | None) -> DataFrame | None:
+    """Return the tied rows of the stage inside, over the rows that are alive."""
+    tied = TIED_QUERY.get(stage.inside.kind)
+    return None if tied is None else tied(stage.inside, alive(stage, tables, watermark), watermark)
 
 
 def _joined(stage: JoinStage, tables: Sequence[DataFrame], _: int | None) -> DataFrame:
@@ -206,7 +277,7 @@ class _Named(dict[tuple[str, str], Any]):
 BATCH_QUERY: dict[str, Callable[[Any, Sequence[DataFrame], int | None], DataFrame]] = {
     "aggregate": _aggregated,
     "as_of_join": as_of_joined,
-    "deduplicate": _deduplicated,
+    "deduplicate": first_rows,
     "join": _joined,
     "latest": _unchanged,
     "route": _unchanged,
@@ -215,3 +286,18 @@ BATCH_QUERY: dict[str, Callable[[Any, Sequence[DataFrame], int | None], DataFram
     "unchanged": _unchanged,
 }
 """Kind of a stage to what Spark makes of a table per input, given the watermark of the stage."""
+
+HISTORY_QUERY: dict[str, Callable[[TimedHistory], DataFrame]] = {
+    "as_of_join": joined_by_arrival,
+    "deduplicate": first_rows_by_arrival,
+    "temporal_join": joined_by_epoch,
+}
+"""Kind of a stage to what Spark makes of everything that came to it."""
+
+TIED_QUERY: dict[str, Callable[[Any, Sequence[DataFrame], int | None], DataFrame | None]] = {
+    "as_of_join": as_of_tied,
+    "deduplicate": first_rows_tied,
+    "state_ttl": _lasting_tied,
+    "temporal_join": temporally_tied,
+}
+"""Kind of a stage to the rows among which arrival decides, as `BATCH_QUERY` is given."""

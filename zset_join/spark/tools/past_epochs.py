@@ -25,7 +25,7 @@ from zset_join.pipeline.history import PastEpoch
 from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan, StageNode
 from zset_join.plan.row_steps import OpaqueStep
 from zset_join.spark.planning.stages import PlannedStage
-from zset_join.spark.tools.verification import stage_histories
+from zset_join.spark.tools.logged_changes import stage_histories
 from zset_join.stages import StageOptions
 from zset_join.stages.effect import EffectStage
 from zset_join.zset import ZSet

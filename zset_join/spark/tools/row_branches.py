@@ -34,7 +34,7 @@ from zset_join.spark.planning.stages import PlannedStage, name_after
 from zset_join.spark.rows.layout import WEIGHT, as_type
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.tools.batch_view import batch_stage
-from zset_join.spark.tools.verification import logged_changes, stage_histories
+from zset_join.spark.tools.logged_changes import logged_changes, stage_histories
 from zset_join.stages import JoinStage, StageOptions
 from zset_join.zset import ZSet, single_batch
 

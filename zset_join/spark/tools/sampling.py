@@ -12,8 +12,9 @@ Which columns, best first:
 
 Whether a stream can be filtered is followed from the view down through its stages. A condition on the join key filters both
 sides of a join. One on other columns filters the side they come from, unless the join pads that side: a NULL that stands for a
-missing row says nothing about the rows that are there. Where several stages feed one input it is followed into every one. Other
-stages of several inputs (joins by time, joins whose rows end) let no condition through. A stream that reaches the view in
+missing row says nothing about the rows that are there. Where several stages feed one input it is followed into every one. Of a
+dedup, an as-of or a temporal join only the key by which it chooses rows is followed, on every side: among fewer rows it would
+choose others. Joins whose rows end and joins by processing time let no condition through. A stream that reaches the view in
 several places is filtered where all of them ask for the same.
 
 The law: the difference found in a sample is the difference found without one, restricted to the rows of the sample. The hash
@@ -36,12 +37,13 @@ from zset_join.spark.planning.normalise import hashed_type
 from zset_join.spark.planning.placed import Placed, ends_of, feeding, kept_by, visible_columns_of
 from zset_join.spark.planning.stages import PlannedStage, Stream, name_after
 from zset_join.spark.rows.names import column_named
-from zset_join.stages import JoinStage, Stage
+from zset_join.stages import AsOfJoinStage, DeduplicateStage, JoinStage, Stage, TemporalJoinStage
 
 __all__ = ["Sample", "sample_of"]
 
 _HASHES = 1 << 62
 _SIDES = ("left", "right")
+_CHOOSING = (AsOfJoinStage, DeduplicateStage, TemporalJoinStage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +154,10 @@ def _keys_behind(stages: Sequence[PlannedStage], one: PlannedStage) -> Iterator[
 
 def _keys_of(stages: Sequence[PlannedStage], one: PlannedStage) -> Iterator[_Key]:
     stage = one.stage
+    if isinstance(stage, _CHOOSING):
+        kinds = stage.inputs[0].key_types
+        yield tuple(_KeyPart(names=(name,), kind=kind) for name, kind in zip(stage.output_key.bucketed_by, kinds, strict=True))
+        return
     if isinstance(stage, JoinStage):
         yield from _join_keys(stage)
         named = _named(stage)
@@ -223,9 +229,24 @@ def _on_side(stage: Stage, side: int, key: _Key) -> _Key | None:
     """Return a key of the answer of a stage as one of the rows of an input; None where it does not say which of them matter."""
     if isinstance(stage, JoinStage):
         return _on_side_of_join(stage, side, key)
+    if isinstance(stage, _CHOOSING):
+        return _chosen_by(stage, side, key)
     if len(stage.inputs) > 1 or not {name for part in key for name in part.names} <= kept_by(stage).keys():
         return None
     return key
+
+
+def _chosen_by(stage: Stage, side: int, key: _Key) -> _Key | None:
+    """Return a key of the answer of a stage that chooses rows as one of an input; None where it is not what it chooses by."""
+    given = stage.inputs[side]
+    names = dict(zip(stage.output_key.bucketed_by, given.key, strict=True))
+    parts: list[_KeyPart] = []
+    for part in key:
+        name = names.get(part.names[0]) if len(part.names) == 1 else None
+        if name is None or not _is_wider(part.kind, given.relation.schema.field(name).type):
+            return None
+        parts.append(_KeyPart(names=(name,), kind=part.kind))
+    return tuple(parts)
 
 
 def _on_side_of_join(stage: JoinStage, side: int, key: _Key) -> _Key | None:

@@ -21,14 +21,12 @@ from zset_join.spark.rows.layout import as_type
 from zset_join.spark.worker.deliveries import Delivery
 from zset_join.spark.worker.handover import Handover
 from zset_join.spark.worker.locality import executor_name
-from zset_join.spark.worker.parts import MOST_MERGED_BYTES, merged
+from zset_join.spark.worker.parts import merged, tidied
 from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.spark.worker.tasks import refuse_in_receipt, task_bucket
 from zset_join.zset import ZSet
 
-__all__ = ["MOST_TIDY_ROWS", "ClosingTask"]
-
-MOST_TIDY_ROWS = 1 << 20
+__all__ = ["ClosingTask"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,7 @@ class ClosingTask:
         started = time.perf_counter()
         came = self._pieces(batches, receipt)
         try:
-            rows = came if self.delivery.reduces else self._tidy(came)
+            rows = came if self.delivery.reduces else tidied(came, self.rows, self.chunk_rows)
             yield from self.delivery.deliver(merged(rows, self.chunk_rows), receipt)
         except ZsetJoinError as error:
             refuse_in_receipt(receipt, error)
@@ -77,17 +75,3 @@ class ClosingTask:
                 columns = [as_type(batch.column(at), field.type) for at, field in enumerate(self.rows)]
                 weights = np.asarray(batch.column(len(columns)), dtype=np.int64)
                 yield ZSet(pa.RecordBatch.from_arrays(columns, schema=self.rows), weights)
-
-    def _tidy(self, pieces: Iterator[ZSet]) -> Iterator[ZSet]:
-        """Yield every distinct row once, retractions first; an answer too large to be held, as it comes."""
-        held: list[ZSet] = []
-        count = size = 0
-        for piece in pieces:
-            held.append(piece)
-            count += len(piece)
-            size += piece.rows.nbytes
-            if count > MOST_TIDY_ROWS or size > MOST_MERGED_BYTES:
-                yield from held
-                yield from pieces
-                return
-        yield from ZSet.concat(held, schema=self.rows).tidy_chunks(self.chunk_rows)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.checkpoint.files import CheckpointFiles
@@ -22,7 +23,7 @@ from zset_join.spark.worker.quarantine import DeadLetters, Rejected
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["FittingParts", "add_unfit"]
+__all__ = ["FittingParts", "add_unfit", "unfit_flags"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -67,6 +68,12 @@ class FittingParts:
             kept = np.flatnonzero(~np.logical_or.reduce([one.rows for one in unfit]))
             if len(kept):
                 yield ZSet(chunk.rows.take(pa.array(kept)), chunk.weights[kept])
+
+
+def unfit_flags(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    """Return which rows no file can hold."""
+    found = [one.rows for one in unfit_values(rows, within_microseconds)]
+    return np.logical_or.reduce(found) if found else np.zeros(rows.num_rows, np.bool_)
 
 
 def add_unfit(rejected: Rejected, delta: ZSet, unfit: Sequence[UnfitRows]) -> None:

@@ -32,6 +32,7 @@ from zset_join.zset import ZSet
 
 __all__ = [
     "MOST_MERGED_BYTES",
+    "MOST_TIDY_ROWS",
     "ArrowParts",
     "ChangelogParts",
     "DeltaParts",
@@ -39,9 +40,11 @@ __all__ = [
     "PartWriter",
     "merged",
     "read_arrow_parts",
+    "tidied",
 ]
 
 MOST_MERGED_BYTES = 256 << 20
+MOST_TIDY_ROWS = 1 << 20
 
 
 class PartWriter(Protocol):
@@ -192,6 +195,29 @@ def merged(chunks: Iterable[ZSet], rows: int) -> Iterator[ZSet]:
             waiting, count, size = [], 0, 0
     if waiting:
         yield ZSet.concat(waiting, schema=waiting[0].schema)
+
+
+def tidied(pieces: Iterator[ZSet], schema: pa.Schema, chunk_rows: int) -> Iterator[ZSet]:
+    """Yield every distinct row once, retractions first; an answer too large to be held, as it comes.
+
+    Args:
+        pieces: the answer, retractions first.
+        schema: of its rows.
+        chunk_rows: most rows in a chunk.
+
+    Cost: the answer in memory, up to `MOST_TIDY_ROWS` rows or `MOST_MERGED_BYTES`, and one hash per row.
+    """
+    held: list[ZSet] = []
+    count = size = 0
+    for piece in pieces:
+        held.append(piece)
+        count += len(piece)
+        size += piece.rows.nbytes
+        if count > MOST_TIDY_ROWS or size > MOST_MERGED_BYTES:
+            yield from held
+            yield from pieces
+            return
+    yield from ZSet.concat(held, schema=schema).tidy_chunks(chunk_rows)
 
 
 def _listed(file: DataFile) -> FileEntry:

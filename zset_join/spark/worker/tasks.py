@@ -34,7 +34,7 @@ from zset_join.spark.worker.buffered_bytes import AppendBuffer, note_of_buffer
 from zset_join.spark.worker.deliveries import Delivery
 from zset_join.spark.worker.locality import executor_name
 from zset_join.spark.worker.outside import with_outside
-from zset_join.spark.worker.parts import merged
+from zset_join.spark.worker.parts import merged, tidied
 from zset_join.spark.worker.quarantine import DeadLetters, Rejected, refusal, undecodable_reasons
 from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.spark.worker.shared_place import SharedPlace
@@ -72,6 +72,7 @@ class StageTask:
         buckets: how many there are.
         name: what its receipts are called.
         shared: the state that it has together with other stages; None: it has one of its own.
+        is_tidied: rows may be several times in the answer, and are to be there once.
     """
 
     context: StageContext
@@ -84,6 +85,7 @@ class StageTask:
     buckets: int = 1
     name: str
     shared: SharedPlace | None = None
+    is_tidied: bool = False
 
     def run(self, arrivals: Arrivals, receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         """Yield what the delivery makes of the answer to what has come; the rest is told in the receipt."""
@@ -119,8 +121,9 @@ class StageTask:
         if isinstance(operator, AppendBuffer):
             receipt.buffered = note_of_buffer(operator.buffered(tick, inputs))
         output = self.stage.output.schema
-        chunks = merged((_project(chunk, output) for chunk in operator.answer(tick, inputs)), self.options.chunk_rows)
-        yield from self.delivery.deliver(chunks, receipt)
+        chunks: Iterator[ZSet] = (_project(chunk, output) for chunk in operator.answer(tick, inputs))
+        chunks = tidied(chunks, output, self.options.chunk_rows) if self.is_tidied else chunks
+        yield from self.delivery.deliver(merged(chunks, self.options.chunk_rows), receipt)
         receipt.fan_out = self._fan_out(operator)
         receipt.corrections = corrections_of(operator)
         receipt.seconds["answer"] = time.perf_counter() - started
