@@ -58,8 +58,7 @@ def _row(signature: str, says: str, operation: str | None = None, *leading: str)
     """Return a function of the table.
 
     Args:
-        signature: its name and parameters; `'quoted'` ones are texts, `*` takes any number, `=0` is a default, `=` one that is
-            left out of the call.
+        signature: its name and parameters; `'quoted'` ones are texts, `*` takes any number, one with `=` may be left out.
         says: its docstring.
         operation: what it calls; None: what it is called.
         *leading: literals that come first.
@@ -69,9 +68,9 @@ def _row(signature: str, says: str, operation: str | None = None, *leading: str)
     texts = {one.strip("'") for one in wanted if one.startswith("'")}
     parameters = []
     for one in wanted:
-        plain, _, default = one.strip("'").partition("=")
+        plain = one.strip("'").removesuffix("=")
         kind = inspect.Parameter.VAR_POSITIONAL if plain.startswith("*") else inspect.Parameter.POSITIONAL_OR_KEYWORD
-        value = None if "=" in one and not default else int(default) if default else inspect.Parameter.empty
+        value = None if one.endswith("=") else inspect.Parameter.empty
         parameters.append(inspect.Parameter(plain.lstrip("*"), kind, default=value))
     described = inspect.Signature(parameters, return_annotation=Expression)
 
@@ -233,7 +232,7 @@ negate = _row("negate(col)", "Return a number with the other sign.")
 negative = _row("negative(col)", "Return a number with the other sign.", "negate")
 pow = _row("pow(col1, col2)", "Return a number to the power of another.", "power")  # noqa: A001 - as PySpark users type it
 power = _row("power(col1, col2)", "Return a number to the power of another.")
-round = _row("round(col, scale=0)", "Return a number of so many decimals, halves away from zero.")  # noqa: A001 - as above
+round = _row("round(col, scale=)", "Return a number of so many decimals, halves away from zero.")  # noqa: A001 - as above
 round_half_up = round
 sign = _row("sign(col)", "Return -1, 0 or 1.")
 signum = _row("signum(col)", "Return -1, 0 or 1.", "sign")
