@@ -59,6 +59,63 @@ NUMBERS: list[Any] = [
 NUMBERS += [999.99, 1000.0, 0.1, 1.005, True, False, 2024, 19000]
 """Values of Python that are JSON as they are."""
 
+WRITTEN_NUMBERS = [
+    "-0",
+    "-0.0",
+    "1.50",
+    "1e0",
+    "1E+2",
+    "100e-2",
+    "9007199254740993.0",
+    "9223372036854775807.0",
+    "1e18",
+    "1e+19",
+]
+WRITTEN_NUMBERS += [
+    "9.223372036854775807e18",
+    "-9223372036854775809",
+    "18446744073709551616",
+    "1e309",
+    "-1e400",
+    "1e-400",
+    "5e-324",
+]
+WRITTEN_NUMBERS += [
+    "1000000000000000000.0",
+    "12345678901234567890123456789012345678",
+    "123456789012345678901234567890123456789",
+]
+WRITTEN_NUMBERS += [
+    "1234567890123456.78",
+    "0.1000000000000000055511151231257827",
+    "0.30000000000000004",
+    "1.2345678901234567e+20",
+]
+WRITTEN_NUMBERS += ["1.00000000000000000000001", "1.00000000000000000000000", "12345678901234567890123e-20", "3.4e39"]
+"""Numbers of JSON of which a double is another one, or whose spelling is out of the ordinary."""
+
+ROWS_OF_JSON: list[tuple[str, Any]] = [
+    ('{"id":0,"c2":1}', 1),
+    ('{"id":0,"c2":1,"c2":2}', 2),
+    ('{"id":0,"c2":"x","c2":2}', 2),
+    ('{"id":0,"c2":1,"c2":null}', None),
+    ('{"id":0,"c2":1,}', REFUSED),
+    ('{"id":0,"c2":1}x', REFUSED),
+    ('{"id":0,"c2":1}{"id":9,"c2":2}', REFUSED),
+    ('{"id":0,"c2":1}}', REFUSED),
+    ("{'id':0,'c2':1}", REFUSED),
+    ('\ufeff{"id":0,"c2":1}', REFUSED),
+    ('  {"id":0,"c2":1}  ', 1),
+    ('{"id":0,"C2":1}', None),
+    ('{"id":0,"\\u0063\\u0032":1}', 1),
+    ('{"id":0,"c2":[1]}', REFUSED),
+    ('{"id":0,"x":"\\ud83d\\ude00} x {","c2":1}', 1),
+    ('{"id":0,"x":NaN,"c5":NaN}', "nan"),
+    ('{"id":0,"c5":-0}', "0.0"),
+    ('{"id":0,"x":1.2345678901234567890,"c5":2.5}', "2.5"),
+]
+"""A text that should be one object, and what it is; names of columns are c and the number of their type."""
+
 
 def names() -> list[str]:
     """Return the names of the columns, one per type."""
@@ -92,7 +149,7 @@ def of_text(text: str, at: int) -> Any:
     if pt.is_boolean(kind):
         return answer == "true"
     if pt.is_decimal(kind):
-        exact = decimal.Decimal(text.strip())
+        exact = decimal.Decimal(text.strip("".join(map(chr, range(33)))))
         return as_seen(decimal.Decimal(answer)) if exact == decimal.Decimal(answer) else REFUSED
     return _time(text, answer, kind)
 
@@ -126,6 +183,23 @@ def of_number(value: Any, kind: pa.DataType) -> Any:
         places = decimal.Decimal(1).scaleb(-kind.scale)
         fits = abs(exact) < decimal.Decimal(10) ** (kind.precision - kind.scale) and exact % places == 0
         return as_seen(exact.quantize(places)) if fits else REFUSED
+    return REFUSED
+
+
+def of_written_number(written: str, kind: pa.DataType) -> Any:
+    """Return what a number of JSON is in a type."""
+    exact = decimal.Decimal(written)
+    if pt.is_integer(kind):
+        limits = np.iinfo(kind.to_pandas_dtype())
+        return int(exact) if exact == exact.to_integral_value() and limits.min <= exact <= limits.max else REFUSED
+    if pt.is_floating(kind):
+        number = 0.0 if written == "-0" else float(written)
+        with np.errstate(over="ignore"):
+            return as_seen(np.float32(number) if kind == pa.float32() else number)
+    if pt.is_decimal(kind):
+        with decimal.localcontext(prec=1_000):
+            fits = abs(exact) < decimal.Decimal(10) ** (kind.precision - kind.scale) and exact == round(exact, kind.scale)
+            return as_seen(abs(round(exact, kind.scale)) if exact == 0 else round(exact, kind.scale)) if fits else REFUSED
     return REFUSED
 
 

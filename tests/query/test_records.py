@@ -318,3 +318,12 @@ def test_versions_cannot_be_filled_nor_truncated() -> None:
         pipeline.step({"rates": [rate("c", 1_000_000, 110), rate("u", 2_000_000, "__debezium_unavailable_value"), truncate]})
 
         assert pipeline.dead_letters["code"].to_pylist() == ["UNAVAILABLE_VALUE", "TRUNCATED"]
+
+
+def test_a_column_that_is_left_out_need_not_be_readable() -> None:
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us")), ("v", pa.string())])
+    source = records("t", "debezium-json", schema, keys="id", except_column_list=["at"])  # whose unit nobody says
+    with Pipeline(source, keep_view=True) as pipeline:
+        pipeline.step({"t": [{"value": '{"op": "c", "after": {"id": 1, "at": 17, "v": "x"}}'}]})
+
+        assert pipeline.view().to_pylist() == [{"id": 1, "v": "x"}]

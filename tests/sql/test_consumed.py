@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from sqlglot import exp
 
 from tests.sql.test_documents import FILES, outcome, read
-from zset_join.errors import SqlError
+from zset_join.errors import OptionError, PlanError, SqlError
 from zset_join.sql import Session, SqlWarning, connect
 from zset_join.sql_expressions import consumed
 
@@ -61,7 +62,28 @@ NEVER_READ = (
     "SHOW TABLES LIKE 'a'",
     "DESCRIBE a PARTITION",
     "USE d NOW",
+    "SELECT v FROM a EMIT",
+    "SELECT k FROM a GROUP GROUP BY k",
+    "SELECT AS v FROM a",
+    "SELECT k FROM a GROUP BY DISTINCT k",
+    "SELECT k FROM a GROUP BY ALL k",
+    "SELECT k, LISTAGG(CAST(v AS STRING), ',' ON OVERFLOW TRUNCATE) AS s FROM a GROUP BY k",
+    "DELETE FROM b WHERE k = 1 LIMIT 1",
+    "UPDATE b SET w = 1 WHERE w = 2 LIMIT 1",
+    "INSERT INTO a VALUES (1 LIMIT 3, 2, NULL)",
+    "INSERT INTO a VALUES (1 x, 2, NULL)",
+    "FLUSH TABLES",
+    "BEGIN BEGIN",
+    "EXECUTE STATEMENT",
+    "RESET max_hot_keys max_hot_bytes",
+    "EXPLAIN PLAN PLAN FOR SELECT v FROM a",
+    "EXPLAIN EXTENDED FORMATTED SELECT v FROM a",
+    "EXPLAIN INSERT nonsense SELECT v FROM a",
+    "EXPLAIN CREATE nonsense SELECT v FROM a",
+    "USE CATALOG DATABASE d",
+    "SHOW MATERIALIZED VIEWS a",
 )
+KAFKA = "'connector'='kafka', 'topic'='t', 'properties.bootstrap.servers'='h:1'"
 DECLARED = (
     ("CREATE TABLE t (x INT PRIMARY KEY, y INT, PRIMARY KEY (y))", "SAID_TWICE"),
     ("CREATE TABLE t (x TIMESTAMP, y TIMESTAMP, WATERMARK FOR x AS x, WATERMARK FOR y AS y)", "SAID_TWICE"),
@@ -83,6 +105,56 @@ DECLARED = (
     ("CREATE TABLE t (x INT, PRIMARY KEY (x)) ON CONFLICT IGNORE", "NOT_OFFERED"),
     ("CREATE STREAM t (x INT, PRIMARY KEY (x)) SETTINGS keep_versions = 3", "NOT_OFFERED"),
     ("SET 'state.tll' = '1 d'", "UNKNOWN_SETTING"),
+    ("SET on_bad_input = 'ignore'", "OPTION_VALUE"),
+    ("SET 'table.exec.async-lookup.output-mode' = 'disordered'", "OPTION_VALUE"),
+    ("SET 'table.exec.async-lookup.buffer-capacity' = 'ten'", "OPTION_VALUE"),
+    ("CREATE TABLE t (x INT NOT NULL NULL)", "SAID_TWICE"),
+    ("CREATE TABLE t (x INT COMMENT 'a' COMMENT 'b')", "SAID_TWICE"),
+    ("CREATE TABLE t (x INT COMMENT y)", "SQL_SYNTAX"),
+    ("CREATE TABLE t (x INT VIRTUAL)", "SQL_SYNTAX"),
+    ("CREATE TABLE t (x INT(5))", "SQL_SYNTAX"),
+    ("CREATE TABLE t (x DECIMAL(10, 2, 3))", "SQL_SYNTAX"),
+    ("CREATE TABLE t (x DECIMAL(p, 2))", "SQL_SYNTAX"),
+    ("CREATE TABLE t (x DECIMAL(2, 10))", "UNKNOWN_TYPE"),
+    ("CREATE TABLE t (x TIMESTAMP(99))", "UNKNOWN_TYPE"),
+    ("CREATE TABLE t (x INT WITHOUT TIME ZONE)", "SQL_SYNTAX"),
+    ("CREATE TABLE t (x ARRAY<INT))", "SQL_SYNTAX"),
+    ("CREATE TABLE t (x INT, y AS x + 1 LIMIT 3)", "SQL_SYNTAX"),
+    ("CREATE TABLE t (x INT, y AS x + 1 z)", "SQL_SYNTAX"),
+    ("CREATE TABLE t (x INT, y AS PROCTIME(3))", "NOT_OFFERED"),
+    ("CREATE TABLE t (x TIMESTAMP, WATERMARK FOR x AS other.x)", "NOT_OFFERED"),
+    ("CREATE TABLE t (x INT) APPEND ONLY APPEND ONLY", "SAID_TWICE"),
+    ("CREATE TABLE t (x INT) LIKE a LIKE b", "SAID_TWICE"),
+    ("CREATE TABLE t (x INT) PARTITIONED BY (x) MORE", "SQL_SYNTAX"),
+    ("CREATE TABLE t (x INT) PARTITIONED BY (y)", "UNKNOWN_COLUMN"),
+    ("CREATE TABLE t (x INT) DISTRIBUTED BY (x) INTO MANY BUCKETS", "SQL_SYNTAX"),
+    ("CREATE EXTERNAL TABLE t (x INT)", "MISSING_OPTION"),
+    ("CREATE EXTERNAL VIEW t AS SELECT k FROM a", "NOT_OFFERED"),
+    ("CREATE TEMPORARY MATERIALIZED VIEW t AS SELECT k FROM a", "NOT_OFFERED"),
+    ("CREATE OR REPLACE INDEX i ON a (k)", "NOT_OFFERED"),
+    ("CREATE OR REPLACE TABLE IF NOT EXISTS t (x INT)", "SAID_TWICE"),
+    ("CREATE OR REPLACE VIEW IF NOT EXISTS t AS SELECT k FROM a", "SAID_TWICE"),
+    ("INSERT INTO a (k, K) VALUES (1, 2)", "DUPLICATE_COLUMN"),
+    ("UPDATE b SET w = 1, w = 2", "SAID_TWICE"),
+    ("SELECT a.v FROM a JOIN b USING (k, k)", "DUPLICATE_COLUMN"),
+    ("SELECT CAST(v AS DECIMAL(5, 2, 1)) AS d FROM a", "UNKNOWN_TYPE"),
+    ("SELECT PROCTIME() AS p, k FROM a UNION ALL SELECT PROCTIME() AS p, k FROM b", "NON_DETERMINISTIC"),
+    ("SELECT k FROM (SELECT PROCTIME() AS p, k FROM a UNION ALL SELECT k FROM b)", "NON_DETERMINISTIC"),
+    ("CREATE TABLE t (x INT) WITH ('connector'='kafka', 'topic'='', 'properties.bootstrap.servers'='h:1')", "MISSING_OPTION"),
+    (f"CREATE TABLE t (x INT) WITH ({KAFKA}, 'scan.startup.mode'='earlyest-offset')", "OPTION_VALUE"),
+    ("CREATE TABLE t (x INT) WITH ('connector'='redis', 'key-pattern'='{x}', 'port'='99999')", "OPTION_VALUE"),
+    ("CREATE TABLE t (x INT) WITH ('connector'='jdbc', 'url'='jdbc:postgresql://h:port/d', 'table-name'='t')", "OPTION_VALUE"),
+    (
+        "CREATE TABLE t (x INT) WITH ('connector'='jdbc', 'url'='jdbc:postgresql://h/d?sslmode=require', 'table-name'='t')",
+        "NOT_OFFERED",
+    ),
+    ("CREATE TABLE t (x INT) WITH ('connector'='datagen', 'number-of-rows'='1', 'fields.x.min'='200')", "OPTION_VALUE"),
+    ("CREATE TABLE t (x INT) WITH ('connector'='datagen', 'number-of-rows'='1', 'rows-per-second'='0')", "OPTION_VALUE"),
+    ("WITH r AS (SELECT k FROM a), r AS (SELECT v FROM a) SELECT v FROM r", "SAID_TWICE"),
+    ("DROP VIEW a", "WRONG_KIND"),
+    ("DESCRIBE VIEW a", "WRONG_KIND"),
+    ("EXPLAIN INSERT INTO nowhere SELECT v FROM a", "UNKNOWN_TABLE"),
+    ("EXPLAIN CREATE SINK s AS SELECT v FROM a WITH ('connector' = 'prnt')", "UNKNOWN_CONNECTOR"),
 )
 
 
@@ -125,6 +197,7 @@ def test_what_nothing_reads_is_refused(text: str, session: Session) -> None:
     assert refused.value.code in {"NOT_OFFERED", "SQL_SYNTAX"}
 
 
+@pytest.mark.filterwarnings("ignore::zset_join.sql.SqlWarning")
 @pytest.mark.parametrize(("text", "code"), DECLARED)
 def test_a_declaration_says_everything_once_and_what_it_says_means_something(text: str, code: str, session: Session) -> None:
     with pytest.raises(SqlError) as refused:
@@ -152,6 +225,55 @@ def test_a_number_too_many_is_refused_warned_of_or_changes_the_plan(name: str) -
     ]
 
     assert passed_over == []
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.endswith("everyday")])
+def test_a_word_too_many_in_a_declaration_is_refused_or_warned_of(name: str) -> None:
+    """The law for statements that are no queries; where AS or SELECT comes, the query behind it is the law above's."""
+    accepted = []
+    with connect(dialect=name.split("/")[0], clock=lambda: 0) as session, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for number, (mark, text) in enumerate(read(name)[1]):
+            words = re.findall(r"'(?:[^']|'')*'|[\w.]+|\S", text.rstrip(" ;\n"))
+            ends = [place for place, word in enumerate(words) if place and word in {"SELECT", "WITH", "VALUES", "WHERE", "SET"}]
+            end = min([*ends, len(words)])
+            if mark.startswith("+") and words[0] not in {"SELECT", "WITH", "("} and ";" not in words:
+                for place in {1 + number % end, 1 + (number * 7 + 3) % end}:
+                    for more in ("0815", "NOT" if words[place - 1].startswith("'") else words[place - 1]):
+                        before, changed = len(told), " ".join([*words[:place], more, *words[place:]])
+                        if outcome(session, "+", changed)[0] == "+" and len(told) == before:
+                            accepted.append(changed)
+            outcome(session, mark, text)
+
+    assert accepted == []
+
+
+def test_explain_shows_the_plan_of_a_statement_and_makes_nothing(session: Session) -> None:
+    session.sql("CREATE TABLE out (k BIGINT)")
+    plans = [
+        str(session.sql(f"EXPLAIN {statement}"))
+        for statement in (
+            "SELECT k FROM a",
+            "CREATE VIEW out_view AS SELECT k FROM a",
+            "CREATE OR REPLACE MATERIALIZED VIEW out_view AS SELECT k FROM a",
+            "CREATE TABLE copied AS SELECT k FROM a",
+            "CREATE SINK s AS SELECT k FROM a WITH ('connector' = 'blackhole')",
+        )
+    ]
+
+    assert plans == [plans[0]] * 5
+    assert "CAST" in str(session.sql("EXPLAIN INSERT INTO out SELECT k FROM a"))
+    assert session.catalog.relations() == ["a", "b", "out"]
+    assert session.running == []
+    with pytest.warns(SqlWarning, match="EXTENDED changes nothing"):
+        session.sql("EXPLAIN EXTENDED SELECT k FROM a")
+
+
+def test_a_table_that_is_only_written_warns_of_what_counts_where_rows_are_read(session: Session) -> None:
+    with pytest.warns(SqlWarning) as told:
+        session.sql("CREATE TABLE t (x INT, p AS x + 1, e TIMESTAMP, WATERMARK FOR e AS e) WITH ('connector' = 'print')")
+
+    assert [word in str(one.message) for word, one in zip(("columns (p)", "WATERMARK"), told, strict=True)] == [True, True]
 
 
 def test_what_is_read_by_others_is_not_replaced(session: Session) -> None:
@@ -185,6 +307,71 @@ def test_the_processing_time_of_a_query_below_and_of_a_keyed_table_joins_as_of_i
         with pytest.raises(SqlError) as refused:
             session.sql("SELECT id, pt FROM o")
         assert refused.value.code == "NON_DETERMINISTIC"
+
+
+def test_the_processing_time_goes_through_union_all() -> None:
+    with connect(dialect="flink") as session:
+        session.sql("CREATE TABLE o (id INT, k INT); CREATE TABLE d (k INT, n STRING, PRIMARY KEY (k) NOT ENFORCED)")
+        both = "SELECT id, k, PROCTIME() AS pt FROM o UNION ALL SELECT -id, k, PROCTIME() AS pt FROM o"
+        query = session.sql(f"SELECT u.id, d.n FROM ({both}) AS u JOIN d FOR SYSTEM_TIME AS OF u.pt ON u.k = d.k").start()
+        session.sql("INSERT INTO d VALUES (1, 'one'); INSERT INTO o VALUES (7, 1); INSERT INTO d VALUES (1, 'uno')")
+
+        assert sorted(query.table().to_pydict()["id"]) == [-7, 7]
+        assert query.table().to_pydict()["n"] == ["one", "one"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("TIMESTAMP WITH TIME ZONE", "timestamp[us, tz=UTC]"),
+        ("TIMESTAMP(3) WITH LOCAL TIME ZONE", "timestamp[us, tz=UTC]"),
+        ("TIMESTAMP(3) WITHOUT TIME ZONE", "timestamp[us]"),
+    ],
+)
+@pytest.mark.parametrize("dialect", ["spark", "flink", "risingwave"])
+def test_the_zone_of_a_timestamp_is_what_is_written(kind: str, expected: str, dialect: str) -> None:
+    with connect(dialect=dialect) as session:
+        session.sql(f"CREATE TABLE t (s VARCHAR, c {kind})")
+
+        types = session.sql(f"SELECT c, CAST(s AS {kind}) AS d FROM t").schema.types
+
+    assert [str(one) for one in types] == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("SELECT /*+ STATE_TTL('a'='1d') */ v FROM a", "no rows of it are remembered"),
+        ("CREATE VIEW t AS SELECT v FROM a SETTINGS on_bad_input = 'quarantine'", "of a view changes nothing"),
+        ("CREATE TABLE t (x INT) WITH ('connector'='print', 'format'='csv')", "'format' changes nothing"),
+        (
+            "CREATE TABLE t (x INT) WITH ('connector'='datagen', 'number-of-rows'='1', 'fields.x.kind'='sequence', 'fields.x.min'='5')",
+            "'fields.x.min' changes nothing",
+        ),
+    ],
+)
+def test_what_is_understood_and_changes_nothing_warns(text: str, told: str, session: Session) -> None:
+    with pytest.warns(SqlWarning, match=told):
+        session.sql(text)
+
+
+@pytest.mark.parametrize("rows", [5, None, "text"])
+def test_what_are_no_rows_no_text_and_no_dialect_is_refused_with_a_code(rows: Any, session: Session) -> None:
+    with pytest.raises(OptionError, match="does not become an Arrow table"):
+        session.insert("a", rows)
+    with pytest.raises(OptionError, match="no source of lookups"):
+        session.register_lookup(rows)
+    with pytest.raises(SqlError):
+        session.sql(rows)
+    with pytest.raises(OptionError, match="is not known"):
+        connect(dialect=rows)
+
+
+def test_a_name_is_not_taken_by_rows_that_are_refused(session: Session) -> None:
+    with pytest.raises(PlanError, match="KEY_LEFT_OUT"):
+        session.register("r", {"x": [1]}, keys="y")
+
+    assert "r" not in session.catalog.relations()
 
 
 def test_the_larger_version_wins_whichever_comes_first() -> None:

@@ -121,6 +121,7 @@ def test_a_table_is_made_like_another_or_of_a_query() -> None:
         assert "PRIMARY KEY (`id`) NOT ENFORCED" in str(session.sql("SHOW CREATE TABLE o2"))
 
 
+@pytest.mark.filterwarnings("ignore:.*its WATERMARK for at changes nothing")
 def test_a_declaration_is_shown_without_its_secrets_and_can_be_declared_again() -> None:
     with connect(dialect="flink") as session:
         session.sql(

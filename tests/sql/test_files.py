@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from zset_join.errors import BadInputError, SqlError
@@ -172,6 +174,33 @@ def test_records_of_a_file_that_cannot_be_read_are_put_aside_with_a_warning(tmp_
             read_available(session, wait_seconds=0.0)
 
         assert running.table().to_pylist() == [{"id": 1}]
+
+
+def test_rows_of_parquet_that_do_not_convert_are_put_aside_and_the_others_are_read(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2, 3], "n": [1.0, 3.9, 4.0], "day": ["2024-01-02", None, "x"]}), tmp_path / "1.parquet")
+    text = f"CREATE TABLE t (id INT, n BIGINT, day DATE) WITH ('connector' = 'filesystem', 'path' = '{tmp_path}', 'format' = 'parquet')"
+    with connect(dialect="flink") as session:
+        session.sql("SET 'on_bad_input' = 'quarantine'; " + text)
+        running = session.sql("SELECT id, n FROM t").start()
+        with pytest.warns(SqlWarning, match=r'2 records are put aside.*offset 2\): the value of "n" cannot be read as int64'):
+            read_available(session, wait_seconds=0.0)
+        assert running.table().to_pylist() == [{"id": 1, "n": 1}]
+    with connect(dialect="flink") as session:
+        session.sql(text)
+        session.sql("SELECT id FROM t").start()
+        with pytest.raises(BadInputError, match=r'line 2 of .*1\.parquet.*the value of "n".*\{"id": 2, "n": 3\.9'):
+            read_available(session, wait_seconds=0.0)
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_a_byte_order_mark_at_the_beginning_of_a_file_is_no_part_of_it(tmp_path: Path, form: str) -> None:
+    text = {"json": '{"id": 1}\n', "csv": "id\n1\n"}[form]
+    assert rows_of(tmp_path, "\ufeff" + text, form) == [{"id": "1"}]
+
+
+def test_null_where_a_row_should_be_is_no_row(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="it is no JSON object: null"):
+        rows_of(tmp_path, "null\n")
 
 
 def test_metadata_without_a_primary_key_warn(tmp_path: Path) -> None:

@@ -87,6 +87,8 @@ def _of_class(values: Sequence[Any], kind: pa.DataType) -> Converted:
             return Converted(pa.array(values, kind))  # an integer that Arrow takes is itself
         except (pa.ArrowException, OverflowError):
             pass
+    if isinstance(first, decimal.Decimal) and pt.is_floating(kind):  # a decimal of Arrow has no negative zero
+        return convert_values(pa.array([None if value is None else str(value) for value in values]), kind)
     try:
         array = pa.array(values)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):

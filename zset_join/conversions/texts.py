@@ -9,7 +9,7 @@
 | DATE | `2024`, `2024-2`, `2024-02-09`; what follows a space or a T behind the day does not count |
 | TIMESTAMP | a date, or a date and `7:05`, `07:05:01.25`; behind seconds a zone: `Z`, `UTC+1`, `+05:30`, `Europe/Berlin` |
 
-Spaces and control characters at the ends do not count.
+Spaces and control characters at the ends do not count; of FLOAT, DOUBLE and DECIMAL, DEL does.
 
 Refused although the cast accepts it, because it would change what is written: digits that a DECIMAL or a timestamp cannot hold,
 unless they are zeros; a zone in a TIMESTAMP without one; a time without a date, which would mean today; years outside of 1 to
@@ -39,6 +39,7 @@ FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 """The days since 1970-01-01 that lie in the years 1 to 9999."""
 
 _BLANKS = "".join(map(chr, [*range(33), 127]))
+_BLANKS_OF_FRACTIONS = _BLANKS[:-1]  # Java trims what is at most a space; Spark's own trimming takes DEL too
 _TRUE, _FALSE = ("t", "true", "y", "yes", "1"), ("f", "false", "n", "no", "0")
 _INTEGER = r"^[+-]?[0-9]+$"
 _FLOAT = r"(?i)^([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?[df]?|[+-]?(inf|infinity)|nan|(?-i:[+-]NaN))$"
@@ -58,6 +59,15 @@ _OFFSET = (
 _TIME = r"^(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{1,2})(?::(?P<second>[0-9]{1,2})(?:\.(?P<fraction>[0-9]*))?)?$"
 _PLACES = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _MOST_OFFSET = 18 * 3600
+_SHORT_ZONES = {
+    "ACT": "Australia/Darwin", "AET": "Australia/Sydney", "AGT": "America/Argentina/Buenos_Aires", "ART": "Africa/Cairo",
+    "AST": "America/Anchorage", "BET": "America/Sao_Paulo", "BST": "Asia/Dhaka", "CAT": "Africa/Harare",
+    "CNT": "America/St_Johns", "CST": "America/Chicago", "CTT": "Asia/Shanghai", "EAT": "Africa/Addis_Ababa",
+    "ECT": "Europe/Paris", "IET": "America/Indiana/Indianapolis", "IST": "Asia/Kolkata", "JST": "Asia/Tokyo",
+    "MIT": "Pacific/Apia", "NET": "Asia/Yerevan", "NST": "Pacific/Auckland", "PLT": "Asia/Karachi", "PNT": "America/Phoenix",
+    "PRT": "America/Puerto_Rico", "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal", "VST": "Asia/Ho_Chi_Minh",
+}  # fmt: skip
+"""The zones of `java.time.ZoneId.SHORT_IDS`, which Spark reads too."""
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
@@ -75,7 +85,8 @@ def read_texts(texts: pa.Array, kind: pa.DataType) -> Converted:
         return Converted(texts.cast(kind))
     if pt.is_string_view(texts.type):
         texts = texts.cast(pa.large_string())
-    text = pc.utf8_trim(texts, characters=_BLANKS)
+    is_fraction = pt.is_floating(kind) or pt.is_decimal(kind)
+    text = pc.utf8_trim(texts, characters=_BLANKS_OF_FRACTIONS if is_fraction else _BLANKS)
     if pt.is_integer(kind):
         return _integers(text, kind)
     if pt.is_floating(kind):
@@ -279,10 +290,15 @@ def _offsets(zones: pa.Array, local_seconds: Any) -> tuple[Any, Bools]:
     return offsets, known
 
 
+_NO_ZONES = ("Factory", "ROC", "localtime", "posixrules", "posix/", "right/")  # files of zones that Java does not have
+
+
 def _named_offset(name: str, local_second: int) -> int | None:
     """Return the seconds that a zone of this name is ahead of UTC at a local time; of two the earlier one's, as in Java."""
+    if name.startswith(_NO_ZONES):
+        return None
     try:
-        zone = zoneinfo.ZoneInfo(name)
+        zone = zoneinfo.ZoneInfo(_SHORT_ZONES.get(name, name))
         local = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=local_second)  # noqa: DTZ001 - the zone follows
         offset = local.replace(tzinfo=zone).utcoffset()
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, OverflowError):

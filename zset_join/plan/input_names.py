@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from zset_join.plan.query_plan import QueryPlan, StageNode
+from zset_join.plan.query_plan import Feed, QueryPlan, StageNode
 from zset_join.relation import Relation
 from zset_join.stages.expiring import ExpiringStage
 from zset_join.stages.stage import Stage
@@ -17,13 +17,21 @@ __all__ = ["tell_inputs_apart"]
 def tell_inputs_apart(plan: QueryPlan) -> QueryPlan:
     """Return a plan in which every input of a stage has a name of its own; a route is called as what it leads to."""
     names = _Names()
-    nodes = [node if node.stage.forwards else replace(node, stage=names.apart(node.stage)) for node in plan.nodes]
+    nodes: list[StageNode] = []
+    for node in plan.nodes:
+        filled = {place for place, feeds in enumerate(node.feeds) if _is_filled(nodes, feeds)}
+        nodes.append(node if node.stage.forwards else replace(node, stage=names.apart(node.stage, filled)))
     for node in nodes:
         for feeds, given in zip(node.feeds, node.stage.inputs, strict=True):
             for feed in feeds:
                 if isinstance(feed.origin, int) and nodes[feed.origin].stage.forwards:
                     nodes[feed.origin] = _called(nodes[feed.origin], given.relation.name)
     return replace(plan, nodes=tuple(nodes))
+
+
+def _is_filled(nodes: Sequence[StageNode], feeds: Sequence[Feed]) -> bool:
+    """Say whether rows are those of a stream, filled by the stage before: the same input, under the same name."""
+    return len(feeds) == 1 and isinstance(feeds[0].origin, int) and nodes[feeds[0].origin].stage.kind == "latest"
 
 
 def _called(node: StageNode, name: str) -> StageNode:
@@ -37,21 +45,22 @@ class _Names:
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
-    def apart(self, stage: Stage) -> Stage:
-        """Return a stage whose inputs have names that no other one has."""
+    def apart(self, stage: Stage, filled: Collection[int]) -> Stage:
+        """Return a stage whose inputs have names that no other one has; those that are filled keep theirs."""
         if isinstance(stage, ExpiringStage):
-            inside: Any = self.apart(stage.inside)
+            inside: Any = self.apart(stage.inside, filled)
             sources = [
                 replace(source, name=given.relation.name) for source, given in zip(stage.sources, inside.inputs, strict=True)
             ]
             return replace(stage, inside=inside, sources=tuple(sources))
         described: Any = stage
-        changed: Mapping[str, Relation] = {}
-        for one in fields(described):
-            relation = getattr(described, one.name)
-            if isinstance(relation, Relation):
-                name = self._free(relation.name)
-                changed = changed if name == relation.name else {**changed, one.name: replace(relation, name=name)}
+        changed: dict[str, Relation] = {}
+        relations = [one.name for one in fields(described) if isinstance(getattr(described, one.name), Relation)]
+        for place, argument in enumerate(relations):
+            relation: Relation = getattr(described, argument)
+            name = relation.name if place in filled else self._free(relation.name)
+            if name != relation.name:
+                changed[argument] = replace(relation, name=name)
         return replace(described, **changed) if changed else stage
 
     def _free(self, name: str) -> str:

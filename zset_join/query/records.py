@@ -365,6 +365,10 @@ def records(
     table = columns if isinstance(columns, pa.Schema) else pa.schema(list(dict(columns).items()))
     key = (keys,) if isinstance(keys, str) else tuple(keys)
     sequence = (sequence_by,) if isinstance(sequence_by, str) else tuple(sequence_by)
+    used = {*key, *sequence, *([watermark[0]] if watermark is not None else [])}
+    # A column that nobody sees is not decoded, so that it need not be readable.
+    unused = {field.name for field in table if field.name in except_column_list and field.name not in used}
+    table = pa.schema([field for field in table if field.name not in unused])
     given = RecordOptions() if options is None else options
     is_ordered = bool(key) and not sequence and bool(record_format(format).position)
     read = given
@@ -375,7 +379,7 @@ def records(
     nullable = [field.with_nullable(True) for field in [*table, *metadata_fields]]
     own = [*([SEQUENCE] if is_ordered else []), *([CONTROL] if key else [])]
     fields = [*nullable, *(pa.field(one, pa.int64()) for one in own)]
-    hidden = (*except_column_list, *own)
+    hidden = (*(one for one in except_column_list if one not in unused), *own)
     relation = Relation(
         name=name,
         schema=pa.schema(fields),

@@ -3,11 +3,11 @@
 The law: lines out + records that mean no change = records in, but for Canal's, of which one may have several rows; a record
 that cannot be read is a line that says why. The lines stand in the order of the records.
 
-Cost: one pass in DuckDB, which parses every record once, its key where the record itself does not say it, and a record in an
-envelope of schema and payload twice more.
+Cost: one pass in DuckDB, which parses every record twice, its key where the record itself does not say it, and a record in an
+envelope of schema and payload twice more; a regular expression per record.
 
-Limits: JSON numbers go through double precision, so a decimal that is written as a number (Maxwell's, and Debezium's with
-`decimal.handling.mode=double`) keeps 15 digits; one with more is a bad value. As text or base64 all 38 are kept.
+Numbers that DuckDB's parser would change are marked before, see `zset_join.changelog.formats.exact_numbers`. Of a name that an
+object has twice the last value counts, as in Spark.
 """
 
 # ruff: noqa: S608 - every name in the statements is ours.
@@ -15,8 +15,9 @@ Limits: JSON numbers go through double precision, so a decimal that is written a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from zset_join.changelog.formats import METADATA, RecordFormat, RecordOptions, record_format
+from zset_join.changelog.formats.exact_numbers import MARK, MARKED
 from zset_join.changelog.formats.record_spellings import EXACT, Dialect, Fields, is_exact
 from zset_join.changelog.formats.record_sql import (
     CHANGE,
@@ -36,7 +38,9 @@ from zset_join.changelog.formats.record_sql import (
 from zset_join.conversions import read_texts
 from zset_join.errors import PlanError
 from zset_join.extras import needed_for
+from zset_join.sources.exact_records import ExactRecords
 from zset_join.sources.json_texts import read_json_texts
+from zset_join.sources.json_values import parsed_json, text_of_value
 
 with needed_for("reading records of JSON"):
     import duckdb
@@ -46,6 +50,7 @@ __all__ = ["JsonRecordReader", "ReadRecords"]
 _RECORDS = "records_to_read"
 _ROW = "__row_number"
 _AS_ARROW: Any = {"type": "arrow", "null_handling": "special"}
+_AS_TEXT = "json_as_text"
 _NOT_UTF8 = "bytes that are no UTF-8"
 
 
@@ -120,22 +125,26 @@ class JsonRecordReader:
                     code="UNSUPPORTED_TYPE",
                     column=field.name,
                 )
-        statements = RecordStatements(
-            record=self.format,
-            schema=schema,
-            keys=self.keys,
-            options=self.options,
-            dialect=_DuckDBDialect(counts_days=self.format.counts_times),
-            source=source,
-        )
-        self._query = statements.query(_RECORDS, [_ROW])
-        self._plain_query = replace(statements, opens=False).query(_RECORDS, [_ROW])
+        self._queries = {
+            (opens, has_marks): RecordStatements(
+                record=self.format,
+                schema=schema,
+                keys=self.keys,
+                options=self.options,
+                dialect=_DuckDBDialect(counts_days=self.format.counts_times, has_marks=has_marks),
+                source=source,
+                opens=opens,
+            ).query(_RECORDS, [_ROW])
+            for opens in (False, True)
+            for has_marks in (False, True)
+        }
         self._connection = duckdb.connect(":memory:", config={"threads": 1})
         self._connection.execute("SET TimeZone = 'UTC'")
         self._connection.execute("SET preserve_insertion_order = true")
         self._connection.execute("SET enable_external_access = false")
         self._connection.execute("SET lock_configuration = true")
         _add_functions(self._connection, [*schema.types, *METADATA.values()])
+        self._exact = ExactRecords(self._connection, self.format)
 
     def read(self, records: pa.Table | pa.RecordBatch) -> ReadRecords:
         """Read records.
@@ -147,9 +156,14 @@ class JsonRecordReader:
         table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
         table, undecodable = self._as_text(table)
         table = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
+        has_marks = False
+        for name in ("key", "value"):
+            texts, is_marked = self._exact(_whole(table.column(name)))
+            table = table.set_column(table.column_names.index(name), name, texts)
+            has_marks |= is_marked
         self._connection.register(_RECORDS, table)
         try:
-            lines = self._connection.sql(self._query_of(table)).to_arrow_table().combine_chunks()
+            lines = self._connection.sql(self._query_of(table, has_marks=has_marks)).to_arrow_table().combine_chunks()
         finally:
             self._connection.unregister(_RECORDS)
         numbers = np.asarray(lines.column(_ROW))
@@ -170,12 +184,11 @@ class JsonRecordReader:
             records=numbers,
         )
 
-    def _query_of(self, table: pa.Table) -> str:
+    def _query_of(self, table: pa.Table, *, has_marks: bool) -> str:
         """Return the shorter query where no record is in an envelope: DuckDB takes its time to bind the other one."""
-        if not self.format.enveloped:
-            return self._plain_query
-        may_be_envelope = any(pc.any(pc.match_substring(table.column(name), "payload")).as_py() for name in ("key", "value"))
-        return self._query if may_be_envelope else self._plain_query
+        texts = [table.column(name) for name in ("key", "value")] if self.format.enveloped else []
+        may_be_envelope = any(pc.any(pc.match_substring(one, "payload")).as_py() for one in texts)
+        return self._queries[may_be_envelope, has_marks]
 
     def _as_text(self, table: pa.Table) -> tuple[pa.Table, np.ndarray]:
         """Return key and value as text, and which records are no UTF-8."""
@@ -246,10 +259,11 @@ class _DuckDBDialect(Dialect):
 
     Args:
         counts_days: whether the format has numbers of days as dates.
+        has_marks: whether numbers may be marked.
     """
 
-    def __init__(self, *, counts_days: bool) -> None:
-        self._counts_days = counts_days
+    def __init__(self, *, counts_days: bool, has_marks: bool) -> None:
+        self._counts_days, self._has_marks = counts_days, has_marks
 
     def quoted(self, name: str) -> str:
         return '"' + name.replace('"', '""') + '"'
@@ -275,7 +289,35 @@ class _DuckDBDialect(Dialect):
         return f"({row} IS NOT NULL AND {nothing} AND coalesce(json_type({text}, {place}) NOT IN ('OBJECT', 'NULL'), false))"
 
     def exact_text(self, value: str) -> str:
-        return f"nullif(CAST({value} AS VARCHAR), 'null')"
+        text = f"nullif(CAST({value} AS VARCHAR), 'null')"
+        if not self._has_marks:
+            return text
+        is_marked = f"starts_with({text}, {self.literal(chr(34) + MARK)})"
+        return f"CASE WHEN {is_marked} THEN {text}[{len(MARK) + 2}:-2] ELSE {text} END"
+
+    def keeps_json(self, data_type: pa.DataType) -> bool:
+        return is_exact(data_type) or pt.is_string(data_type) or pt.is_large_string(data_type)
+
+    def text_of(self, value: str, data_type: pa.DataType) -> str:
+        if is_exact(data_type):
+            return self.exact_text(value)
+        if self.keeps_json(data_type):
+            text = f"CAST({value} AS VARCHAR)"
+            inside = f"CASE WHEN contains({text}, chr(92)) THEN {value} ->> '$' ELSE {text}[2:-2] END"
+            is_marked = (
+                f"WHEN starts_with({text}, {self.literal(chr(34) + MARK)}) THEN {_AS_TEXT}({text}) " if self._has_marks else ""
+            )
+            is_plain = f"regexp_full_match({text}, '-?[0-9]+|true|false')"
+            other = f"WHEN {text} = 'null' THEN NULL WHEN {is_plain} THEN {text} ELSE {_AS_TEXT}({text})"
+            return f"CASE {is_marked}WHEN starts_with({text}, '\"') THEN {inside} {other} END"
+        if not self._has_marks:
+            return value
+        if pt.is_nested(data_type):
+            return f"regexp_replace({value}, {self.literal(MARKED)}, '\\1', 'g')"
+        return f"CASE WHEN starts_with({value}, {self.literal(MARK)}) THEN {value}[{len(MARK) + 1}:] ELSE {value} END"
+
+    def inside(self, text: str) -> str:
+        return f"CASE WHEN {text} LIKE '\"%' THEN json_extract_string({text}, '$') END"
 
     def exploded(self, values: str) -> str:
         return f"unnest({values})"
@@ -361,8 +403,15 @@ def _function_of(data_type: pa.DataType, unit: str | None, *, counts_days: bool)
     return f"json_{kind}_of_days" if counts_days else f"json_{kind}"
 
 
+def _shown(texts: Any) -> Any:
+    """Return the texts of JSON values that are neither strings nor integers."""
+    given = (None if one is None else re.sub(MARKED, r"\1", one) for one in _whole(texts).to_pylist())
+    return pa.array([None if one is None else text_of_value(parsed_json(one)) for one in given], pa.string())
+
+
 def _add_functions(connection: duckdb.DuckDBPyConnection, types: Sequence[pa.DataType]) -> None:
     """Give DuckDB the functions that read JSON values, each once."""
+    connection.create_function(_AS_TEXT, _shown, ["VARCHAR"], "VARCHAR", **_AS_ARROW)
     for kind in dict.fromkeys(types):
         for unit in (None, *PER_SECOND) if pt.is_timestamp(kind) else (None,):
             for counts_days in (False, True) if pt.is_date(kind) else (False,):

@@ -12,6 +12,7 @@ Cost: one pass in pyarrow; where it cannot read a text (numbers in texts, NaN, b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +26,9 @@ from zset_join.sources.json_values import json_values, parsed_json
 from zset_join.sources.unread import UnreadText
 
 __all__ = ["part_json_rows", "read_json_objects", "read_json_rows"]
+
+_ODD = re.compile(rb"(?:\A|\})\s*null|\A\xef\xbb\xbf|-0[\s,\]}]")
+"""What pyarrow reads in its own way: `null` for an object, on which it may crash, a byte order mark, the integer -0."""
 
 
 def read_json_rows(texts: Sequence[bytes], schema: pa.Schema) -> pa.Table:
@@ -51,7 +55,7 @@ def part_json_rows(texts: Sequence[bytes], schema: pa.Schema) -> tuple[pa.Table,
 
     Args:
         texts: one JSON object each.
-        schema: the columns wanted; at least one.
+        schema: the columns wanted; at least one. A text that lacks one that is not nullable is no row.
 
     >>> rows, unread = part_json_rows([b'{"n": 7}', b'{"n": "x"}'], pa.schema({"n": pa.int32()}))
     >>> rows.to_pylist(), unread[0].number, unread[0].reason
@@ -68,9 +72,9 @@ def read_json_objects(text: bytes, schema: pa.Schema) -> pa.Table | None:
 
     Args:
         text: JSON objects, which need not stand in a line each.
-        schema: the columns wanted; at least one.
+        schema: the columns wanted; at least one; one that is not nullable has a value in every row.
     """
-    if not all(_is_plain(field.type) or _is_in_text(field.type) for field in schema):
+    if not all(_is_plain(field.type) or _is_in_text(field.type) for field in schema) or _ODD.search(text):
         return None
     written = pa.schema([field.with_type(pa.string()) if _is_in_text(field.type) else field for field in schema])
     try:
@@ -82,7 +86,7 @@ def read_json_objects(text: bytes, schema: pa.Schema) -> pa.Table | None:
     columns = []
     for field in schema:
         converted = convert_values(rows.column(field.name), field.type)
-        if converted.unfit is not None:
+        if converted.unfit is not None or (converted.values.null_count and not field.nullable):
             return None
         columns.append(converted.values)
     return pa.table(columns, schema=schema)
@@ -119,10 +123,17 @@ def _read_each(texts: Sequence[bytes], schema: pa.Schema) -> tuple[pa.Table, lis
         columns.append(converted.values)
         if converted.unfit is not None:
             bad[field.name] = converted.unfit
+        if not field.nullable:
+            lacks = converted.values.is_null().to_numpy(zero_copy_only=False)
+            bad[field.name] = bad.get(field.name, np.zeros(len(texts), np.bool_)) | lacks
     is_good = is_object & ~np.logical_or.reduce([np.zeros(len(texts), np.bool_), *bad.values()])
     unread = []
     for number in np.flatnonzero(~is_good).tolist():
         column = next((name for name, unfit in bad.items() if unfit[number]), None)
-        expected = "JSON object" if column is None else str(schema.field(column).type)
+        expected = "JSON object" if column is None else _wanted(schema.field(column))
         unread.append(UnreadText(number, texts[number], expected, column))
     return pa.table(columns, schema=schema).filter(pa.array(is_good)), unread
+
+
+def _wanted(field: pa.Field) -> str:
+    return f"{field.type}{'' if field.nullable else ' NOT NULL'}"

@@ -25,7 +25,6 @@ from zset_join.sources.json_values import json_values, parsed_json
 __all__ = ["read_json_texts"]
 
 _WHOLE = r"^-?[0-9]+$"
-_DIGITS = 15
 
 
 def read_json_texts(
@@ -34,7 +33,6 @@ def read_json_texts(
     *,
     counts_days: bool = False,
     unit: Literal["s", "ms", "us", "ns"] | None = None,
-    most_digits: int | None = _DIGITS,
 ) -> Converted:
     """Return JSON texts as values of a type.
 
@@ -43,7 +41,6 @@ def read_json_texts(
         kind: the type.
         counts_days: whether a number is a date.
         unit: of a number that is a timestamp; None where none is.
-        most_digits: of a decimal with a point that is written as a number; more may have been lost before. None: any.
 
     >>> read_json_texts(pa.array(['3.0', '"3.0"', '"3"', 'true']), pa.int64()).values.to_pylist()
     [3, None, 3, None]
@@ -58,7 +55,7 @@ def read_json_texts(
         if pt.is_date(kind) or pt.is_timestamp(kind):
             read = _times(rest, kind, unit, counts_days=counts_days)
         else:
-            read = _plain(rest, kind, most_digits)
+            read = _plain(rest, kind)
         parts.append((others, read))
     return parts[0][1] if len(parts) == 1 and len(parts[0][0]) == len(texts) else whole(parts, len(texts), kind)
 
@@ -82,7 +79,7 @@ def _parsed(texts: pa.Array, kind: pa.DataType) -> Converted:
     return json_values(values, kind)
 
 
-def _plain(texts: pa.Array, kind: pa.DataType, most_digits: int | None) -> Converted:
+def _plain(texts: pa.Array, kind: pa.DataType) -> Converted:
     if pt.is_nested(kind) or pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_string(kind) or pt.is_large_string(kind):
         return _parsed(texts, kind)
     if pt.is_integer(kind) or pt.is_floating(kind):
@@ -97,10 +94,6 @@ def _plain(texts: pa.Array, kind: pa.DataType, most_digits: int | None) -> Conve
     if pt.is_integer(kind) and pc.all(pc.match_substring_regex(texts, _WHOLE)).as_py():
         return read_texts(texts, kind)
     if pt.is_decimal(kind):
-        if most_digits is not None:
-            digits = pc.utf8_length(pc.replace_substring_regex(pc.replace_substring_regex(texts, "[eE].*$", ""), "[^0-9]", ""))
-            is_kept = pc.or_(pc.match_substring_regex(texts, _WHOLE), pc.less_equal(digits, most_digits))
-            texts = pc.if_else(is_kept, texts, "none")
         return read_texts(texts, kind)
     return _parsed(texts, kind)
 
@@ -113,7 +106,7 @@ def _times(texts: pa.Array, kind: pa.DataType, unit: str | None, *, counts_days:
     is_date = pt.is_date(kind)
     is_counted = counts_days if is_date else unit is not None
     first, last = (FIRST_DAY, LAST_DAY) if is_date else first_and_last(unit or "us")
-    numbers = _plain(texts, pa.int64(), None).values if is_counted else pa.nulls(len(texts), pa.int64())
+    numbers = _plain(texts, pa.int64()).values if is_counted else pa.nulls(len(texts), pa.int64())
     inside = pc.and_(pc.greater_equal(numbers, first), pc.less_equal(numbers, last))
     numbers = pc.if_else(inside, numbers, pa.scalar(None, pa.int64()))
     if is_date:

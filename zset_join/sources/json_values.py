@@ -1,7 +1,8 @@
 """Values of parsed JSON as values of columns.
 
-The law: as `zset_join.conversions`: a JSON string is a text, a JSON number a typed value. Bytes are base64, and a STRING takes
-the text of any value, as Spark's `from_json` does. A number is no date, time or boolean.
+The law: as `zset_join.conversions`: a JSON string is a text, a JSON number a typed value. Bytes are base64. A number is no
+date, time or boolean, and no bytes. A STRING takes the text of any value, as Spark's `from_json` does: numbers with a point or
+an exponent as Java writes doubles, but those that a double does not hold as they are written.
 
 Cost: value by value; for what the fast readers cannot read.
 """
@@ -20,12 +21,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zset_join.changelog.formats.exact_numbers import holds_exactly
 from zset_join.conversions import Converted, python_values
 from zset_join.expressions.text_casts import java_number
 
 __all__ = ["json_values", "parsed_json", "text_of_value"]
 
+_QUOTED = json.JSONEncoder(ensure_ascii=False).encode
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
+
+
+class _WrittenNumber(decimal.Decimal):
+    """A number that no double holds, with how it was written."""
+
+    written: str
+
+
+def _number(text: str) -> decimal.Decimal:
+    if holds_exactly(text):
+        return decimal.Decimal(text)
+    number = _WrittenNumber(text)
+    number.written = text
+    return number
 
 
 def parsed_json(text: bytes | str) -> Any:
@@ -36,7 +53,7 @@ def parsed_json(text: bytes | str) -> Any:
     """
     given = text.decode() if isinstance(text, bytes) else text
     try:
-        return json.loads(given, parse_float=decimal.Decimal)
+        return json.loads(given, parse_float=_number)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -51,10 +68,24 @@ def json_values(values: Sequence[Any], kind: pa.DataType) -> Converted:
 
 
 def text_of_value(value: Any) -> str:
-    """Return the text of a value that is no JSON string, as Spark writes it."""
+    """Return the text of a value that is no JSON string, as Spark writes it.
+
+    >>> text_of_value(parsed_json('{"a": [1, 2.50, 1e18], "b": true}'))
+    '{"a":[1,2.5,1.0E18],"b":true}'
+    """
+    if isinstance(value, _WrittenNumber):
+        return java_number(float(value)) if value == 0 else value.written
     if isinstance(value, decimal.Decimal | float):
         return java_number(float(value))
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=float)
+    if isinstance(value, list):
+        return "[" + ",".join(map(_text_inside, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_QUOTED(name)}:{_text_inside(one)}" for name, one in value.items()) + "}"
+    return json.dumps(value)
+
+
+def _text_inside(value: Any) -> str:
+    return _QUOTED(value) if isinstance(value, str) else text_of_value(value)
 
 
 def _leaf(values: Sequence[Any], kind: pa.DataType) -> Converted:
@@ -64,6 +95,8 @@ def _leaf(values: Sequence[Any], kind: pa.DataType) -> Converted:
         read = [_bytes(value) for value in values]
         unfit = np.array([one is None and value is not None for one, value in zip(read, values, strict=True)], np.bool_)
         return Converted(pa.array(read, kind), unfit if unfit.any() else None)
+    elif any(isinstance(value, _WrittenNumber) for value in values):
+        values = [decimal.Decimal(value) if isinstance(value, _WrittenNumber) else value for value in values]
     return python_values(values, kind)
 
 

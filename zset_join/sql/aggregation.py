@@ -105,6 +105,12 @@ class Aggregation:
                 raise SqlError(
                     "GROUP BY ... WITH TOTALS is not offered; write GROUPING SETS.", code="NOT_OFFERED", at=self._query.at(node)
                 )
+            if group.args.get("all") is False or (group.args.get("all") and group.expressions):
+                raise SqlError(
+                    "GROUP BY ALL takes no list, and GROUP BY DISTINCT is not offered. Write GROUP BY and the keys.",
+                    code="NOT_OFFERED",
+                    at=self._query.at(node),
+                )
             # GROUP BY () is one group.
             listed = [one for one in group.expressions if not (isinstance(one, exp.Tuple) and not one.expressions)]
             every = [one for _, one in outputs if isinstance(one, exp.Expr) and not aggregates_in(one)]

@@ -66,10 +66,6 @@ class JoinContext(Protocol):
         """Return when a temporal join by event time answers."""
         ...
 
-    def lookup_defaults(self) -> dict[str, str]:
-        """Return the options of lookups that the settings give."""
-        ...
-
 
 def conjuncts_of(node: exp.Expr | None) -> list[exp.Expr]:
     """Return the parts of a condition that AND holds together."""

@@ -52,6 +52,7 @@ class ColumnDefinition:
         computed: the expression it is computed from when a row comes in; None for what comes in.
         metadata: the name of the metadata field it is filled from; None for a plain column.
         is_processing_time: it holds the processing time of the row's epoch.
+        is_required: it is NOT NULL: a row without a value is bad input.
     """
 
     name: str
@@ -59,11 +60,17 @@ class ColumnDefinition:
     computed: exp.Expr | None = None
     metadata: str | None = None
     is_processing_time: bool = False
+    is_required: bool = False
 
     @property
     def is_given(self) -> bool:
         """Say whether who inserts rows gives it."""
         return self.computed is None and not self.is_processing_time
+
+    @property
+    def field(self) -> pa.Field:
+        """Return its name, its type, and whether a row that comes in may lack it."""
+        return pa.field(self.name, self.type, nullable=not self.is_required)
 
 
 @dataclass(frozen=True)

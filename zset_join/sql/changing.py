@@ -63,6 +63,8 @@ def update(session: StatementContext, statement: Statement) -> Message:
             raise SqlError(
                 f'"{column}" is in the primary key. DELETE the row and INSERT another.', code="NOT_OFFERED", at=at, name=column
             )
+        if column in given:
+            raise SqlError(f'SET gives "{column}" twice. Keep one.', code="SAID_TWICE", at=at, name=column)
         reader.expect("=")
         given[column] = parse_expression(statement, reader.until("WHERE"))
         if not reader.has(","):

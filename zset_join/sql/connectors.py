@@ -127,7 +127,12 @@ CONNECTORS: dict[str, Connector] = {
 
 _WITHOUT_CONNECTOR = ("format", "value.format")
 _WHOLE = frozenset({"database", "number-of-rows", "port", "rows-per-second", "seed"})
-_CHOICES = {"layout": ("hash", "json"), "sink.form": get_args(RecordForm)}
+_CHOICES = {
+    "layout": ("hash", "json"),
+    "scan.startup.mode": ("earliest", "earliest-offset", "latest", "latest-offset"),
+    "sink.form": get_args(RecordForm),
+}
+_LARGEST_PORT = 65_535
 _OF_FIELDS = ("kind", "start", "min", "max", "length")
 _KINDS = ("random", "sequence")
 
@@ -233,6 +238,10 @@ def _check_value(option: str, value: str, columns: Collection[str], at: Place | 
     expected = None
     if option in _WHOLE and not value.isdecimal():
         expected = "a whole number"
+    elif option == "port" and not 0 < int(value) <= _LARGEST_PORT:
+        expected = f"a number from 1 to {_LARGEST_PORT}"
+    elif option == "rows-per-second" and int(value) == 0:
+        expected = "a whole number from 1"
     elif option in _CHOICES and value not in _CHOICES[option]:
         expected = " or ".join(f"'{one}'" for one in _CHOICES[option])
     elif option.startswith("fields."):
@@ -250,6 +259,32 @@ def _check_value(option: str, value: str, columns: Collection[str], at: Place | 
         raise SqlError(f"'{option}' = '{value}'; expected {expected}.", code="OPTION_VALUE", at=at, name=option)
 
 
+def _check_generated(options: Mapping[str, str], at: Place | None) -> list[str]:
+    """Refuse a range of generated numbers that is empty; return what warnings say of options that change nothing beside others.
+
+    Raises:
+        SqlError: as said.
+    """
+    told = []
+    for column in dict.fromkeys(option.split(".")[1] for option in options if option.startswith("fields.")):
+        given = {what: options[f"fields.{column}.{what}"] for what in _OF_FIELDS if f"fields.{column}.{what}" in options}
+        is_sequence = given.get("kind") == "sequence"
+        unused = ("min", "max", "length") if is_sequence else ("start",)
+        told += [
+            f"the option 'fields.{column}.{what}' changes nothing beside 'kind' = '{'sequence' if is_sequence else 'random'}'."
+            for what in unused
+            if what in given
+        ]
+        low, high = int(given.get("min", "0")), int(given.get("max", "100"))
+        if not is_sequence and low > high:
+            raise SqlError(
+                f"'fields.{column}.min' is {low} and 'fields.{column}.max' {high}: there is no number between them. Give both.",
+                code="OPTION_VALUE",
+                at=at,
+            )
+    return told
+
+
 def _without_effect(name: str, options: Mapping[str, str]) -> list[str]:
     """Return what warnings say of options that a connector takes and that change nothing beside the others."""
     of_format = [option for option in options if option.startswith("csv.") and form_of(options) != "csv"]
@@ -258,6 +293,8 @@ def _without_effect(name: str, options: Mapping[str, str]) -> list[str]:
         of_server = ("password", "username")
     told = [f"the option '{option}' changes nothing for the format '{form_of(options)}'." for option in of_format]
     told += [f"the option '{option}' changes nothing for a database in a file." for option in of_server if option in options]
+    if name in {"blackhole", "memory", "print"} and form_of(options) not in {"json", *RECORD_FORMATS}:
+        told.append(f"the option 'format' changes nothing for the connector '{name}'.")
     if "properties.group.id" in options:
         told.append("the option 'properties.group.id' changes nothing here: each query keeps its own position.")
     return told
@@ -331,7 +368,7 @@ def check_options(options: Mapping[str, str], *, at: Place | None, columns: Coll
             code="UNKNOWN_OPTION",
             at=at,
         )
-    missing = [pair for pair in connector.needs if not any(one in options for one in pair.split("|"))]
+    missing = [pair for pair in connector.needs if not any(options.get(one) for one in pair.split("|"))]
     if missing:
         raise SqlError(
             f"the connector '{name}' needs the option '{missing[0].split('|')[0]}'. Add it to WITH (...).",
@@ -341,4 +378,4 @@ def check_options(options: Mapping[str, str], *, at: Place | None, columns: Coll
     offered = {*connector.reads, *connector.writes}
     if form is not None and offered and form not in offered:
         raise SqlError(f"the connector '{name}' takes no '{form}'.{near(form, sorted(offered))}", code="UNKNOWN_FORMAT", at=at)
-    return warnings
+    return warnings + (_check_generated(options, at) if name == "datagen" else [])

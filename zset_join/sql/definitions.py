@@ -27,13 +27,13 @@ from sqlglot import exp
 
 from zset_join.errors import SqlError
 from zset_join.sql.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Mode, Table
-from zset_join.sql.connectors import check_options, form_of, holds_records, metadata_of, sink_options
+from zset_join.sql.column_types import read_type
+from zset_join.sql.connectors import CONNECTORS, check_options, form_of, holds_records, metadata_of, sink_options
 from zset_join.sql.outside import OUTSIDE_CONNECTORS, outside_source
 from zset_join.sql.readers import Reader
 from zset_join.sql.table_clauses import (
     LAYOUTS,
     add_options,
-    check_distinct,
     check_event_time,
     encoding,
     external_stream,
@@ -43,8 +43,7 @@ from zset_join.sql.table_clauses import (
 )
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import parse_expression
-from zset_join.sql_expressions.places import Place, SqlWarning, near
-from zset_join.sql_expressions.types import type_named
+from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, near
 
 __all__ = ["Model", "read_table"]
 
@@ -141,18 +140,26 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         elif reader.has("SETTINGS"):
             add_options(settings, reader.options(), at)
         elif model is not None and reader.word == "LIKE":
+            declared.say_once("LIKE", "A table is like one other.", at)
             reader.index = model.end
         elif reader.word in LAYOUTS:
-            layout(reader, options if model is None else {**model.options, **options})
+            declared.say_once(reader.word.split()[0] + " BY", "Keep one.", at)
+            layout(
+                reader,
+                options if model is None else {**model.options, **options},
+                [column.name for column in declared.columns],
+            )
         elif reader.word == "FORMAT":
             add_options(options, encoding(reader), at)
         elif reader.has("ON", "CONFLICT"):
             declared.say_once("ON CONFLICT", "Keep one.", at)
             version_column = on_conflict(reader) or version_column
         elif reader.has("APPEND", "ONLY"):
+            declared.say_once("APPEND ONLY", "Keep one.", at)
             is_append_only = True
         elif reader.has("COMMENT"):
-            reader.value()
+            declared.say_once("COMMENT", "Keep one.", at)
+            reader.string("a comment")
         elif reader.has("USING"):
             add_options(options, files_of(reader), at)
         else:
@@ -192,6 +199,8 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
                 stacklevel=5,
             )
     is_outside = options.get("connector") in OUTSIDE_CONNECTORS
+    for warning in _never_read(name, options, declared):
+        warnings.warn(SqlWarning(warning), stacklevel=5)
     table = Table(
         lookup=outside_source(name, _schema(columns), options, at=place) if is_outside else None,
         name=name,
@@ -208,6 +217,18 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         is_ordered_by_file=mode == "upsert" and _is_of_files(word, options),
     )
     return table, may_exist
+
+
+def _never_read(name: str, options: Mapping[str, str], declared: _Declared) -> list[str]:
+    """Return what warnings say of clauses that mean something where rows are read, of a table whose rows never are."""
+    connector = CONNECTORS.get(options.get("connector", ""))
+    if connector is None or not connector.is_row_sink:
+        return []
+    is_looked_up = options["connector"] in OUTSIDE_CONNECTORS
+    made = [column.name for column in declared.columns if not column.is_given and not is_looked_up]
+    said = [f"its computed columns ({', '.join(made)}) are left out"] if made else []
+    said += [f"its WATERMARK for {declared.watermark[0]} changes nothing"] if declared.watermark else []
+    return [f"\"{name}\": the rows of the connector '{options['connector']}' are never read here, so {one}." for one in said]
 
 
 def _is_of_files(word: str, options: Mapping[str, str]) -> bool:
@@ -278,7 +299,7 @@ def _watermark(reader: Reader) -> tuple[str, int]:
     column = reader.name("the event-time column")
     reader.expect("AS")
     place = reader.statement.place(reader.index)
-    node = parse_expression(reader.statement, reader.until())
+    root = node = parse_expression(reader.statement, reader.until())
     delay = 0
     if isinstance(node, exp.Sub) and isinstance(node.expression, exp.Interval):
         unit = ("" if node.expression.unit is None else node.expression.unit.name).upper().removesuffix("S") or "SECOND"
@@ -300,6 +321,7 @@ def _watermark(reader: Reader) -> tuple[str, int]:
         raise SqlError(
             f"a watermark is {column} or {column} - INTERVAL '...' SECOND, nothing else.", code="WATERMARK", at=place
         )
+    check_consumed(root, reader.statement.text, place)
     return column, delay
 
 
@@ -308,37 +330,50 @@ def _column(reader: Reader, declared: _Declared) -> None:
     if reader.has("AS"):
         node = parse_expression(reader.statement, reader.until())
         if isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME":
+            check_consumed(node, reader.statement.text)
             declared.columns.append(ColumnDefinition(name, PROCESSING_TIME_TYPE, is_processing_time=True))
             return
         kind = _computed_type(node, declared, reader)
         check_consumed(node, reader.statement.text)
         declared.columns.append(ColumnDefinition(name, kind, computed=node))
         return
-    kind = _type(reader)
+    kind = read_type(reader)
     metadata: str | None = None
-    computed: exp.Expr | None = None
+    said: set[str] = set()
+
+    def once(clause: str, at: Place) -> None:
+        if clause in said:
+            raise SqlError(f'"{name}" has two of {clause}. Keep one.', code="SAID_TWICE", at=at)
+        said.add(clause)
+
     while True:
         at = reader.statement.place(reader.index)
-        if reader.has("NOT", "NULL") or reader.has("NULL") or reader.has("VIRTUAL"):
-            continue
-        if reader.has("PRIMARY", "KEY"):
+        if reader.has("NOT", "NULL"):
+            once("NULL and NOT NULL", at)
+            said.add("NOT NULL")
+        elif reader.has("NULL"):
+            once("NULL and NOT NULL", at)
+        elif metadata is not None and reader.has("VIRTUAL"):
+            once("VIRTUAL", at)
+        elif reader.has("PRIMARY", "KEY"):
             declared.set_key((name,), at)
             reader.has("NOT", "ENFORCED")
         elif metadata is None and reader.has("METADATA"):
-            metadata = reader.value() if reader.has("FROM") else name
+            metadata = reader.string("the name of the metadata") if reader.has("FROM") else name
         elif metadata is None and reader.has("AS", "SYSTEM_METADATA"):
             reader.expect("(")
-            metadata = reader.value()
+            metadata = reader.string("the name of the metadata")
             reader.expect(")")
         elif reader.has("COMMENT"):
-            reader.value()
+            once("COMMENT", at)
+            reader.string("a comment")
         elif reader.has("DEFAULT"):
             place = reader.statement.place(reader.index)
             reader.until("NOT", "COMMENT", "PRIMARY")
             raise SqlError("DEFAULT is not kept; give the value when rows are inserted.", code="NOT_OFFERED", at=place)
         else:
             break
-    declared.columns.append(ColumnDefinition(name, kind, computed=computed, metadata=metadata))
+    declared.columns.append(ColumnDefinition(name, kind, metadata=metadata, is_required="NOT NULL" in said))
 
 
 def _computed_type(node: exp.Expr, declared: _Declared, reader: Reader) -> pa.DataType:
@@ -349,53 +384,6 @@ def _computed_type(node: exp.Expr, declared: _Declared, reader: Reader) -> pa.Da
     schema = pa.schema({column.name: column.type for column in declared.columns})
     binder = ScalarBinder.over(schema, reader.statement)
     return value_type(binder.bind(node), schema)
-
-
-def _type(reader: Reader) -> pa.DataType:
-    place = reader.statement.place(reader.index)
-    word = reader.name("a type").upper()
-    if word in {"NULLABLE", "LOW_CARDINALITY"} and reader.has("("):
-        kind = _type(reader)
-        reader.expect(")")
-        return kind
-    if word == "ARRAY" and (reader.has("<") or reader.has("(")):
-        kind = pa.list_(_type(reader))
-        if not reader.has(">") and not reader.has(")"):
-            reader.fail("expected the end of the array")
-        return kind
-    if word == "DOUBLE":
-        reader.has("PRECISION")
-    if word == "CHARACTER":
-        reader.has("VARYING")
-    if word in {"CHARACTER VARYING", "CHAR VARYING"}:
-        word = "VARCHAR"
-    if word == "DOUBLE PRECISION":
-        word = "DOUBLE"
-    if word in {"ROW", "STRUCT", "MAP", "TUPLE", "MULTISET", "JSONB", "JSON", "VARIANT"}:
-        raise SqlError(
-            f"columns of type {word} are not offered. Declare a column per field, or a STRING: JSON_VALUE(c, '$.a') gives "
-            "its fields.",
-            code="UNKNOWN_TYPE",
-            at=place,
-        )
-    arguments: list[int] = []
-    if reader.has("("):
-        while not reader.has(")"):
-            value = reader.value()
-            if value.isdecimal():
-                arguments.append(int(value))
-            reader.has(",")
-    if word == "TIMESTAMP" and (reader.has("WITH", "LOCAL", "TIME", "ZONE") or reader.has("WITH", "TIME", "ZONE")):
-        word = "TIMESTAMPTZ"
-    reader.has("WITHOUT", "TIME", "ZONE")
-    kind = type_named(word, tuple(arguments), dialect=reader.statement.dialect)
-    if kind is not None and reader.has("["):
-        reader.expect("]")
-        return pa.list_(kind)
-    if kind is None:
-        names = ("BIGINT", "BOOLEAN", "BYTES", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "SMALLINT", "STRING", "TIMESTAMP")
-        raise SqlError(f'the type "{word}" is not known.{near(word, names)}', code="UNKNOWN_TYPE", at=place)
-    return kind
 
 
 def _check(declared: _Declared, name: str, reader: Reader) -> None:

@@ -243,7 +243,7 @@ class KafkaFeed:
         self.table = table
         start_of(table, ("earliest",))
         self.form = record_form(table)
-        self._given = pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None])
+        self._given = pa.schema([one.field for one in table.columns if one.is_given and one.metadata is None])
         self._source: KafkaSource | None = None
         self._decoder = RecordDecoder(table, settings or {})
         self._is_lenient = puts_aside(settings or {})

@@ -7,11 +7,13 @@ a header; as in Spark, nothing between two delimiters is NULL, and `""` is an em
 changes have a record a line.
 
 A line that is no row stops the query, or is put aside by `SET on_bad_input = 'quarantine'`: `topic` is then the name of the
-file and `offset` the number of the line. A Parquet file that cannot be read has no lines, and always stops it.
+file and `offset` the number of the line. So is a row of Parquet of which a value does not convert, as JSON, with its number
+from 1. A Parquet file that cannot be read always stops it.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +22,14 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from zset_join.changelog.formats import RECORD_FORMATS
+from zset_join.conversions import can_convert, convert_values
 from zset_join.errors import BadInputError, SqlError
 from zset_join.pipeline.dead_letters import PartlyRead
+from zset_join.shown_values import shown_value
+from zset_join.sources.json_rows import part_json_rows, read_json_objects
 from zset_join.sources.unread import UnreadText, unread_records
 from zset_join.sql.catalog import Table
 from zset_join.sql.file_order import with_file_order
@@ -118,13 +122,13 @@ def _with_order(table: Table, file: Path, rows: pa.Table) -> pa.Table:
 
 def _read(table: Table, file: Path, *, is_first_enough: bool) -> tuple[pa.Table, list[UnreadText]]:
     form = table.options.get("format", "json")
-    given = pa.schema([(column.name, column.type) for column in table.columns if column.is_given])
+    given = pa.schema([column.field for column in table.columns if column.is_given])
     unread: list[UnreadText] = []
     try:
         if form == "json":
             return _json(table, file, given)
         if form == "parquet":
-            rows = pq.read_table(file)
+            rows, unread = _converted(pq.read_table(file), given)
         else:
             rows, unread = _csv(table, file, given, is_first_enough=is_first_enough)
     except (pa.ArrowException, OSError) as error:
@@ -141,19 +145,16 @@ def read_records(file: Path) -> pa.Table:
     `zset-join dead-letters --replay` writes it, an object of `key`, `value`, `topic`, `partition` and `offset`.
     """
     with pa.input_stream(str(file), compression="detect") as stream:
-        text = stream.read()
+        text = stream.read().removeprefix(codecs.BOM_UTF8)
     lines = pa.array(text.split(b"\n"), pa.binary())
     places = np.flatnonzero(pc.match_substring_regex(lines, _SAYS_SOMETHING))
     if not places.size:
         return _RECORD.empty_table()
-    try:
-        as_texts = pa.schema([one.with_type(pa.string()) if pa.types.is_binary(one.type) else one for one in _RECORD])
-        options = pj.ParseOptions(explicit_schema=as_texts, unexpected_field_behavior="ignore")
-        records = pj.read_json(pa.BufferReader(text), parse_options=options).select(_RECORD.names)
-        if records.num_rows == places.size and not records["topic"].null_count:
-            return records.cast(_RECORD)
-    except pa.ArrowException:
-        pass  # each line is a record itself
+    records = read_json_objects(
+        text, pa.schema([one.with_type(pa.string()) if one.name in ("key", "value") else one for one in _RECORD])
+    )
+    if records is not None and records.num_rows == places.size and not records["topic"].null_count:
+        return records.cast(_RECORD)
     return pa.table(
         {
             "key": pa.nulls(places.size, pa.binary()),
@@ -164,6 +165,32 @@ def read_records(file: Path) -> pa.Table:
         },
         schema=_RECORD,
     )
+
+
+def _converted(rows: pa.Table, given: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:
+    """Return the rows of a Parquet file whose values convert to their columns, and the others, as JSON.
+
+    A column of a type that never converts is left as it is; it is refused as a whole.
+    """
+    expected: dict[int, str] = {}
+    for place, name in enumerate(rows.column_names):
+        kind = given.field(name).type if name in given.names else rows.column(name).type
+        if rows.column(name).type == kind or not can_convert(rows.column(name).type, kind):
+            continue
+        converted = convert_values(rows.column(name), kind)
+        unfit = () if converted.unfit is None else np.flatnonzero(converted.unfit).tolist()
+        expected = dict.fromkeys(unfit, name) | expected
+        if unfit:
+            continue
+        rows = rows.set_column(place, name, converted.values)
+    unread = []
+    for number in sorted(expected):
+        row = {name: shown_value(rows.column(name).combine_chunks(), number) for name in rows.column_names}
+        text = json.dumps(row, default=str, ensure_ascii=False).encode()
+        unread.append(UnreadText(number + 1, text, str(given.field(expected[number]).type), expected[number]))
+    is_good = np.ones(rows.num_rows, np.bool_)
+    is_good[list(expected)] = False
+    return rows.filter(pa.array(is_good)) if unread else rows, unread
 
 
 def _csv(table: Table, file: Path, given: pa.Schema, *, is_first_enough: bool) -> tuple[pa.Table, list[UnreadText]]:
@@ -205,10 +232,8 @@ def _character(table: Table, option: str, default: str) -> str:
 
 
 def _json(table: Table, file: Path, given: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:
-    from zset_join.sources.json_rows import part_json_rows, read_json_objects
-
     with pa.input_stream(str(file), compression="detect") as stream:
-        text = stream.read()
+        text = stream.read().removeprefix(codecs.BOM_UTF8)
     if not text or text.isspace():
         return given.empty_table(), []
     rows, unread = read_json_objects(text, given), []

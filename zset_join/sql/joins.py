@@ -28,45 +28,17 @@ from zset_join.sql.binding import QueryContext, conjuncts_of, subquery_of
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.first_rows import is_shown, limits_of, take_first
 from zset_join.sql.hints import Hints, read_hints
+from zset_join.sql.join_steps import KEEPS_LEFT, KEEPS_RIGHT, SHOWS_LEFT, SIDES, Step, padded
+from zset_join.sql.outer_columns import Brought, brought_columns, outer_columns
 from zset_join.sql.scopes import Item, Merged, Scope, on_side
 from zset_join.sql.state_ttl import StateTtls
 from zset_join.sql.timed_joins import Version, as_of_join, temporal_join, versions_of
 from zset_join.sql.windows import WINDOWS, names_a_table, names_one_table, windowed
 from zset_join.sql_expressions.consumed import argument, disregard
-from zset_join.sql_expressions.places import near, pick
+from zset_join.sql_expressions.places import check_distinct, near, pick
 from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["JoinPlanner"]
-
-_SIDES = {
-    ("", ""): "inner", ("", "INNER"): "inner", ("", "CROSS"): "inner", ("LEFT", ""): "left", ("LEFT", "OUTER"): "left",
-    ("RIGHT", ""): "right", ("RIGHT", "OUTER"): "right", ("FULL", ""): "full", ("FULL", "OUTER"): "full", ("", "OUTER"): "full",
-    ("LEFT", "SEMI"): "left_semi", ("", "SEMI"): "left_semi", ("LEFT", "ANTI"): "left_anti", ("", "ANTI"): "left_anti",
-}  # fmt: skip
-_KEEPS_LEFT = frozenset({"inner", "right", "left_semi"})
-_KEEPS_RIGHT = frozenset({"inner", "left", "left_semi", "left_anti"})
-_SHOWS_LEFT = frozenset({"left_semi", "left_anti"})
-
-
-@dataclass
-class _Step:
-    item: Item
-    node: exp.Join
-    how: str
-    version: Version | None = None
-    on: list[exp.Expr] = field(default_factory=list)
-    using: list[Expression] = field(default_factory=list)
-    merged: dict[str, Merged] = field(default_factory=dict)
-
-    @property
-    def is_comma(self) -> bool:
-        """Say whether its condition is to be looked for in WHERE."""
-        return self.node.args.get("on") is None and not self.node.args.get("using")
-
-    @property
-    def is_timed(self) -> bool:
-        """Say whether it asks for rows of a time."""
-        return self.version is not None or self.item.time_expression is not None or bool(self.node.args.get("method"))
 
 
 @dataclass
@@ -77,11 +49,14 @@ class JoinPlanner:
         query: binds what is below, and says where things stand.
         ctes: queries in sight by name.
         outer: the scope of the query around a subquery.
+        outer_view: the rows of that query; None where its columns are not brought into ON of an outer join.
     """
 
     query: QueryContext
     ctes: Mapping[str, BoundQuery]
     outer: Scope | None
+    outer_view: View | None = None
+    brought: Brought | None = None
     correlated: list[exp.Expr] = field(default_factory=list)
     hints: Hints = field(default_factory=Hints)
     state_ttls: StateTtls = field(default_factory=StateTtls)
@@ -114,17 +89,18 @@ class JoinPlanner:
         conjuncts = conjuncts_of(where.this if where is not None else None)
         conjuncts = self._first_rows(node, conjuncts, scope.items, steps)
         self._rename(scope)
-        unseen = [step.item for step in steps if step.how in _SHOWS_LEFT]
+        unseen = [step.item for step in steps if step.how in SHOWS_LEFT]
         scope.items = [item for item in scope.items if not any(item is one for one in unseen)]
         scope.unseen = tuple(unseen)
         self._merge(scope, steps)
+        self._bring(scope, first, steps, conjuncts)
         conjuncts = self._correlated([*conjuncts, *self._correlated_on(scope, steps)], scope)
         subqueries = [one for one in conjuncts if subquery_of(one) is not None]
         conjuncts = self._pushed([one for one in conjuncts if one not in subqueries], scope, steps)
         view, joined = first.view.alias(first.alias), [first]
         for step in self._in_order(first, steps, conjuncts, scope):
             view, conjuncts = self._joined(view, joined, step, conjuncts, scope)
-            joined += [] if step.how in _SHOWS_LEFT else [step.item]
+            joined += [] if step.how in SHOWS_LEFT else [step.item]
         self._check_hints(steps)
         self.state_ttls.check_used(scope.items, self.query.warnings)
         first.reads = first.reads.union(*(item.reads for item in unseen))
@@ -206,12 +182,12 @@ class JoinPlanner:
         item.view = versions_of(item, function.time, function.key)
         return item
 
-    def _step(self, join: exp.Join) -> _Step:
+    def _step(self, join: exp.Join) -> Step:
         query = self.query
         if (join.args.get("method") or "").upper() == "NATURAL":
             raise SqlError("NATURAL joins change when columns are added; write USING.", code="NOT_OFFERED", at=query.at(join))
         sides = ((join.side or "").upper(), (join.kind or "").upper())
-        how = _SIDES.get(sides)
+        how = SIDES.get(sides)
         if how is None:
             raise SqlError(f"{' '.join(sides)} JOIN is not offered.", code="NOT_OFFERED", at=query.at(join))
         item = self._item(join.this)
@@ -231,21 +207,14 @@ class JoinPlanner:
                 at=query.at(join.this),
                 name=item.alias,
             )
-        return _Step(item, join, how, read, conjuncts_of(join.args.get("on")))
+        return Step(item, join, how, read, conjuncts_of(join.args.get("on")))
 
     def emit(self) -> Any:
         """Return when a temporal join by event time answers."""
         default = "eager" if self.query.statement.dialect == "laminardb" else "on_watermark"
         return self.query.settings.get("temporal_join_emit", default)
 
-    def lookup_defaults(self) -> dict[str, str]:
-        """Return the options of lookups that the session's settings give."""
-        names = {"output-mode": "output-mode", "buffer-capacity": "capacity", "timeout": "timeout"}
-        settings = self.query.settings
-        prefix = "table.exec.async-lookup."
-        return {own: settings[prefix + name].lower() for name, own in names.items() if prefix + name in settings}
-
-    def _check_hints(self, steps: Sequence[_Step]) -> None:
+    def _check_hints(self, steps: Sequence[Step]) -> None:
         """Warn of a hint that no join has taken: its table is not looked up here, or has another hint by its alias."""
         looked_up = [step.item for step in steps if step.item.lookup is not None]
         named_here = {name for item in looked_up for name in (item.alias, getattr(item.lookup, "name", ""))}
@@ -270,10 +239,10 @@ class JoinPlanner:
                 )
 
     @staticmethod
-    def _in_order(first: Item, steps: Sequence[_Step], conjuncts: Sequence[exp.Expr], scope: Scope) -> list[_Step]:
+    def _in_order(first: Item, steps: Sequence[Step], conjuncts: Sequence[exp.Expr], scope: Scope) -> list[Step]:
         """Return the joins, and of those between commas first what is tied to an item before."""
         ties = [scope.aliases_of(one) for one in conjuncts if isinstance(one, exp.EQ | exp.NullSafeEQ)]
-        ordered: list[_Step] = []
+        ordered: list[Step] = []
         waiting, joined = list(steps), {first.alias}
         while waiting:
             run = list(itertools.takewhile(lambda step: step.is_comma and step.how == "inner" and not step.is_timed, waiting))
@@ -284,7 +253,7 @@ class JoinPlanner:
             joined.add(chosen.item.alias)
         return ordered
 
-    def _check_commas(self, steps: Sequence[_Step]) -> None:
+    def _check_commas(self, steps: Sequence[Step]) -> None:
         """Refuse RIGHT and FULL joins behind a comma: they come before it, whatever is written first."""
         behind = False
         for step in steps:
@@ -298,18 +267,18 @@ class JoinPlanner:
                 )
 
     def _first_rows(
-        self, node: exp.Select, conjuncts: list[exp.Expr], items: Sequence[Item], steps: Sequence[_Step]
+        self, node: exp.Select, conjuncts: list[exp.Expr], items: Sequence[Item], steps: Sequence[Step]
     ) -> list[exp.Expr]:
         """Take the first rows of each key where WHERE or ON says how many, before all else; return the other conditions."""
-        padded = _padded(items, steps)
+        behind = padded(items, steps)
         for item in items:
             if item.first_rows is None:
                 continue
             own = next((step for step in steps if step.item is item), None)
             limits: list[tuple[exp.Expr, int]] = []
-            if item.alias not in padded and (own is None or own.how not in _SHOWS_LEFT):
+            if item.alias not in behind and (own is None or own.how not in SHOWS_LEFT):
                 limits += limits_of(conjuncts, item, items)
-            if own is not None and own.how in _KEEPS_RIGHT and not own.is_timed:
+            if own is not None and own.how in KEEPS_RIGHT and not own.is_timed:
                 limits += limits_of(own.on, item, items)
             taken = {id(one) for one, _ in limits}
             at = self.query.at(limits[0][0] if limits else node)
@@ -332,7 +301,7 @@ class JoinPlanner:
             item.view = item.view.select({mine.get(name, name): named(name) for name in item.view.columns})
             item.columns = {name: mine.get(physical, physical) for name, physical in item.columns.items()}
 
-    def _correlated_on(self, scope: Scope, steps: Sequence[_Step]) -> list[exp.Expr]:
+    def _correlated_on(self, scope: Scope, steps: Sequence[Step]) -> list[exp.Expr]:
         """Take the conditions that read the query around this one out of ON: of an inner join they are those of WHERE.
 
         Raises:
@@ -345,8 +314,8 @@ class JoinPlanner:
             own = [one for one in step.on if self._is_outer(one, scope)]
             if own and (step.how != "inner" or step.is_timed):
                 raise SqlError(
-                    "a column of the query around this one is read in WHERE and in ON of an inner join, not in ON of other "
-                    "joins. Write the condition into WHERE, or join the tables in a query with a name.",
+                    "a column of the query around is read in ON of a join that is not inner where all joins are INNER or LEFT "
+                    "and WHERE ties the first table to that query by an equality. Write the condition into WHERE.",
                     code="NOT_OFFERED",
                     at=self.query.at(own[0]),
                 )
@@ -357,11 +326,23 @@ class JoinPlanner:
     def _is_outer(self, conjunct: exp.Expr, scope: Scope) -> bool:
         """Return whether a condition reads the query around this one; columns of queries within are theirs."""
         seen = Scope(scope.statement, [*scope.items, *scope.unseen])
-        columns = [one for one in conjunct.walk(prune=lambda one: isinstance(one, exp.Query)) if isinstance(one, exp.Column)]
-        return any(
-            seen.search(column) is None and self.outer is not None and self.outer.search(column) is not None
-            for column in columns
-        )
+        return self.outer is not None and bool(outer_columns(conjunct, seen, self.outer))
+
+    def _bring(self, scope: Scope, first: Item, steps: list[Step], conjuncts: Sequence[exp.Expr]) -> None:
+        """Join the columns of the query around, where ON of a join that is not inner reads them."""
+        on = [one for step in steps if step.how != "inner" for one in step.on]
+        if self.outer is None or self.outer_view is None or not any(self._is_outer(one, scope) for one in on):
+            return
+        ties = [one for one in conjuncts if isinstance(one, exp.EQ | exp.NullSafeEQ) and self._is_outer(one, scope)]
+        if any(step.is_timed or step.how in {"right", "full"} for step in steps) or not any(
+            scope.aliases_of(one) == {first.alias} for one in ties
+        ):
+            return
+        every = [*conjuncts, *(one for step in steps for one in step.on)]
+        seen = Scope(scope.statement, [*scope.items, *scope.unseen])
+        self.brought = brought_columns(every, seen, self.outer, self.outer_view)
+        scope.items.insert(1, self.brought.item)
+        steps.insert(0, Step(self.brought.item, exp.Join(this=exp.Table(this=exp.to_identifier(first.alias))), "inner"))
 
     def _correlated(self, conjuncts: list[exp.Expr], scope: Scope) -> list[exp.Expr]:
         """Set those conditions aside that read the query around this one."""
@@ -370,11 +351,11 @@ class JoinPlanner:
         self.correlated = [one for one in conjuncts if self._is_outer(one, scope)]
         return [one for one in conjuncts if one not in self.correlated]
 
-    def _pushed(self, conjuncts: list[exp.Expr], scope: Scope, steps: Sequence[_Step]) -> list[exp.Expr]:
+    def _pushed(self, conjuncts: list[exp.Expr], scope: Scope, steps: Sequence[Step]) -> list[exp.Expr]:
         """Ask conditions over one item before the joins, where no join pads its rows."""
         if not steps:
             return conjuncts
-        fixed = _padded([*scope.items[:1], *(step.item for step in steps)], steps)
+        fixed = padded([*scope.items[:1], *(step.item for step in steps)], steps)
         kept = []
         for conjunct in conjuncts:
             aliases = scope.aliases_of(conjunct)
@@ -388,7 +369,7 @@ class JoinPlanner:
         return kept
 
     def _joined(
-        self, view: View, joined: list[Item], step: _Step, conjuncts: list[exp.Expr], scope: Scope
+        self, view: View, joined: list[Item], step: Step, conjuncts: list[exp.Expr], scope: Scope
     ) -> tuple[View, list[exp.Expr]]:
         node, item = step.node, step.item
         on = step.on
@@ -453,28 +434,30 @@ class JoinPlanner:
         kept: list[Expression] = []
         for tree in trees:
             left_names, right_names = references(tree)
-            if left_names and not right_names and how in _KEEPS_LEFT:
+            if left_names and not right_names and how in KEEPS_LEFT:
                 view = view.where(tree)
-            elif right_names and not left_names and how in _KEEPS_RIGHT:
+            elif right_names and not left_names and how in KEEPS_RIGHT:
                 right = right.where(tree)
             else:
                 kept.append(tree)
         return view, right, kept
 
-    def _merge(self, scope: Scope, steps: Sequence[_Step]) -> None:
+    def _merge(self, scope: Scope, steps: Sequence[Step]) -> None:
         """Let the columns of USING stand for those of both sides, from one join to the next."""
         lefts = scope.items[:1]
         for step in steps:
             step.merged = scope.merged
             left = Scope(self.query.statement, lefts, merged=step.merged)
-            merged = [self._using(left, step, name) for name in step.node.args.get("using") or []]
-            if step.how in _SHOWS_LEFT:
+            using = step.node.args.get("using") or []
+            check_distinct([one.name for one in using], "USING", self.query.at(step.node))
+            merged = [self._using(left, step, name) for name in using]
+            if step.how in SHOWS_LEFT:
                 continue
             scope.merged = dict(merged)
             scope.merged.update((name, one) for name, one in step.merged.items() if name not in scope.merged)
             lefts = [*lefts, step.item]
 
-    def _using(self, left: Scope, step: _Step, name: exp.Expr) -> tuple[str, Merged]:
+    def _using(self, left: Scope, step: Step, name: exp.Expr) -> tuple[str, Merged]:
         """Note the equality of a USING column; return what it stands for afterwards."""
         column = exp.Column(this=name if isinstance(name, exp.Identifier) else exp.to_identifier(name.name))
         place, theirs = left.search(column), pick(step.item.columns, column.name)
@@ -530,7 +513,7 @@ class JoinPlanner:
         if isinstance(node, exp.Exists):
             disregard([*select.expressions, select.args.get("distinct")])
         how = "left_anti" if is_negated else "left_semi"
-        planner = JoinPlanner(self.query, self.ctes, scope)
+        planner = JoinPlanner(self.query, self.ctes, scope, view)
         outputs: list[exp.Expr]
         # Whether rows are there does not depend on how often.
         is_plain = isinstance(select, exp.Select) and not any(select.args.get(name) for name in ("group", "having"))
@@ -538,7 +521,7 @@ class JoinPlanner:
         if is_plain:
             self.query.check_clauses(select)
             inner_scope, right, rest = planner.plan(select)
-            is_plain = bool(planner.correlated) or not any(one.find(exp.Query) for one in rest)
+            is_plain = bool(planner.correlated or planner.brought) or not any(one.find(exp.Query) for one in rest)
         if is_plain:
             inner = ScalarBinder(inner_scope.row_column, {"row": right.schema}, self.query.statement)
             for one in rest:
@@ -562,6 +545,9 @@ class JoinPlanner:
 
         schemas = {"left": view.schema, "right": right.schema}
         trees = [ScalarBinder(resolve, schemas, self.query.statement).condition(one) for one in planner.correlated]
+        if planner.brought is not None:
+            pairs_of_outer = planner.brought.columns
+            trees += [Call("eq_null_safe", (on_side(one, "left"), Column("right", name))) for one, name in pairs_of_outer]
         if isinstance(node, exp.In):
             sought = node.this.expressions if isinstance(node.this, exp.Tuple) else [node.this]
             if len(outputs) != len(sought) or any(isinstance(one, exp.Star) for one in outputs):
@@ -580,20 +566,3 @@ class JoinPlanner:
             view, trees = view.withColumn(here, lit(1)), [Call("eq", (Column("left", here), Column("right", here)))]
         ttls = (self.state_ttls.of_items(scope.items), planner.state_ttls.of_items(inner_scope.items))
         return self.equi_join(view, right.alias("subquery"), trees, how, conjunct, state_ttl=ttls)
-
-
-def _padded(items: Sequence[Item], steps: Sequence[_Step]) -> set[str]:
-    """Return the items whose conditions cannot be asked before the joins: those that are padded, or read as of a time.
-
-    Args:
-        items: the first one, and those of the steps.
-        steps: the joins.
-    """
-    fixed = {step.item.alias for step in steps if step.is_timed}
-    fixed |= {item.alias for item in items if item.lookup is not None}
-    for place, step in enumerate(steps):
-        if step.how in {"left", "full"}:
-            fixed.add(step.item.alias)
-        if step.how in {"right", "full"}:
-            fixed |= {item.alias for item in items[: place + 1]}
-    return fixed

@@ -32,7 +32,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from zset_join.errors import SqlError, StateError, ZsetJoinError
-from zset_join.expressions.sql_text import to_sql
+from zset_join.expressions.sql_text import quote_name, to_sql
 from zset_join.plan.query_plan import PlanSource
 from zset_join.relation import Relation
 from zset_join.sinks.sink import Sink
@@ -61,6 +61,7 @@ from zset_join.sql.file_order import NAME_WORDS
 from zset_join.sql.files import csv_options
 from zset_join.sql.in_directory import InDirectory, claim_directory
 from zset_join.sql.rehearsal import Rehearsal, write_letters
+from zset_join.sql.required import required_text
 from zset_join.sql.results import Query, Running, sorted_rows
 from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
@@ -401,6 +402,8 @@ class SessionOnSpark(InDirectory, Session):
                 schema = pa.schema(before)
                 tree = ScalarBinder.over(schema, Statement("", (), self.dialect)).bind(column.computed)
                 text = to_sql(tree, {"row": schema}, dialect="spark")
+            elif column.is_required and table.delta_column is None:
+                text = required_text(quote_name(column.name, "spark"), quote_name(table.name, "spark"))
             texts.append(ColumnText(column.name, column.type, text, column.is_processing_time))
             before.append((column.name, column.type))
         return texts

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
+from zset_join.errors import SqlError
 from zset_join.expressions import Column, Expression
+from zset_join.sql.bound import BoundQuery
 from zset_join.sql.scopes import Scope
+from zset_join.sql_expressions.places import Place
 
-__all__ = ["times_kept", "times_of_stars"]
+__all__ = ["times_kept", "times_of_both", "times_of_stars"]
 
 
 def times_of_stars(node: exp.Select, scope: Scope) -> set[str]:
@@ -40,3 +43,28 @@ def times_kept(outputs: Sequence[tuple[str, Expression | exp.Expr]], scope: Scop
         if physical in known:
             times.add(name)
     return frozenset(times)
+
+
+def times_of_both(left: BoundQuery, right: BoundQuery, *, keeps_all: bool, at: Place) -> frozenset[str]:
+    """Return the columns of two queries behind each other that stand for the processing time: those that do so in both.
+
+    Args:
+        left: the first one, which names the columns.
+        right: the second one.
+        keeps_all: UNION ALL; other operations compare rows, which would have another time each.
+        at: where the operation stands.
+
+    Raises:
+        SqlError: such a column of one query alone, or in rows that are compared.
+    """
+    alone = {*left.virtual} ^ {*right.virtual} if keeps_all else {*left.virtual, *right.virtual}
+    if alone:
+        raise SqlError(
+            f"{min(alone)} has another value each time a row is read. UNION ALL keeps it where both queries give it under one "
+            "name; elsewhere, give the sources a column that holds a time.",
+            code="NON_DETERMINISTIC",
+            at=at,
+        )
+    pairs = zip(left.columns, right.columns, strict=False)
+    known = {one for one, other in pairs if one in left.processing_times and other in right.processing_times}
+    return frozenset({*left.virtual, *known})

@@ -28,14 +28,14 @@ from zset_join.sql.catalog import Catalog, NamedView, Table
 from zset_join.sql.first_rows import keep_first, limit_of, numbered_by, read_row_number
 from zset_join.sql.grouping_sets import expanded, has_grouping_sets
 from zset_join.sql.joins import JoinPlanner
-from zset_join.sql.processing_times import times_kept, times_of_stars
+from zset_join.sql.processing_times import times_kept, times_of_both, times_of_stars
 from zset_join.sql.scalar_subqueries import ScalarSubqueries
 from zset_join.sql.scopes import Item, Scope, ordered_name
 from zset_join.sql.state_ttl import StateTtls
 from zset_join.sql.timed_joins import is_now
 from zset_join.sql_expressions.consumed import argument, disregard
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import Place, near, pick, place_of
+from zset_join.sql_expressions.places import Place, check_distinct, near, pick, place_of
 from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["QueryBinder"]
@@ -115,6 +115,7 @@ class QueryBinder:
                     code="NOT_OFFERED",
                     at=self.at(with_),
                 )
+            check_distinct([cte.alias for cte in with_.expressions], "WITH", self.at(with_), code="SAID_TWICE")
             for cte in with_.expressions:
                 ctes[cte.alias] = self._named(self.bind(cte.this, ctes=ctes), cte)
         if isinstance(node, exp.SetOperation):
@@ -133,6 +134,8 @@ class QueryBinder:
         left = self._whole(self.bind(node.this, ctes=ctes), node.this)
         right = self._whole(self.bind(node.expression, ctes=ctes), node.expression)
         ttl = StateTtls(self.settings).of_group(())
+        keeps_all = isinstance(node, exp.Union) and not node.args.get("distinct")
+        times = times_of_both(left, right, keeps_all=keeps_all, at=self.at(node.expression))
         try:
             one, other = _of_one_type(left.view, right.view)
             if isinstance(node, exp.Union):
@@ -145,7 +148,9 @@ class QueryBinder:
             raise SqlError(error.message, code=error.code, at=self.at(node.expression)) from error
         bounded = left.is_bounded and right.is_bounded
         order, limit = self._order(node, view.columns, is_bounded=bounded)
-        return BoundQuery(view=view, reads=left.reads | right.reads, is_bounded=bounded, order_by=order, limit=limit)
+        return BoundQuery(
+            view=view, reads=left.reads | right.reads, is_bounded=bounded, order_by=order, limit=limit, processing_times=times
+        )
 
     def _whole(self, query: BoundQuery, node: exp.Expr) -> BoundQuery:
         """Return a query whose rows are all that it says.
@@ -222,6 +227,8 @@ class QueryBinder:
         qualify = node.args.get("qualify")
         if qualify is not None and row_number is None:
             row_number, qualify = numbered_by(qualify)
+        remembers = has_aggregates(node) or node.args.get("distinct") is not None or row_number is not None
+        planner.state_ttls.check_alone(scope.items, self.warnings, remembers=remembers)
         state_ttl = planner.state_ttls.of_group(scope.items)
         if has_aggregates(node):
             view, binder = self._grouped(node, subqueries, view, binder, outputs, row_number, listed, state_ttl)

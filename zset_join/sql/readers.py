@@ -107,20 +107,32 @@ class Reader:
 
     def value(self) -> str:
         """Read a string, number, or word."""
-        if self.is_done:
+        token = self.tokens[self.index] if not self.is_done else None
+        is_word = token is not None and (token.text[:1].isalnum() or token.text[:1] in {"_", "."})
+        if token is None or not (is_word or token.token_type in {TokenType.DASH, TokenType.IDENTIFIER, TokenType.STRING}):
             self.fail("expected a value")
-        token = self.tokens[self.index]
+            return ""
         self.index += 1
         if token.token_type == TokenType.DASH:
             return "-" + self.value()
         return token.text
+
+    def string(self, what: str) -> str:
+        """Read a text in quotes.
+
+        Raises:
+            SqlError: something else comes.
+        """
+        if self.is_done or self.tokens[self.index].token_type != TokenType.STRING:
+            self.fail(f"expected {what} in quotes")
+        return self.value()
 
     def options(self, *, equals: str = "=") -> dict[str, str]:
         """Read `key = value, ...` as long as it goes on."""
         options: dict[str, str] = {}
         while not self.is_done and self.word != ")":
             at = self.statement.place(self.index)
-            key = self._key()
+            key = self.key()
             self.expect(equals)
             if key in options:
                 raise SqlError(f"'{key}' is given twice. Keep one.", code="SAID_TWICE", at=at, name=key)
@@ -131,7 +143,8 @@ class Reader:
                 self.fail("expected an option after the comma")
         return options
 
-    def _key(self) -> str:
+    def key(self) -> str:
+        """Read the name of an option or setting, in quotes or without."""
         if not self.is_done and self.tokens[self.index].token_type == TokenType.STRING:
             return self.value()
         parts = [self._part("an option")]

@@ -190,6 +190,9 @@ class Scope:
         Raises:
             SqlError: several have it.
         """
+        brought = node.meta.get("brought")
+        if brought is not None:
+            return next(((item, brought) for item in self.items if brought in item.columns), None)
         if node.table:
             item = self.item(node.table)
             physical = None if item is None else pick(item.columns, node.name)

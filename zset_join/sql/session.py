@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, Table, Tempor
 from zset_join.sql.definitions import TP_DELTA
 from zset_join.sql.key_claims import Claimed, KeyClaims
 from zset_join.sql.queries import QueryBinder
+from zset_join.sql.required import check_required
 from zset_join.sql.results import Message, Query, Running, has_row_of_nothing, sorted_rows
 from zset_join.sql.settings import idle_timeout, jump_in, stage_options, without_effect
 from zset_join.sql.shared_epochs import SharedEpoch, in_order
@@ -124,7 +125,9 @@ class Session:
         key = (keys,) if isinstance(keys, str) else tuple(keys)
         mode: Mode = "upsert" if key else "append"
         columns = tuple(ColumnDefinition(field.name, field.type) for field in table.schema)
-        self.catalog.add(Table(name=name, word="TABLE", columns=columns, mode=mode, primary_key=key, watermark=watermark))
+        made = Table(name=name, word="TABLE", columns=columns, mode=mode, primary_key=key, watermark=watermark)
+        _ = made.rows  # raises where a key or time is not there, before the name is taken
+        self.catalog.add(made)
         if table.num_rows:
             self.insert(name, table)
 
@@ -133,7 +136,13 @@ class Session:
 
         Raises:
             SqlError: the name is taken.
+            OptionError: it is no source of lookups.
         """
+        if not isinstance(getattr(source, "schema", None), pa.Schema):
+            raise OptionError(
+                f"{type(source).__name__} is no source of lookups, which has a name and a schema; see zset_join.lookup.",
+                code="NOT_A_TABLE",
+            )
         columns = tuple(ColumnDefinition(field.name, field.type) for field in source.schema)
         self.catalog.add(Table(name=source.name, word="TABLE", columns=columns, mode="append", lookup=source))
 
@@ -367,7 +376,7 @@ class Session:
     def completed(self, table: Table, rows: pa.Table | ZSet, now_us: int) -> pa.Table | ZSet:
         """Return rows with all columns of a table."""
         if isinstance(rows, ZSet):
-            completed = self._completed(table, pa.Table.from_batches([rows.rows]), now_us)
+            completed = self._completed(table, pa.Table.from_batches([rows.rows]), now_us, rows.weights)
             return ZSet(single_batch(completed), rows.weights)
         return self._completed(table, rows, now_us)
 
@@ -423,8 +432,13 @@ class Session:
         rows = None if stored is None else stored.contents()
         return rows if rows is not None and len(rows) else None
 
-    def _completed(self, table: Table, given: pa.Table, now: int) -> pa.Table:
-        """Return rows with all columns of a table: what was not given is NULL, or computed."""
+    def _completed(self, table: Table, given: pa.Table, now: int, weights: Any = None) -> pa.Table:
+        """Return rows with all columns of a table: what was not given is NULL, or computed.
+
+        Raises:
+            SqlError: a column that the table does not have.
+            BadInputError: a value that its column does not hold, or NULL where it is NOT NULL.
+        """
         known = table.schema.names
         hidden = table.hidden.names
         unknown = [name for name in given.column_names if name not in known and name not in hidden]
@@ -462,7 +476,9 @@ class Session:
                 name=table.name,
             )
         beside = {name: given.column(name) for name in hidden}
-        return pa.table({**columns, **beside}, schema=pa.schema([*table.schema, *table.hidden]))
+        completed = pa.table({**columns, **beside}, schema=pa.schema([*table.schema, *table.hidden]))
+        check_required(table, completed, weights)
+        return completed
 
 
 def _of_table(table: Table, rows: Any) -> pa.Table:
@@ -478,8 +494,8 @@ def _of_table(table: Table, rows: Any) -> pa.Table:
     elif hasattr(rows, "columns"):
         names = [str(name) for name in rows.columns]
     else:
-        rows = list(rows)
-        if not all(isinstance(line, Mapping) for line in rows):
+        rows = list(rows) if isinstance(rows, Iterable) else rows
+        if not isinstance(rows, list) or not all(isinstance(line, Mapping) for line in rows):
             return arrow_table(rows)  # which says what it expects
         names = list(dict.fromkeys(name for line in rows for name in line))
     if not names or not set(names) <= set(table.schema.names):

@@ -34,6 +34,7 @@ import pyarrow.types as pt
 
 from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget, parse_seconds
 from zset_join.errors import OptionError, PlanError, SqlError
+from zset_join.lookup.options import Lookup
 from zset_join.sql_expressions.places import Place, near
 from zset_join.stages.expiring import StateTtl
 from zset_join.stages.stage import StageOptions
@@ -46,9 +47,11 @@ __all__ = [
     "is_misspelt",
     "jump_in",
     "known_setting",
+    "lookup_defaults",
     "seconds_of",
     "stage_options",
     "state_ttl_of",
+    "unplanned",
     "watermark_jump",
     "without_effect",
 ]
@@ -64,7 +67,9 @@ SETTINGS = (
 
 
 _HOT_BYTES = 268_435_456
-_EMITS = ("eager", "on_watermark", "once")
+_CHOICES = {"on_bad_input": ("error", "quarantine"), "temporal_join_emit": ("eager", "on_watermark", "once")}
+_OF_LOOKUPS = {"buffer-capacity": "capacity", "output-mode": "output-mode", "timeout": "timeout"}
+"""What settings of Flink that begin with `table.exec.async-lookup.` are called in a LOOKUP hint."""
 
 
 # Settings of other systems that change nothing here: names, and beginnings of names.
@@ -77,6 +82,12 @@ _IGNORED = ("table.exec.mini-batch.", "table.exec.sink.", "table.exec.resource."
 def is_ignored(name: str) -> bool:
     """Say whether a setting is one of another system that changes nothing here; it warns, and is not kept."""
     return name.lower().startswith(_IGNORED)
+
+
+def unplanned(name: str) -> bool:
+    """Return whether a setting has no effect in the plan of a query: a view that others read does not pass it on."""
+    planned = ("max_watermark_jump", "state_ttl", "table.exec.async-lookup.", "table.exec.state.ttl", "temporal_join_emit")
+    return not name.startswith(planned)
 
 
 def is_misspelt(name: str) -> bool:
@@ -110,8 +121,8 @@ def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
     """
     known = known_setting(name, at=at)
     plain = name.lower()
-    if plain == "temporal_join_emit" and value not in _EMITS:
-        raise SqlError(f"{name}='{value}' is not known.{near(value, _EMITS)}", code="OPTION_VALUE", at=at, name=name)
+    if plain in _CHOICES and value not in _CHOICES[plain]:
+        raise SqlError(f"{name}='{value}' is not known.{near(value, _CHOICES[plain])}", code="OPTION_VALUE", at=at, name=name)
     try:
         # A limit counts beside the setting that asks for it, which may come later.
         hybrid = ("default_hash_join", "hybrid")
@@ -121,6 +132,7 @@ def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
         idle_timeout({plain: value})
         state_ttl_of({plain: value})
         watermark_jump({plain: value})
+        Lookup.from_options(lookup_defaults({plain: value}))
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at, name=name) from error
     return known
@@ -208,6 +220,12 @@ def state_ttl_of(settings: Mapping[str, str]) -> StateTtl | None:
     }
     ttl = StateTtl(seconds_of(text, option="state_ttl"), **words)
     return ttl if ttl.after else None
+
+
+def lookup_defaults(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of lookups that settings give."""
+    prefix = "table.exec.async-lookup."
+    return {own: settings[prefix + name].lower() for name, own in _OF_LOOKUPS.items() if prefix + name in settings}
 
 
 def _number(settings: Mapping[str, str], name: str) -> int | None:

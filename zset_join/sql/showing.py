@@ -14,17 +14,17 @@ import pyarrow as pa
 from zset_join.errors import SqlError
 from zset_join.expressions.sql_text import quote_name, quote_text, type_name
 from zset_join.sql.aggregation import AGGREGATES
-from zset_join.sql.catalog import ColumnDefinition, Table
+from zset_join.sql.catalog import Catalog, ColumnDefinition, Table
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.indexes import indexes_told, show_indexes
 from zset_join.sql.readers import Reader
 from zset_join.sql.results import Message
 from zset_join.sql.settings import SETTINGS
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import near
+from zset_join.sql_expressions.places import Place, near, pick
 from zset_join.sql_expressions.scalars import SCALAR_FUNCTIONS
 
-__all__ = ["declaration", "describe", "show", "use"]
+__all__ = ["check_kind", "declaration", "describe", "kind_named", "show", "use"]
 
 _SECRET = ("password", "properties.sasl", "properties.ssl")
 
@@ -52,7 +52,7 @@ def show(session: StatementContext, statement: Statement) -> Message:
         "TABLES": catalog.relations,
         "VIEWS": lambda: list(catalog.views),
     }
-    if len(words) > 1 and (what == "SETTINGS" or what in listed) and words[:2] != ["MATERIALIZED", "VIEWS"]:
+    if len(words) > 1 and (what == "SETTINGS" or what in listed) and words != ["MATERIALIZED", "VIEWS"]:
         Reader(statement, 2).fail(f"expected the end after SHOW {what}")
     if what == "SETTINGS":
         rows = pa.table({"name": list(SETTINGS), "value": [catalog.settings.get(name) for name in SETTINGS]})
@@ -80,8 +80,8 @@ def use(_: StatementContext, statement: Statement) -> Message:
         SqlError: no name.
     """
     reader = Reader(statement, 1)
-    for word in ("CATALOG", "DATABASE", "SCHEMA"):
-        reader.has(word)
+    if not reader.has("CATALOG") and not reader.has("DATABASE"):
+        reader.has("SCHEMA")
     name = reader.name()
     reader.end()
     return Message(f"one catalog and one database: {name}")
@@ -90,15 +90,48 @@ def use(_: StatementContext, statement: Statement) -> Message:
 def describe(session: StatementContext, statement: Statement) -> Message:
     """Run DESCRIBE: the columns, what rows mean, and versioned or latest-only, and why."""
     reader = Reader(statement, 1)
-    for word in ("TABLE", "STREAM", "VIEW", "EXTENDED", "FORMATTED"):
-        reader.has(word)
-    return _described(session, reader)
+    kind = kind_named(reader)
+    if not reader.has("EXTENDED"):
+        reader.has("FORMATTED")
+    return _described(session, reader, kind)
 
 
-def _described(session: StatementContext, reader: Reader) -> Message:
+_KINDS = ("MATERIALIZED VIEW", "VIEW", "TABLE", "STREAM", "SOURCE", "SINK")
+
+
+def kind_named(reader: Reader) -> str | None:
+    """Read what kind of thing a name is said to be, such as MATERIALIZED VIEW; None where that is not said."""
+    return next((kind for kind in _KINDS if reader.has(*kind.split())), None)
+
+
+def check_kind(catalog: Catalog, name: str, kind: str | None, *, at: Place) -> None:
+    """Refuse a name that stands for another kind of thing than is said.
+
+    TABLE, STREAM, SOURCE and SINK are one kind where rows are read and written; a materialized view is a VIEW, too.
+
+    Raises:
+        SqlError: as said.
+    """
+    view = pick(catalog.views, name)
+    if view is not None:
+        is_said = kind == "VIEW" or (kind == "MATERIALIZED VIEW" and view.is_materialized)
+        really = "MATERIALIZED VIEW" if view.is_materialized else "VIEW"
+    elif pick({one: one for one in catalog.sinks}, name) is not None:
+        is_said, really = kind == "SINK", "SINK"
+    else:
+        entry = pick(catalog.tables, name)
+        is_said, really = kind not in {"VIEW", "MATERIALIZED VIEW"}, "TABLE" if entry is None else entry.word
+        if entry is None:
+            return
+    if kind is not None and not is_said:
+        raise SqlError(f'"{name}" is no {kind} but a {really}. Write {really} {name}.', code="WRONG_KIND", at=at, name=name)
+
+
+def _described(session: StatementContext, reader: Reader, kind: str | None = None) -> Message:
     at = reader.statement.place(reader.index)
     entry = session.catalog.find(reader.name(), at=at)
     reader.end()
+    check_kind(session.catalog, entry.name, kind, at=at)
     if isinstance(entry, Table):
         lines = [f"{column.name} {column.type}{_more(column)}" for column in entry.columns]
         lines += [f"{name} (processing time, in FOR SYSTEM_TIME AS OF)" for name in entry.processing_times]
@@ -113,12 +146,12 @@ def _described(session: StatementContext, reader: Reader) -> Message:
 
 
 def _created(session: StatementContext, reader: Reader) -> Message:
-    for words in (("MATERIALIZED", "VIEW"), ("TABLE",), ("VIEW",), ("STREAM",), ("SOURCE",), ("SINK",)):
-        if reader.has(*words):
-            break
+    kind = kind_named(reader)
     at = reader.statement.place(reader.index)
     entry = session.catalog.find(reader.name(), at=at)
     reader.end()
+    if kind != "TABLE":  # SHOW CREATE TABLE shows views too
+        check_kind(session.catalog, entry.name, kind, at=at)
     text = declaration(entry) if isinstance(entry, Table) else _view_text(entry)
     return Message(text, pa.table({"statement": [text]}))
 
@@ -140,7 +173,7 @@ def declaration(table: Table) -> str:
             parts.append(f"{name} AS {column.computed.sql(dialect='spark')}")
         else:
             metadata = "" if column.metadata is None else f" METADATA FROM {quote_text(column.metadata, 'spark')}"
-            parts.append(f"{name} {type_name(column.type, 'spark')}{metadata}")
+            parts.append(f"{name} {type_name(column.type, 'spark')}{metadata}{' NOT NULL' if column.is_required else ''}")
     parts += [f"{quote_name(name, 'spark')} AS PROCTIME()" for name in table.processing_times]
     if table.primary_key:
         parts.append(f"PRIMARY KEY ({', '.join(quote_name(one, 'spark') for one in table.primary_key)}) NOT ENFORCED")

@@ -27,7 +27,7 @@ from zset_join.sql.sink_tables import is_outside
 from zset_join.sql.table_clauses import add_options, encoding
 from zset_join.sql.writing import fitted, takes_back, writer_of
 from zset_join.sql_expressions.dialects import Statement
-from zset_join.sql_expressions.places import Place, SqlWarning, near
+from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, near
 
 __all__ = ["columns_of", "create_sink", "written_table"]
 
@@ -44,6 +44,10 @@ def create_sink(session: StatementContext, reader: Reader, *, replace: bool) -> 
     """
     may_exist, begin, at = reader.has("IF", "NOT", "EXISTS"), reader.index, reader.statement.place(reader.index)
     name = reader.name("the name of the sink")
+    if may_exist and replace:
+        raise SqlError(
+            "OR REPLACE makes it anew, IF NOT EXISTS leaves it as it is. Keep one of them.", code="SAID_TWICE", at=at
+        )
     if may_exist and name in {*session.catalog.sinks, *session.catalog.tables}:
         return Message(f"{name} is there already")
     if reader.word == "(":
@@ -187,6 +191,7 @@ def columns_of(table: Table, reader: Reader) -> tuple[str, ...]:
     at = reader.statement.place(reader.index)
     known = {name.lower(): name for name in table.schema.names}
     names = reader.names()
+    check_distinct(names, f'the list of columns of "{table.name}"', at)
     missing = [name for name in names if name.lower() not in known]
     if missing:
         raise SqlError(

@@ -22,7 +22,6 @@ import json
 import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -34,6 +33,7 @@ from zset_join.sql.catalog import Table
 from zset_join.sql.connectors import CONNECTORS
 from zset_join.sql.feeds import kafka_config
 from zset_join.sql.files import path_of
+from zset_join.sql.outside import postgres_url
 from zset_join.zset import ZSet
 
 __all__ = ["PrintSink", "SinkWriter", "is_outside", "sink_of"]
@@ -130,7 +130,7 @@ def _jdbc(table: Table, key: tuple[str, ...]) -> Sink:
         )
     from zset_join.sinks.postgres_view import PostgresViewSink
 
-    parts = urlsplit(f"postgresql:{rest}")
+    parts = postgres_url(options["url"])
     connection: dict[str, Any] = {
         "host": parts.hostname or "localhost",
         "port": parts.port or 5432,

@@ -85,6 +85,15 @@ class StateTtls:
             for alias in unused
         ]
 
+    def check_alone(self, items: Sequence[Item], warnings: list[str], *, remembers: bool) -> None:
+        """Warn of a hint for the only item of a SELECT that keeps no groups, and no first or different rows, of it."""
+        if len(items) == 1 and not remembers:
+            warnings += [
+                f"the hint STATE_TTL changes nothing for '{alias}': no rows of it are remembered here."
+                for alias in self.hinted
+                if alias not in self.used
+            ]
+
     def of_group(self, items: Sequence[Item]) -> StateTtl | None:
         """Return how long groups, or first rows, over these items live; only their own rows begin their time anew."""
         settings = {name: value for name, value in self.settings.items() if name != "state_ttl_refreshed_by"}

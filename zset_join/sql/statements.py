@@ -24,20 +24,20 @@ from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.changing import delete, update
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.definitions import Model, read_table
+from zset_join.sql.explaining import explain
 from zset_join.sql.indexes import create_index, drop_index
 from zset_join.sql.like_clauses import find_like, model_of
 from zset_join.sql.query_statements import bind_query
 from zset_join.sql.readers import Reader
 from zset_join.sql.results import Message, Query
-from zset_join.sql.settings import check_setting, is_ignored, is_misspelt, known_setting
-from zset_join.sql.showing import describe, show, use
+from zset_join.sql.settings import check_setting, is_ignored, is_misspelt, known_setting, unplanned
+from zset_join.sql.showing import check_kind, describe, kind_named, show, use
 from zset_join.sql.sink_statements import columns_of, create_sink, written_table
 from zset_join.sql.sink_tables import SinkWriter, is_outside
-from zset_join.sql.table_clauses import check_distinct
 from zset_join.sql.writing import fitted, takes_back, writer_of
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import Statement, parse_expression
-from zset_join.sql_expressions.places import Place, SqlWarning, near
+from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, near
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.zset import ZSet, single_batch
 
@@ -77,8 +77,8 @@ _OF_CLUSTERS = {
     "WAIT": "Every INSERT is answered when it returns.",
 }
 _MOST_ROWS = 100_000
-_EXPLAINED = frozenset({"PLAN", "FOR", "EXTENDED", "FORMATTED", "CHANGELOG_MODE", "ESTIMATED_COST", "JSON_EXECUTION_PLAN",
-                        "PLAN_ADVICE", "LOGICAL", "COST", "CODEGEN", ","})  # fmt: skip
+_ALONE = frozenset({"CATALOG", "DATABASE", "INDEX", "SCHEMA"})
+"""What CREATE makes without a word before it."""
 
 
 def execute(session: StatementContext, statement: Statement) -> Message | Query:
@@ -119,8 +119,20 @@ def _select(session: StatementContext, statement: Statement) -> Query:
 def _create(session: StatementContext, statement: Statement) -> Message:
     reader = Reader(statement, 1)
     replaces = reader.has("OR", "REPLACE")
-    is_temporary = reader.has("TEMPORARY") or reader.has("TEMP") or reader.has("EXTERNAL")
+    begin = reader.index
+    is_temporary = reader.has("TEMPORARY") or reader.has("TEMP")
+    is_external = not is_temporary and reader.has("EXTERNAL")
     at = statement.place(reader.index)
+    made = (reader.word.split() or [""])[0]
+    refused = [
+        *(["OR REPLACE"] if replaces and made in _ALONE else []),
+        *([statement.words[begin]] if is_temporary and made in {*_ALONE, "MATERIALIZED"} else []),
+        *(["EXTERNAL"] if is_external and made in {*_ALONE, "MATERIALIZED", "MUTABLE", "SINK", "SOURCE", "VIEW"} else []),
+    ]
+    if refused:
+        raise SqlError(
+            f"CREATE {refused[0]} {made} is not offered. Leave {refused[0]} out.", code="NOT_OFFERED", at=statement.place(1)
+        )
     if reader.has("MATERIALIZED", "VIEW"):
         return _create_materialized_view(session, reader, replaces)
     if reader.has("VIEW"):
@@ -131,13 +143,20 @@ def _create(session: StatementContext, statement: Statement) -> Message:
             if copied is not None:
                 return copied
             table, may_exist = read_table(reader, " ".join(words), model=_model(session, reader))
+            _refuse_both(replaces, may_exist, at=at)
+            if is_external and "connector" not in table.options:
+                raise SqlError(
+                    f"\"{table.name}\" is EXTERNAL, and nothing says where its rows are. Name a connector: WITH ('connector' = "
+                    "...), SETTINGS type = 'kafka' or USING a format; or leave EXTERNAL out.",
+                    code="MISSING_OPTION",
+                    at=at,
+                )
             if may_exist and table.name in session.catalog.tables:
                 return Message(f"{table.name} is there already")
             _let_go(session, table.name, replaces, at=at)
             session.catalog.add(table, at=at, replace=replaces)
-            return Message(
-                f"{'temporary ' if is_temporary else ''}{table.word.lower()} {table.name}: {table.mode}, {table.why()}"
-            )
+            said = "temporary " if is_temporary else "external " if is_external else ""
+            return Message(f"{said}{table.word.lower()} {table.name}: {table.mode}, {table.why()}")
     for one in ("DATABASE", "SCHEMA", "CATALOG"):
         if reader.has(one):
             reader.has("IF", "NOT", "EXISTS")
@@ -157,6 +176,13 @@ def _create(session: StatementContext, statement: Statement) -> Message:
         )
     known = ("TABLE", "STREAM", "MUTABLE STREAM", "SOURCE", "SINK", "VIEW", "MATERIALIZED VIEW", "INDEX")
     raise SqlError(f"CREATE {reader.word} is not offered.{near(reader.word, known)}", code="NOT_OFFERED", at=at)
+
+
+def _refuse_both(replaces: bool, may_exist: bool, *, at: Place) -> None:
+    if replaces and may_exist:
+        raise SqlError(
+            "OR REPLACE makes it anew, IF NOT EXISTS leaves it as it is. Keep one of them.", code="SAID_TWICE", at=at
+        )
 
 
 def _let_go(session: StatementContext, name: str, replaces: bool, *, at: Place) -> None:
@@ -187,6 +213,7 @@ def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: 
     """Run CREATE TABLE t LIKE s and CREATE TABLE t AS SELECT; None where it is another statement."""
     begin, at = reader.index, reader.statement.place(reader.index)
     may_exist = reader.has("IF", "NOT", "EXISTS")
+    _refuse_both(replaces, may_exist, at=at)
     name = reader.name("the name of the table")
     if may_exist and name in session.catalog.tables:
         return Message(f"{name} is there already")
@@ -226,12 +253,17 @@ def _model(session: StatementContext, reader: Reader) -> Model | None:
 def _create_view(session: StatementContext, reader: Reader, replaces: bool) -> Message:
     may_exist = reader.has("IF", "NOT", "EXISTS")
     at = reader.statement.place(reader.index)
+    _refuse_both(replaces, may_exist, at=at)
     name = reader.name("the name of the view")
     if may_exist and name in session.catalog.views:
         return Message(f"{name} is there already")
     names = _view_columns(reader)
     begin = reader.index
     query = _renamed(bind_query(session, reader.statement, begin, is_named=True), names, at=at)
+    for setting in (one for one, value in query.settings.items() if session.catalog.settings.get(one) != value):
+        if unplanned(setting):
+            told = f"the setting '{setting}' of a view changes nothing: write it behind the query that reads the view."
+            warnings.warn(SqlWarning(told), stacklevel=5)
     shown = reader.statement.sql_from(begin)
     _let_go(session, name, replaces, at=at)
     session.catalog.add(NamedView(name, query.bound, shown, columns=names or ()), at=at, replace=replaces)
@@ -242,7 +274,7 @@ def _view_columns(reader: Reader) -> tuple[str, ...] | None:
     """Read what stands between the name of a view and its query: `(a, b) COMMENT 'text' AS`."""
     names = reader.names() if reader.word == "(" else None
     if reader.has("COMMENT"):
-        reader.value()
+        reader.string("a comment")
     reader.expect("AS")
     return names
 
@@ -272,6 +304,7 @@ def _renamed(query: Query, names: tuple[str, ...] | None, *, at: Place) -> Query
 def _create_materialized_view(session: StatementContext, reader: Reader, replaces: bool) -> Message:
     may_exist = reader.has("IF", "NOT", "EXISTS")
     at = reader.statement.place(reader.index)
+    _refuse_both(replaces, may_exist, at=at)
     name = reader.name("the name of the view")
     if may_exist and name in session.catalog.views:
         return Message(f"{name} is there already")
@@ -420,30 +453,19 @@ def _drop(session: StatementContext, statement: Statement) -> Message:
     if reader.has("INDEX"):
         return drop_index(session, reader)
     reader.has("TEMPORARY")
-    for words in (("MATERIALIZED", "VIEW"), ("VIEW",), ("TABLE",), ("STREAM",), ("SOURCE",), ("SINK",)):
-        if reader.has(*words):
-            break
-    else:
+    kind = kind_named(reader)
+    if kind is None:
         reader.fail("expected TABLE, STREAM, VIEW, MATERIALIZED VIEW, SOURCE, SINK or INDEX")
     may_lack = reader.has("IF", "EXISTS")
     at = statement.place(reader.index)
     name = reader.name()
     reader.end()
+    check_kind(session.catalog, name, str(kind), at=at)
     dropped = session.catalog.drop(name, at=at, if_exists=may_lack)
     if dropped is None:
         return Message(f"there is no {name}")
     session.forget(dropped)
     return Message(f"{dropped} is dropped")
-
-
-def _explain(session: StatementContext, statement: Statement) -> Message:
-    reader = Reader(statement, 1)
-    while not reader.is_done and reader.word in _EXPLAINED:
-        reader.index += 1
-    if reader.word in {"INSERT", "CREATE"}:
-        while not reader.is_done and reader.word not in {"SELECT", "WITH"}:
-            reader.index += 1
-    return Message(bind_query(session, statement, reader.index).explain())
 
 
 def _set(session: StatementContext, statement: Statement) -> Message:
@@ -470,7 +492,8 @@ def _reset(session: StatementContext, statement: Statement) -> Message:
     if reader.is_done:
         session.catalog.settings.clear()
         return Message("all settings are as they were")
-    given = "".join(token.text for token in statement.tokens[1:])
+    given = reader.key()
+    reader.end()
     name = known_setting(given, at=statement.place(1))
     session.catalog.settings.pop(name, None)
     return Message(f"{name} is as it was")
@@ -479,13 +502,19 @@ def _reset(session: StatementContext, statement: Statement) -> Message:
 def _statement_set(session: StatementContext, statement: Statement) -> Message | Query:
     """Take BEGIN STATEMENT SET, END and EXECUTE STATEMENT SET: every INSERT runs from where it stands anyway."""
     reader = Reader(statement, 1)
-    if reader.word == "INSERT":
+    if reader.word == "INSERT" and statement.words[0] == "EXECUTE":
         return _insert(session, replace(statement, tokens=statement.tokens[1:]))
-    for word in ("STATEMENT", "SET", "BEGIN"):
-        reader.has(word)
-    if not reader.is_done:
-        reader.fail("expected BEGIN STATEMENT SET or END")
+    first = statement.words[0]
+    whole = {"BEGIN": ("STATEMENT", "SET"), "END": (), "EXECUTE": ("STATEMENT", "SET", "BEGIN")}[first]
+    is_whole = reader.has(*whole)
+    if not is_whole or not reader.is_done:
+        reader.fail("expected BEGIN STATEMENT SET, EXECUTE STATEMENT SET BEGIN, EXECUTE INSERT or END")
     return Message("statements run one by one")
+
+
+def _flush(_: StatementContext, statement: Statement) -> Message:
+    Reader(statement, 1).end()
+    return Message("every INSERT is answered when it returns")
 
 
 _RUN: dict[str, Callable[[StatementContext, Statement], Message | Query]] = {
@@ -498,8 +527,8 @@ _RUN: dict[str, Callable[[StatementContext, Statement], Message | Query]] = {
     "DROP": _drop,
     "END": _statement_set,
     "EXECUTE": _statement_set,
-    "EXPLAIN": _explain,
-    "FLUSH": lambda _, __: Message("every INSERT is answered when it returns"),
+    "EXPLAIN": lambda session, statement: explain(session, statement, _executed),
+    "FLUSH": _flush,
     "INSERT": _insert,
     "RESET": _reset,
     "SELECT": _select,

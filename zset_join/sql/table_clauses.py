@@ -23,7 +23,6 @@ from zset_join.sql_expressions.places import Place, SqlWarning, near
 
 __all__ = [
     "add_options",
-    "check_distinct",
     "check_event_time",
     "encoding",
     "external_stream",
@@ -35,7 +34,6 @@ __all__ = [
 _ENCODINGS = {"PLAIN": "json", "APPEND": "json", "UPSERT": "upsert-json", "DEBEZIUM": "debezium-json",
               "MAXWELL": "maxwell-json", "CANAL": "canal-json"}  # fmt: skip
 LAYOUTS = frozenset({"DISTRIBUTED", "DISTRIBUTED BY", "PARTITIONED", "PARTITIONED BY"})
-_ENDS_OF_LAYOUT = frozenset({"COMMENT", "FORMAT", "LIKE", "PRIMARY KEY", "SETTINGS", "WITH"})
 
 
 def add_options(options: dict[str, str], more: Mapping[str, str], at: Place) -> None:
@@ -87,22 +85,37 @@ def on_conflict(reader: Reader) -> str | None:
     return names[0]
 
 
-def layout(reader: Reader, options: dict[str, str]) -> None:
+def layout(reader: Reader, options: dict[str, str], columns: Sequence[str]) -> None:
     """Take PARTITIONED BY and DISTRIBUTED BY: rows are laid out by the plan.
 
+        PARTITIONED BY (a, bucket(16, b))    DISTRIBUTED BY [HASH | RANGE] (a) [INTO 4 BUCKETS]    DISTRIBUTED INTO 4 BUCKETS
+
+    Args:
+        reader: stands at the clause.
+        options: those of WITH, read so far.
+        columns: of the table.
+
     Raises:
-        SqlError: the partitions of a table of files, whose values would be in the names of directories.
+        SqlError: a column that the table does not have; the partitions of a table of files, whose values would be in the names
+            of directories.
     """
     at = reader.statement.place(reader.index)
     word = reader.word.split()[0]
-    while not reader.is_done and reader.word not in _ENDS_OF_LAYOUT:
-        if reader.has("("):
-            reader.until()
-            while reader.has(","):
-                reader.until()
-            reader.expect(")")
-        else:
-            reader.index += 1
+    is_by = reader.has(word, "BY")
+    if not is_by:
+        reader.expect(word)
+    if is_by:
+        if word == "DISTRIBUTED" and not reader.has("HASH"):
+            reader.has("RANGE")
+        _columns_of_layout(reader, columns)
+    if word == "DISTRIBUTED" and (not is_by or reader.word == "INTO"):
+        reader.expect("INTO")
+        if not reader.value().isdecimal():
+            reader.index -= 1
+            reader.fail("expected a number of buckets")
+        reader.expect("BUCKETS")
+    elif not is_by:
+        reader.fail("expected BY")
     if word == "PARTITIONED" and options.get("connector", "filesystem") == "filesystem" and _is_of_files(reader, options):
         raise SqlError(
             "PARTITIONED BY is not offered for files: values are read from files, not from the names of directories. Leave it "
@@ -111,6 +124,26 @@ def layout(reader: Reader, options: dict[str, str]) -> None:
             at=at,
         )
     warnings.warn(SqlWarning(f"{word} BY changes nothing here: rows are laid out by the plan."), stacklevel=7)
+
+
+def _columns_of_layout(reader: Reader, columns: Sequence[str]) -> None:
+    """Read columns in brackets, or functions of a column as Spark has them."""
+    known = {column.lower() for column in columns}
+    reader.expect("(")
+    while True:
+        at = reader.statement.place(reader.index)
+        name = reader.name("a column")
+        if reader.has("("):
+            inner = reader.until()
+            while reader.has(","):
+                inner = reader.until()
+            reader.expect(")")
+            name = inner[0].text if len(inner) == 1 else ""
+        if name.lower() not in known:
+            raise SqlError(f"the table has no column {name}.{near(name, columns)}", code="UNKNOWN_COLUMN", at=at, name=name)
+        if not reader.has(","):
+            break
+    reader.expect(")")
 
 
 def _is_of_files(reader: Reader, options: dict[str, str]) -> bool:
@@ -158,19 +191,6 @@ def external_stream(settings: dict[str, str], options: dict[str, str]) -> tuple[
         "format": {"JSONEachRow": "json"}.get(settings.get("data_format", "JSONEachRow"), settings.get("data_format", "json")),
     }
     return {**options, **of_kafka}, left
-
-
-def check_distinct(names: Sequence[str], what: str, at: Place) -> None:
-    """Refuse columns of one name, whatever its case.
-
-    Raises:
-        SqlError: as said.
-    """
-    lower = [one.lower() for one in names]
-    twice = list(dict.fromkeys(one for one in names if lower.count(one.lower()) > 1))
-    if twice:
-        how = "twice" if len({*twice}) == 1 else "which differ in case alone"
-        raise SqlError(f"{what} names {', '.join(twice)} {how}.", code="DUPLICATE_COLUMN", at=at)
 
 
 def check_event_time(column: ColumnDefinition, at: Place) -> None:

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from zset_join.changelog.formats import METADATA
 from zset_join.errors import PlanError, SqlError, StateError
-from zset_join.expressions import Cast, Literal
+from zset_join.expressions import Call, Cast, Literal
 from zset_join.expressions.rows import named
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.query import View, changes
@@ -37,6 +37,7 @@ from zset_join.sql.connectors import form_of, holds_records
 from zset_join.sql.feeds import GeneratedFeed, KafkaFeed, puts_aside, record_options, texts_of
 from zset_join.sql.files import list_files, part_file, path_of, read_file, read_records
 from zset_join.sql.read_names import ReadNames
+from zset_join.sql.required import required_value
 from zset_join.sql.stored_tables import STORED_WEIGHT, StoredTables, put_aside_of
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.places import Place
@@ -160,7 +161,9 @@ def _with_all_columns(table: Table, view: View, dialect: str) -> View:
         else:
             tree = named(column.name)
             chosen[column.name] = tree if view.schema.field(column.name).type == column.type else Cast(tree, column.type)
-    if list(chosen) == view.columns and not any(isinstance(one, Cast | Literal) for one in chosen.values()):
+        if column.is_required and column.name not in table.primary_key:
+            chosen[column.name] = required_value(chosen[column.name], column, table.name)
+    if list(chosen) == view.columns and not any(isinstance(one, Call | Cast | Literal) for one in chosen.values()):
         return view
     try:
         return replace(view.select(chosen), name=table.name)

@@ -28,6 +28,7 @@ from zset_join.sql.binding import JoinContext, QueryContext
 from zset_join.sql.indexes import with_indexes
 from zset_join.sql.lookup_options import lookup_of
 from zset_join.sql.scopes import Item
+from zset_join.sql.settings import lookup_defaults
 from zset_join.sql_expressions.places import near, pick
 
 __all__ = ["TimedStep", "Version", "as_of_join", "is_now", "temporal_join", "versions_of"]
@@ -340,7 +341,7 @@ def _looked_up(planner: JoinContext, view: View, item: Item, how: str, parts: Jo
                 )
     options = planner.hints.lookup(item.alias, source.name)
     declared = Lookup() if item.table is None else lookup_of(item.table.options)
-    defaults = declared.over(Lookup.from_hint(planner.lookup_defaults()))
+    defaults = declared.over(Lookup.from_hint(lookup_defaults(planner.query.settings)))
     hint = (Lookup.from_hint(options) if options else Lookup()).over(defaults)
     joined = view.lookup_join(source, on=pairs, how=how, hint=hint, condition=parts.condition, alias=item.alias)
     if all(name == shown for name, shown in item.columns.items()):

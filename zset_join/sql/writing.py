@@ -20,6 +20,7 @@ from zset_join.expressions.type_rules import kind_of, plain_type
 from zset_join.query import View
 from zset_join.sql.catalog import ColumnDefinition, Table
 from zset_join.sql.contexts import StatementContext
+from zset_join.sql.required import required_value
 from zset_join.sql.results import Query
 from zset_join.sql.sink_tables import SinkWriter, is_outside, sink_of
 from zset_join.sql_expressions.places import Place
@@ -71,8 +72,11 @@ def fitted(query: Query, table: Table, names: Sequence[str] | None, *, at: Place
             from zset_join.expressions import Literal
 
             chosen[column.name] = Literal(None, column.type)
+    required = [column for column in given if column.is_required]
+    chosen.update({column.name: required_value(chosen[column.name], column, table.name) for column in required})
     ordered = {column.name: chosen[column.name] for column in given}
-    if list(ordered) == schema.names and all(tree is chosen[name] for name, tree in ordered.items()) and _is_plain(ordered):
+    is_same = list(ordered) == schema.names and all(tree is chosen[name] for name, tree in ordered.items())
+    if not required and is_same and _is_plain(ordered):
         return query
     try:
         view: View = query.bound.view.select(ordered)

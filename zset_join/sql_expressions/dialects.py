@@ -195,10 +195,10 @@ def dialect_named(name: str) -> type[StreamSql]:
     Raises:
         OptionError: there is none of that name.
     """
-    dialect = DIALECTS.get(name.lower())
+    dialect = DIALECTS.get(str(name).lower())
     if dialect is None:
         raise OptionError(
-            f"dialect={name!r} is not known.{near(name, DIALECTS)} Choose one of {', '.join(DIALECTS)}.",
+            f"dialect={name!r} is not known.{near(str(name), DIALECTS)} Choose one of {', '.join(DIALECTS)}.",
             code="UNKNOWN_DIALECT",
             dialect=name,
         )
@@ -214,6 +214,8 @@ def split(text: str, *, dialect: str) -> list[Statement]:
     >>> [statement.sql for statement in split("SELECT ';' AS a; -- ; \n SELECT 2", dialect="spark")]
     ["SELECT ';' AS a", 'SELECT 2']
     """
+    if not isinstance(text, str):
+        raise SqlError(f"statements are a text, not {type(text).__name__}.", code="SQL_SYNTAX")
     if len(text) > MAX_CHARACTERS:
         raise SqlError(
             f"the text has {len(text)} characters; at most {MAX_CHARACTERS} are read at once. Split the file.",
@@ -297,7 +299,8 @@ def parse_expression(statement: Statement, tokens: tuple[Token, ...]) -> exp.Exp
     prefix = dialect_named(statement.dialect)().tokenize("SELECT ")
     shifted = Token(TokenType.SELECT, prefix[0].text, line=tokens[0].line, col=0, start=tokens[0].start, end=tokens[0].start)
     node = _parsed(statement, (shifted, *tokens))
-    if not isinstance(node, exp.Select) or len(node.expressions) != 1 or node.args.get("from_"):
+    is_one = isinstance(node, exp.Select) and len(node.expressions) == 1 and not isinstance(node.expressions[0], exp.Alias)
+    if not is_one or any(value for name, value in node.args.items() if name != "expressions"):
         raise SqlError("this is not one expression.", code="SQL_SYNTAX", at=Place(statement.text, tokens[0].start))
     expression: exp.Expr = node.expressions[0]
     return expression
@@ -306,7 +309,7 @@ def parse_expression(statement: Statement, tokens: tuple[Token, ...]) -> exp.Exp
 def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
     parser = dialect_named(statement.dialect)().parser()
     try:
-        nodes = parser.parse(_without_window_words(statement, tokens), statement.text)
+        nodes = parser.parse(_without_zone_words(_without_window_words(statement, tokens)), statement.text)
     except ParseError as error:
         raise _syntax(statement, error) from error
     except (SqlglotError, ValueError, TypeError, AttributeError, IndexError, KeyError, AssertionError) as error:
@@ -323,6 +326,7 @@ def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
     node: exp.Expr = nodes[0]
     _check_whole(statement, node)
     _check_commas(statement, tokens)
+    _check_passed_over(statement, tokens)
     _check_join_words(statement, node)
     joins = sum(1 for _ in node.find_all(exp.Join))
     if joins > MAX_JOINS:
@@ -352,6 +356,24 @@ _BEHIND_LISTS = frozenset(
 )  # fmt: skip
 
 
+_PASSED_OVER = (("ON", "OVERFLOW"), ("SELECT", "AS"))
+"""Words that the parser reads, and of which its tree holds nothing."""
+
+
+def _check_passed_over(statement: Statement, tokens: tuple[Token, ...]) -> None:
+    words = [token.text.upper() for token in tokens]
+    if words[:1] == ["AS"]:
+        raise SqlError("syntax: AS stands here twice.", code="SQL_SYNTAX", at=Place(statement.text, tokens[0].start))
+    for place, token in enumerate(tokens):
+        said = next((one for one in _PASSED_OVER if tuple(words[place : place + len(one)]) == one), None)
+        if said is not None and token.token_type not in {TokenType.STRING, TokenType.IDENTIFIER}:
+            raise SqlError(
+                f"{' '.join(said)} is not offered here. Leave it out.",
+                code="NOT_OFFERED",
+                at=Place(statement.text, token.start),
+            )
+
+
 def _check_commas(statement: Statement, tokens: tuple[Token, ...]) -> None:
     """Refuse a comma that nothing follows, which the parser passes over."""
     for token, following in zip(tokens, (*tokens[1:], None), strict=True):
@@ -368,7 +390,14 @@ _JOIN_WORDS = {
         ("ARRAY", "ASYNC", "BROADCAST", "HASH", "INTERVAL", "LOCAL", "LOOKUP", "LOOP", "MERGE", "PASTE", "POSITIONAL", "REMOTE",
          "SHUFFLE", "SKEW", "STRICT", "TEMPORAL", "UNIQUE", "WINDOW"), "Leave it out"),
 }  # fmt: skip
-_AFTER_TABLES = {"FINAL": "A table with a PRIMARY KEY holds the newest row of each key by itself: leave FINAL out"}
+_AFTER_TABLES = {
+    "EMIT": "Write EMIT CHANGELOG, or leave it out",
+    "FINAL": "A table with a PRIMARY KEY holds the newest row of each key by itself: leave FINAL out",
+    **dict.fromkeys(
+        ("CLUSTER", "DISTRIBUTE", "GROUP", "ORDER", "PARTITION", "SORT"), "It is written once too often, or BY is missing"
+    ),
+    **dict.fromkeys(("FORMAT", "ONLY", "PREWHERE", "SAMPLE", "SETTINGS", "WATERMARK"), "Leave it out"),
+}
 _BEFORE_JOIN = frozenset({"ANTI", "ASOF", "CROSS", "FULL", "INNER", "JOIN", "LEFT", "NATURAL", "OUTER", "RIGHT", "SEMI"})
 
 
@@ -435,6 +464,32 @@ def _without_window_words(statement: Statement, tokens: tuple[Token, ...]) -> li
         first = kept[-2].text.upper() if len(kept) > 1 and kept[-1].token_type == TokenType.L_PAREN else ""
         if not is_arrow and not (token.text.upper() == "TABLE" and first in _WINDOWS):
             kept.append(token)
+    return kept
+
+
+_ZONES = {
+    ("WITH", "LOCAL", "TIME", "ZONE"): TokenType.TIMESTAMPLTZ,
+    ("WITH", "TIME", "ZONE"): TokenType.TIMESTAMPLTZ,
+    ("WITHOUT", "TIME", "ZONE"): TokenType.TIMESTAMPNTZ,
+}
+
+
+def _without_zone_words(tokens: list[Token]) -> list[Token]:
+    """Return TIMESTAMP WITH and WITHOUT TIME ZONE as one word each: Spark's grammar reads both as TIMESTAMP."""
+    kept: list[Token] = []
+    words = [token.text.upper() for token in tokens]
+    place = 0
+    while place < len(tokens):
+        token = tokens[place]
+        begin = place + (4 if words[place + 1 : place + 2] == ["("] and words[place + 3 : place + 4] == [")"] else 1)
+        zone = next((one for one in _ZONES if tuple(words[begin : begin + len(one)]) == one), None)
+        if token.token_type != TokenType.TIMESTAMPTZ or words[place] != "TIMESTAMP" or zone is None:
+            kept.append(token)
+            place += 1
+            continue
+        kind = Token(_ZONES[zone], token.text, line=token.line, col=token.col, start=token.start, end=token.end)
+        kept += [kind, *tokens[place + 1 : begin]]
+        place = begin + len(zone)
     return kept
 
 

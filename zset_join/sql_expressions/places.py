@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from sqlglot import exp
 
-__all__ = ["Place", "SqlWarning", "near", "pick", "place_of", "without_credentials", "written_name"]
+from zset_join.errors import SqlError
+
+__all__ = ["Place", "SqlWarning", "check_distinct", "near", "pick", "place_of", "without_credentials", "written_name"]
 
 _Entry = TypeVar("_Entry")
 _WIDTH = 160
@@ -106,3 +108,16 @@ def pick(entries: Mapping[str, _Entry], name: str) -> _Entry | None:
         return entries[name]
     alike = [one for one in entries if one.lower() == name.lower()]
     return entries[alike[0]] if len(alike) == 1 else None
+
+
+def check_distinct(names: Sequence[str], what: str, at: Place, *, code: str = "DUPLICATE_COLUMN") -> None:
+    """Refuse two of one name, whatever its case.
+
+    Raises:
+        SqlError: as said.
+    """
+    lower = [one.lower() for one in names]
+    twice = list(dict.fromkeys(one for one in names if lower.count(one.lower()) > 1))
+    if twice:
+        how = "twice" if len({*twice}) == 1 else "which differ in case alone"
+        raise SqlError(f"{what} names {', '.join(twice)} {how}.", code=code, at=at)

@@ -86,6 +86,10 @@ _OF_NODES = {
 }
 
 
+_WITHOUT_NUMBERS = frozenset({"BIGINT", "BOOLEAN", "DATE", "DOUBLE", "FLOAT", "INT", "SMALLINT", "TINYINT"})
+_MOST_DIGITS = 9
+
+
 def type_named(name: str, arguments: tuple[int, ...], *, dialect: str) -> pa.DataType | None:
     """Return the type of a name; None where there is none.
 
@@ -107,10 +111,13 @@ def type_named(name: str, arguments: tuple[int, ...], *, dialect: str) -> pa.Dat
 def type_of_node(node: exp.DataType, *, dialect: str) -> pa.DataType | None:
     """Return the type that sqlglot has read in a cast; None where it is none of ours."""
     kind = node.this.value if hasattr(node.this, "value") else str(node.this)
+    numbers = [part.this for part in node.expressions if isinstance(part, exp.DataTypeParam)]
+    most = 2 if kind == "DECIMAL" else 0 if kind in _WITHOUT_NUMBERS else 1
+    if not all(number.name.isdecimal() for number in numbers) or len(numbers) > most:
+        return None
+    if kind.startswith("TIMESTAMP") and numbers and int(numbers[0].name) > _MOST_DIGITS:
+        return None
     if kind == "DECIMAL":
-        numbers = [part.this for part in node.expressions if isinstance(part, exp.DataTypeParam)]
-        if not all(number.name.isdecimal() for number in numbers):
-            return None
         return type_named("DECIMAL", tuple(int(number.name) for number in numbers), dialect=dialect)
     if kind in {"TIMESTAMP", "TIMESTAMPTZ"}:
         # In Spark's grammar, which all dialects here are parsed by, TIMESTAMP is read as an instant.

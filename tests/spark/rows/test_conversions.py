@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,18 +17,21 @@ from tests.conversions.table_of_conversions import (
     NUMBERS,
     REFUSED,
     TYPES,
+    WRITTEN_NUMBERS,
     as_seen,
     number_cells,
     of_number,
     of_text,
+    of_written_number,
     schema,
     seen,
     text_cells,
 )
 from zset_join.changelog.formats.record_spellings import is_exact
-from zset_join.spark.api.table_streams import json_rows
+from zset_join.spark.api.table_streams import file_rows, json_rows
 from zset_join.spark.rows.conversions import json_value, of_json
 from zset_join.spark.rows.conversions import of_text as text_in_spark
+from zset_join.spark.rows.json_records import read_records
 
 
 def test_spark_casts_as_the_table_has_it_and_the_products_sql_reads_by_the_table(spark: SparkSession) -> None:
@@ -73,6 +77,55 @@ def test_json_of_sql_tables_is_read_by_the_table_and_its_members_too(spark: Spar
     for one in bad:
         with pytest.raises(PySparkException, match='UNDECODABLE_VALUE: offset 0 of topic t: the value of column "deep"'):
             read([{"id": 1, "deep": one}])
+
+
+def test_files_of_json_and_csv_are_read_by_the_table_inside_spark(spark: SparkSession, tmp_path: Path) -> None:
+    numbers = [
+        (at, written, of_written_number(written, kind)) for written in WRITTEN_NUMBERS for at, kind in enumerate(TYPES.values())
+    ]
+    of_json = [(at, value, json.dumps(value), expected) for at, value, expected in text_cells() if expected != REFUSED]
+    of_json += [(at, written, written, expected) for at, written, expected in numbers if expected != REFUSED]
+    texts = [(at, text, expected) for at, text, expected in text_cells() if expected != REFUSED]
+    header = ",".join(["id", *(f"c{at}" for at in range(len(TYPES)))])
+    lines = [
+        ",".join([str(row), *('"' + text.replace('"', '""') + '"' if at == place else "" for place in range(len(TYPES)))])
+        for row, (at, text, _) in enumerate(texts)
+    ]
+    written = {
+        "json": "".join(f'{{"id":{row}, "c{at}": {line}}}\n' for row, (at, _, line, _) in enumerate(of_json)),
+        "csv": "\n".join([header, *lines, ""]),
+    }
+    got: dict[str, pa.Table] = {}
+    for form, text in written.items():
+        (tmp_path / form).mkdir()
+        (tmp_path / form / "1").write_text("\ufeff" + text, newline="")
+        rows = file_rows(spark, str(tmp_path / form), form, schema())
+        batches: list[pa.Table] = []
+        query = rows.writeStream.foreachBatch(lambda batch, _, to=batches: to.append(batch.toArrow())).trigger(
+            availableNow=True
+        )
+        query.start().awaitTermination()
+        got[form] = batches[0]
+
+    assert seen(got["json"], len(of_json)) == [as_seen(expected) for *_, expected in of_json]
+    assert seen(got["csv"], len(texts)) == [as_seen(expected) for *_, expected in texts]
+
+
+def test_nested_values_of_records_convert_as_flat_ones_do(spark: SparkSession) -> None:
+    deep = pa.struct([("d", pa.decimal128(38, 2)), ("l", pa.list_(pa.int8())), ("m", pa.map_(pa.string(), pa.float64()))])
+    given = pa.schema([("id", pa.int64()), ("deep", deep)])
+    good = ['{"d": 1234567890123456.78, "l": ["7", 3.0, null], "m": {"a": "1.5", "b": null, "c": -0.0}}', "null", "{}"]
+    bad = ['{"d": 1.005}', '{"l": [200]}', '{"l": 5}', '{"l": ["3.9"]}', '{"m": {"a": true}}', "[]", "7", '{"d": 1e-400}']
+    texts = [f'{{"op": "c", "after": {{"id": {row}, "deep": {one}}}}}' for row, one in enumerate([*good, *bad])]
+    records = spark.createDataFrame([(text,) for text in texts], "value STRING")
+
+    lines = read_records(records, "debezium-json", given, ["id"]).toArrow().sort_by("__change").to_pylist()
+
+    read = [line["deep"] for line in sorted(lines, key=lambda line: line["id"]) if line["__reject"] is None]
+    pairs = [("a", 1.5), ("b", None), ("c", -0.0)]
+    nothing = {"d": None, "l": None, "m": None}
+    assert str(read) == str([{"d": Decimal("1234567890123456.78"), "l": [7, 3, None], "m": pairs}, None, nothing])
+    assert [line["__reject"] for line in lines if line["__reject"]] == ["UNDECODABLE_VALUE deep"] * len(bad)
 
 
 def known(answer: str | None, frozen: str | None) -> str | None:

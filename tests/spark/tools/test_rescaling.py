@@ -176,7 +176,7 @@ def test_groups_that_the_plan_does_not_describe_are_refused(
     orders: Source, customers: Source, run: Run, tmp_path: Path
 ) -> None:
     first(orders, customers)
-    run(join_of(orders, customers).distinct(), Collected())
+    run(join_of(orders, customers).groupBy("name").count(), Collected())
     plan = tmp_path / "checkpoint" / "zset" / "stages.json"
     described = [one for one in stored_plan(str(tmp_path / "checkpoint"))["stages"] if one["name"] != "aggregate-1"]
     plan.write_bytes(seal({"stages": described}, version=CHECKPOINT_FORMAT, name="stages.json"))

@@ -217,8 +217,8 @@ def test_a_stream_is_filtered_where_all_places_that_it_reaches_ask_for_the_same(
     own, others = upserts(orders), names(customers)
     view = own.join(others, on="customer_id").join(own.alias("again"), on="item", how="left").select(column)
     stages = [
-        replace(one, streams={side: own if stream.name == "again" else stream for side, stream in one.streams.items()})
-        for one in view.plan.planned_stages
+        replace(one, streams={side: own.stream if stream.name == "again" else stream for side, stream in one.streams.items()})
+        for one in view.placed.planned_stages
     ]
 
     assert set(sample_of(Placed(tuple(stages)), 0.5).by_input) == filtered
@@ -227,9 +227,11 @@ def test_a_stream_is_filtered_where_all_places_that_it_reaches_ask_for_the_same(
 def test_a_key_that_only_the_join_sees_is_none_to_sample_by(orders: Source, customers: Source) -> None:
     left, right = upserts(orders), names(customers)
     stage = JoinStage(
-        left=left.relation(("customer_id", "item")), right=right.relation(("customer_id", "name")), hidden=((), ("name",))
+        left=left.stream.relation(("customer_id", "item")),
+        right=right.stream.relation(("customer_id", "name")),
+        hidden=((), ("name",)),
     )
-    placed = Placed((PlannedStage(number=0, stage=stage, streams={0: left, 1: right}),))
+    placed = Placed((PlannedStage(number=0, stage=stage, streams={0: left.stream, 1: right.stream}),))
 
     sample = sample_of(placed, 0.5)
 

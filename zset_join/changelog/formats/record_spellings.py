@@ -101,6 +101,10 @@ class SpellingWords(ABC):
             names: of the columns in it.
         """
 
+    def inside(self, text: str) -> str:
+        """Return the text that an exact value is; NULL where it is no text."""
+        return f"CASE WHEN {text} LIKE '\"%' THEN substr({text}, 2, length({text}) - 2) END"
+
     def quoted_text(self, text: str) -> str:
         """Return the text inside of an exact value's quotes."""
         return f"trim(BOTH '\"' FROM {text})"
@@ -146,6 +150,14 @@ class Dialect(SpellingWords):
         counts the `time_unit` of the options, and says nothing where that is None.
         """
 
+    def keeps_json(self, data_type: pa.DataType) -> bool:
+        """Return whether values of a column are parsed as `EXACT`."""
+        return is_exact(data_type)
+
+    def text_of(self, value: str, data_type: pa.DataType) -> str:
+        """Return the text of what was parsed of a column: exact where `is_exact` is true of the type."""
+        return self.exact_text(value) if self.keeps_json(data_type) else value
+
     def once(self, name: str, value: str) -> str:
         """Return what gives a column its name so that its value is computed once per row, however often it is used."""
         return f"{value} AS {name}"
@@ -171,12 +183,13 @@ class Dialect(SpellingWords):
 
 
 def is_exact(data_type: pa.DataType) -> bool:
-    """Return whether numbers and texts of a column are told apart: of all but floats, texts, bytes and nested ones.
+    """Return whether numbers and texts of a column are told apart: of all but floats, texts and nested ones.
 
     Floats are read alike from both; inside Spark a VARIANT would forget the sign of zero.
     """
     is_number = pt.is_integer(data_type) or pt.is_decimal(data_type)
-    return bool(is_number or pt.is_boolean(data_type) or pt.is_date(data_type) or pt.is_timestamp(data_type))
+    is_bytes = pt.is_binary(data_type) or pt.is_large_binary(data_type)
+    return bool(is_number or is_bytes or pt.is_boolean(data_type) or pt.is_date(data_type) or pt.is_timestamp(data_type))
 
 
 def needs_schema(data_type: pa.DataType) -> bool:
@@ -318,7 +331,8 @@ class Spelling:
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 
-    def _bytes(self, plain: str) -> str:
+    def _bytes(self, exact: str) -> str:
+        plain = self.dialect.inside(exact)
         declared = self.dialect.bytes_of(plain, self.options.binary or self.record.binary)
         if self.said is None:
             return declared

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.changelog.formats.record_spellings import EXACT, Dialect, Fields, Spelling, is_exact, needs_schema
+from zset_join.changelog.formats.record_spellings import EXACT, Dialect, Fields, Spelling, needs_schema
 from zset_join.changelog.formats.records import METADATA, RecordFormat, RecordOptions
 
 __all__ = [
@@ -145,12 +145,15 @@ class RecordStatements:
         marks = [*goes_along, *marks]
         columns = range(len(self.schema))
         texts = [name for at in columns for name in (f"__t{at}", *([f"__s{at}"] if self._is_said(at) else []))]
+        kinds = {f"__t{at}": field.type for at, field in enumerate(self.schema)}
+        read = [f"{dialect.text_of(name, kinds[name])} AS {name}" if name in kinds else name for name in texts]
+        steps.append(Step("__read", (*marks, *read), "__texts"))
         # Each step computes what the next one needs more than once.
         marked = [f"{self._spelling(at).is_marked} AS __m{at}" for at in columns]
         scaled = [at for at in columns if self._spelling(at).is_scaled]
         pairs = [(at, *self._spelling(at).scaled()) for at in scaled]
         parts = [f"{one} AS {name}{at}" for at, text, scale in pairs for name, one in (("__b", text), ("__c", scale))]
-        steps.append(Step("__marked", (*marks, *texts, *marked, *parts), "__texts"))
+        steps.append(Step("__marked", (*marks, *texts, *marked, *parts), "__read"))
         texts += [f"__m{at}" for at in columns]
         if scaled:
             numbers = [f"{dialect.unscaled(f'__b{at}')} AS __u{at}" for at in scaled]
@@ -209,7 +212,7 @@ class RecordStatements:
 
     def _row_fields(self, names: Sequence[str] | None = None) -> Fields:
         names = self.schema.names if names is None else names
-        return {name: EXACT if is_exact(self.schema.field(name).type) else None for name in names}
+        return {name: EXACT if self.dialect.keeps_json(self.schema.field(name).type) else None for name in names}
 
     def _is_said(self, position: int) -> bool:
         """Return whether a record may say how a column is spelled."""
@@ -342,7 +345,7 @@ class RecordStatements:
         return f"({self.dialect.parsed('key', self._row_fields(self.keys))}).{self.dialect.quoted(name)}"
 
     def _text(self, parsed: str, name: str) -> str:
-        return self.dialect.exact_text(parsed) if is_exact(self.schema.field(name).type) else parsed
+        return self.dialect.text_of(parsed, self.schema.field(name).type)
 
     def _has_side(self) -> str:
         """Return the condition that a record of a table without a key has an old row, or a new one, for this line."""
@@ -403,7 +406,7 @@ class RecordStatements:
                     text = f"coalesce({text}, {self._in_key(name)})"
             else:  # the other columns of a delete may be defaults
                 text = f"CASE WHEN __what = 'upsert'{' AND __side = 1' if record.moved else ''} THEN {comes} END"
-            texts.append(f"{self._text(text, name)} AS __t{position}")
+            texts.append(f"{text} AS __t{position}")
             if self._is_said(position):
                 spelled = f"{self._path('__body', record.types)}.{q(name)}" if record.types else ""
                 texts.append(f"{spelled or self.dialect.spelling('__spellings', name)} AS __s{position}")

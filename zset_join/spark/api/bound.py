@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import OpaqueStep
+from zset_join.plan.tree import Apply, Node, Operate
 from zset_join.query.binding import Binding
 from zset_join.spark.planning.placement import Bindings, BoundStep
 from zset_join.spark.planning.source_stream import SourceStream
 
-__all__ = ["BoundSource", "BoundTransform", "bindings_of"]
+__all__ = ["BoundSource", "BoundTransform", "bindings_of", "opaque_after_dedup"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,3 +60,17 @@ def bindings_of(steps: Sequence[BoundTransform], streams: Mapping[str, SourceStr
         streams: by the names of the sources in the plan.
     """
     return Bindings(streams, {one.step.fingerprint: one.bound for one in steps})
+
+
+def opaque_after_dedup(node: Node) -> list[str]:
+    """Return the steps of Spark's own behind a dedup of versions, from whose rows these cannot be told any more.
+
+    What a filter rejects ends the version before it, and what the dedup takes back was valid at its time all the same: neither
+    shows in the rows of such a view.
+    """
+    titles: list[str] = []
+    while isinstance(node, Apply):
+        titles = [*([node.step.text] if isinstance(node.step, OpaqueStep) else []), *titles]
+        node = node.child
+    is_of_versions = isinstance(node, Operate) and node.stage.shows_newest
+    return titles if is_of_versions else []

@@ -31,7 +31,7 @@ from zset_join.spark.planning.row_steps import Transform, class_name, nodes_of, 
 from zset_join.spark.rows.names import column_named, first_line
 from zset_join.spark.rows.schemas import spark_type
 
-__all__ = ["AggregateExpression", "Grouping"]
+__all__ = ["AggregateExpression", "GroupedStream", "Grouping"]
 
 _ARGUMENT = "__a"
 _OF_SPARK = {**{name: name for name in FUNCTIONS if name not in ("first", "last")}, "std": "stddev_samp"}
@@ -173,6 +173,34 @@ class Grouping:
         parts = [part for one in calls if isinstance(one, Aggregated) for part in (*one.columns, one.condition)]
         has_columns = bool(self.computed) or any(isinstance(one, Column) for one in (*calls, *parts))
         return not has_columns and any(isinstance(part, Expression) and not isinstance(part, TextColumn) for part in parts)
+
+
+@dataclass(frozen=True)
+class GroupedStream:
+    """The rows of a view in groups; made by `View.groupBy`.
+
+    Args:
+        grouping: the rows and the columns that they are grouped by.
+    """
+
+    grouping: Grouping
+
+    def count(self, *, state_ttl: Any = None) -> Any:
+        """Return the number of rows per group, as the column `count`."""
+        return self.agg(Aggregated(function="count", name="count"), state_ttl=state_ttl)
+
+    def agg(self, *calls: Aggregated | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None) -> Any:
+        """Return one row per group: the key columns, which identify it, and a column per aggregate.
+
+        Args:
+            calls: of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
+                a dictionary from column to function.
+            state_ttl: how long a group is remembered after its last row: a duration or a `StateTtl`.
+
+        Raises:
+            PlanError: an aggregate that cannot be kept up to date, or columns it does not take.
+        """
+        return self.grouping.agg(*calls, state_ttl=state_ttl)
 
 
 class _Lowering:

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 
@@ -299,9 +300,15 @@ def _of_records(
         table = replace(table, keys=(keys,) if isinstance(keys, str) else tuple(keys))
     records = records_as_rows(df, name, format_name, table, options)
     rows, shown = records.rows, records.shown
-    order: list[tuple[str, Column | None]] = [*records.order]
     visible = select_text(rows, [quoted(column) for column in shown])
     columns = table_columns(visible, name, given["column_list"], given["except_column_list"], [])
+    needed = _needed_columns(table, columns, given["sequence_by"])
+    if len(needed) < len(table.schema):  # a column that nobody sees is not decoded, so that it need not be readable
+        table = replace(table, schema=needed)
+        records = records_as_rows(df, name, format_name, table, options)
+        rows, shown = records.rows, records.shown
+        visible = select_text(rows, [quoted(column) for column in shown])
+    order: list[tuple[str, Column | None]] = [*records.order]
     if given["sequence_by"] is not None:
         order = list(sequence_columns(visible, given["sequence_by"], columns, name))
     mode: ChangelogMode = "upsert" if table.keys else "changelog"
@@ -311,6 +318,14 @@ def _of_records(
         mode=mode, columns=columns, keys=table.keys, sequence=tuple(order), operation=operation, control=control
     )
     return _make(rows, name, reading, baseline, None, reading.of_first_rows())
+
+
+def _needed_columns(table: RecordTable, columns: Sequence[str], sequence_by: Any) -> pa.Schema:
+    """Return the columns of a table that are shown, keys, or order its changes; all where an expression may use any."""
+    given = () if sequence_by is None else [sequence_by] if isinstance(sequence_by, str | Column) else [*sequence_by]
+    if not all(isinstance(one, str) and one in table.schema.names for one in given):
+        return table.schema
+    return pa.schema([field for field in table.schema if field.name in {*columns, *table.keys, *given}])
 
 
 def _of_row_format(df: DataFrame, name: str, format_name: str, keys: Any, **given: Any) -> SourceStream:

@@ -15,23 +15,23 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, VariantType
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import StringType, StructField, StructType
 
-from zset_join.changelog.formats.record_spellings import is_exact
 from zset_join.errors import OptionError, PlanError
 from zset_join.relation import Relation
 from zset_join.spark.api.streams import appended_stream, changed_stream
 from zset_join.spark.planning.source_stream import SourceStream
-from zset_join.spark.rows.conversions import json_value, of_json, of_text
-from zset_join.spark.rows.names import column_named, first_line, quoted
-from zset_join.spark.rows.schemas import arrow_schema, field_type, refuse_collations, spark_schema, spark_type
-from zset_join.spark.rows.typed_records import literal
+from zset_join.spark.rows.conversions import exact_json, of_parsed, of_text, parsed_type, text_of_parsed
+from zset_join.spark.rows.names import column_named, first_line, literal, quoted
+from zset_join.spark.rows.schemas import arrow_schema, field_type, refuse_collations, spark_schema
+from zset_join.spark.rows.typed_records import CORRUPT, parsed_json
 
 __all__ = [
     "STORED_WEIGHT",
@@ -50,6 +50,8 @@ __all__ = [
 
 STORED_WEIGHT = "_stored_weight"
 _TIME, _VALUE, _PLACE = "__time", "__value", "__place"
+_NOTHING = "\x00nothing\x00"
+_BYTE_ORDER_MARK, _SAYS_SOMETHING = "^\ufeff", r"[^\t\n\x0B\f\r ]"
 _ORDER = "_file_order_"
 _METADATA = {name: name for name in ("topic", "partition", "offset", "timestamp")}
 
@@ -61,7 +63,7 @@ class ColumnText:
     Args:
         name: its name.
         type: its Arrow type.
-        text: Spark SQL over the given columns; None for one that is given.
+        text: Spark SQL over the given columns; None for one that is given as it is.
         is_time: it holds the processing time.
     """
 
@@ -142,19 +144,22 @@ def file_rows(
     """
     if form not in ("csv", "json", "parquet"):
         raise OptionError(f"files are read as csv, json, parquet, not as {form}.", code="UNKNOWN_FORMAT", format=form)
-    schema = spark_schema(given) if form == "parquet" else _as_written(given, form)
-    reader = session.readStream.schema(schema).option("maxFilesPerTrigger", 1).options(**dict(options or {}))
-    if form != "parquet":
-        reader = reader.option("mode", "FAILFAST")
-    if form == "csv":
-        reader = reader.option("header", "true").option("enforceSchema", "false")
+    reader = session.readStream.option("maxFilesPerTrigger", 1)
     place = Path(path)
     if "://" not in path and place.is_file():
         reader, path = reader.option("pathGlobFilter", place.name), os.fspath(place.parent)
-    rows = reader.format(form).load(path)
-    place_of = "concat('file ', _metadata.file_name)"
     order = [F.expr(text).alias(f"{_ORDER}{at}") for at, text in enumerate(_file_order(name_words))]
-    return rows.select(*_converted(given, form, "", place_of), F.col("_metadata.file_modification_time").alias(_TIME), *order)
+    about = [F.col("_metadata.file_modification_time").alias(_TIME), *order]
+    where = F.expr("concat('file ', _metadata.file_name)").alias(_PLACE)
+    if form == "parquet":
+        return reader.schema(spark_schema(given)).format(form).load(path).select(*map(column_named, given.names), *about)
+    if form == "json":
+        line = F.expr(f"regexp_replace(value, {literal(_BYTE_ORDER_MARK)}, '')").alias("value")
+        texts = reader.option("lineSep", "\n").text(path).select(line, *about, where)
+        rows = _of_json(texts.where(f"value RLIKE {literal(_SAYS_SOMETHING)}"), given)
+    else:
+        rows = _of_csv(reader, path, given, dict(options or {}), [*about, where])
+    return rows.drop(_PLACE)
 
 
 def _file_order(name_words: int) -> list[str]:
@@ -173,71 +178,63 @@ def _file_order(name_words: int) -> list[str]:
     return [*words, "_metadata.file_block_start"]
 
 
-def _as_written(given: pa.Schema, form: str) -> StructType:
-    """Return the columns of JSON as VARIANT, of CSV as text, but for those that Spark reads as they are."""
-    return cast("StructType", _kind_as_written(pa.struct(list(given)), form))
+def _of_csv(
+    reader: DataStreamReader, path: str, given: pa.Schema, options: Mapping[str, str], about: Sequence[Column]
+) -> DataFrame:
+    """Return the rows of files of CSV, every field read as text by Spark's reader."""
+    null = options.get("nullValue", "")
+    reader = reader.options(**options).option("mode", "FAILFAST").option("header", "true").option("enforceSchema", "false")
+    # As RFC 4180 has it: a quote is doubled, line ends may be within quotes; `""` is a text, nothing is NULL.
+    reader = reader.option("escape", options.get("quote", '"')).option("multiLine", "true")
+    reader = reader.option("nullValue", _NOTHING).option("emptyValue", "")
+    schema = StructType([StructField(name, StringType()) for name in given.names])
+    texts = reader.schema(schema).format("csv").load(path)
+    fields = [f"nullif({quoted(name)}, {literal(null)})" if null else quoted(name) for name in given.names]
+    rows = texts.select(*(F.expr(one).alias(name) for one, name in zip(fields, given.names, strict=True)), *about)
+    others = [column_named(name) for name in rows.columns if name not in given.names]
+    return rows.select(*(_checked(quoted(field.name), _of_field(field), field) for field in given), *others)
 
 
-def _kind_as_written(kind: pa.DataType, form: str) -> DataType:
-    """Return the type that Spark reads for a type, its members included."""
-    if pa.types.is_struct(kind):
-        return StructType([StructField(member.name, _kind_as_written(member.type, form)) for member in kind])
-    if pa.types.is_list(kind):
-        return ArrayType(_kind_as_written(kind.value_type, form))
-    if pa.types.is_map(kind):
-        return MapType(spark_type(kind.key_type), _kind_as_written(kind.item_type, form))
-    if pa.types.is_floating(kind):
-        return StringType()
-    if not is_exact(kind):
-        return spark_type(kind)
-    return VariantType() if form == "json" else StringType()
-
-
-def _converted(given: pa.Schema, form: str, inside: str, place: str) -> list[Column]:
-    """Return the columns in their types; a value that does not convert, or a member of one, stops the query.
-
-    Args:
-        given: the columns.
-        form: json or csv; of parquet, columns are what they are.
-        inside: what stands before their names.
-        place: expression for where the row is, for the message.
-    """
-    columns = []
-    for field in given:
-        own = f"{inside}{quoted(field.name)}"
-        reads = form != "parquet" and _kind_as_written(field.type, form) != spark_type(field.type)
-        reason = literal(f': the value of column "{field.name}" cannot be read as ')
-        refused = f"{place}, {reason}"
-        columns.append(F.expr(_read(own, field.type, form, refused) if reads else own).alias(field.name))
-    return columns
-
-
-def _read(own: str, kind: pa.DataType, form: str, refused: str, depth: int = 0) -> str:
-    """Return the expression for a value as written in its type.
-
-    Args:
-        own: the value as written.
-        kind: its type.
-        form: json or csv.
-        refused: expressions, with commas between them, for the beginning of the message of a refusal.
-        depth: how many lists and maps it is in.
-    """
-    member = f"x{depth}"
-    if pa.types.is_struct(kind):
-        read = [f"{literal(one.name)}, {_read(f'{own}.{quoted(one.name)}', one.type, form, refused, depth)}" for one in kind]
-        return f"CASE WHEN {own} IS NOT NULL THEN named_struct({', '.join(read)}) END"
-    if pa.types.is_list(kind):
-        return f"transform({own}, {member} -> {_read(member, kind.value_type, form, refused, depth + 1)})"
-    if pa.types.is_map(kind):
-        return f"transform_values({own}, (k{depth}, {member}) -> {_read(member, kind.item_type, form, refused, depth + 1)})"
-    is_float = pa.types.is_floating(kind)
-    if not (is_float or is_exact(kind)):
+def _of_field(field: pa.Field) -> str:
+    """Return the expression for a field of CSV as a value."""
+    own, kind = quoted(field.name), field.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return own
-    is_text = form == "csv" or is_float
-    text = own if is_text else json_value(own)
-    value = (of_text if is_text else of_json)(text, kind)
-    refusal = f"raise_error(concat('UNDECODABLE_VALUE: ', {refused}, {literal(f'{kind}: ')}, {text}))"
-    return f"CASE WHEN {text} IS NOT NULL THEN coalesce({value}, {refusal}) END"
+    return f"CAST({own} AS BINARY)" if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else of_text(own, kind)
+
+
+def _of_json(records: DataFrame, given: pa.Schema) -> DataFrame:
+    """Return JSON objects as columns, and the other columns of the records; what cannot be read stops the query.
+
+    Args:
+        records: `value`, the text of an object, `__place`, where it is, for the message, and others.
+        given: the columns of the objects.
+    """
+    others = [quoted(name) for name in records.columns if name != "value"]
+    fields = {field.name: parsed_type(field.type) for field in given}
+    refused = f"raise_error(concat('UNDECODABLE_RECORD: ', {_PLACE}, ': it is no JSON object: ', left(value, 100)))"
+    exact = records.selectExpr(*others, f"{exact_json('value')} AS exact", "value")
+    parsed = exact.selectExpr(*others, "value", f"{parsed_json('exact', fields)} AS {_VALUE}")
+    is_bad = f"({_VALUE} IS NULL OR {_VALUE}.{CORRUPT} IS NOT NULL)"
+    read = parsed.selectExpr(*others, f"CASE WHEN {is_bad} THEN {refused} ELSE {_VALUE} END AS {_VALUE}")
+    # A step of its own: an expression that holds a text more than once would be compiled as often.
+    texts = [text_of_parsed(f"{_VALUE}.{quoted(field.name)}", field.type) for field in given]
+    shown = read.selectExpr(*others, *(f"{text} AS __text{at}" for at, text in enumerate(texts)))
+    values = [_checked(f"__text{at}", of_parsed(f"__text{at}", field.type), field) for at, field in enumerate(given)]
+    return shown.select(*values, *map(F.expr, others))
+
+
+def _checked(text: str, value: str, field: pa.Field) -> Column:
+    """Return a column of values; a text that says none stops the query.
+
+    Args:
+        text: expression for the text as written.
+        value: expression for the value; NULL where the text says none.
+        field: name and type.
+    """
+    reason = literal(f': the value of column "{field.name}" cannot be read as {field.type}: ')
+    refusal = f"raise_error(concat('UNDECODABLE_VALUE: ', {_PLACE}, {reason}, {text}))"
+    return F.expr(f"CASE WHEN {text} IS NOT NULL THEN coalesce({value}, {refusal}) END").alias(field.name)
 
 
 def kafka_records(session: SparkSession, config: Mapping[str, Any], topic: str, *, start: str, name: str) -> DataFrame:
@@ -275,11 +272,11 @@ def json_rows(records: DataFrame, given: pa.Schema, metadata: Mapping[str, str])
         given: the columns of the JSON objects; what an object lacks is NULL.
         metadata: columns that are filled from the record, and from what of it.
     """
-    record = F.from_json(F.col("value").cast("string"), _as_written(given, "json"), {"mode": "FAILFAST"}).alias(_VALUE)
     about = [F.col(_METADATA[of]).alias(column) for column, of in metadata.items()]
     where = F.expr("concat('offset ', offset, ' of topic ', topic)").alias(_PLACE)
-    decoded = records.where(F.col("value").isNotNull()).select(record, F.col("timestamp").alias(_TIME), where, *about)
-    return decoded.select(*_converted(given, "json", f"{_VALUE}.", _PLACE), F.col(_TIME), *map(column_named, metadata))
+    text = F.col("value").cast("string").alias("value")
+    texts = records.where(F.col("value").isNotNull()).select(text, F.col("timestamp").alias(_TIME), where, *about)
+    return _of_json(texts, given).select(*map(column_named, [*given.names, _TIME, *metadata]))
 
 
 def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
@@ -292,7 +289,7 @@ def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
     order = [column_named(name) for name in rows.columns if name.startswith(_ORDER)]
     for column in columns:
         kind = field_type(pa.field(column.name, column.type))
-        if column.name in rows.columns:
+        if column.name in rows.columns and column.text is None:
             rows = rows.withColumn(column.name, column_named(column.name).cast(kind))
             continue
         if column.text is not None:

@@ -31,10 +31,9 @@ from zset_join.query import view as words
 from zset_join.query.grouping import Aggregated
 from zset_join.query.rows import Rows
 from zset_join.relation import Relation
-from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.version_join import Emit, Late
-from zset_join.spark.api.bound import BoundSource, BoundTransform, bindings_of
-from zset_join.spark.api.grouped import Grouping
+from zset_join.spark.api.bound import BoundSource, BoundTransform, bindings_of, opaque_after_dedup
+from zset_join.spark.api.grouped import GroupedStream, Grouping
 from zset_join.spark.api.stream_arguments import check_stream_name
 from zset_join.spark.api.unknown_methods import missing_on_view
 from zset_join.spark.api.writer import JoinStreamWriter
@@ -266,7 +265,7 @@ class View(words.View):
 
     def describe(self) -> Any:
         """Say whether these rows are versioned or latest-only, and why; and which indexes they have or are looked up by."""
-        titles = _opaque_after_dedup(self.node)
+        titles = opaque_after_dedup(self.node)
         if titles:
             return f"latest-only: from a dedup with {' and '.join(titles)} behind it the versions cannot be told inside Spark"
         return str(super().describe())
@@ -294,10 +293,10 @@ class View(words.View):
 
         By processing time `other` may also be a batch DataFrame; it is read anew every epoch, or after `reload_interval`.
         """
-        titles = _opaque_after_dedup(other.node) if isinstance(other, View) else []
+        titles = opaque_after_dedup(other.node) if isinstance(other, View) else []
         if titles:
             raise PlanError(
-                f'temporal_join: "{other.name}" is a dedup of versions with {" and ".join(titles)} behind it, from which the '
+                f'temporal_join: "{other.name}" is a dedup of versions with {" and ".join(titles)} behind it, of which the '
                 "versions cannot be told inside Spark. Join with the dedup itself, filter the version that is chosen with "
                 'condition=right("...") > ... (right of zset_join.expressions), and select from the answer.',
                 code="STEPS_AFTER_DEDUP",
@@ -463,49 +462,6 @@ JoinedStream = View
 """What `join` returns, for annotations."""
 UnionedStream = View
 """What `union` returns, for annotations."""
-
-
-@dataclass(frozen=True)
-class GroupedStream:
-    """The rows of a view in groups; made by `View.groupBy`.
-
-    Args:
-        grouping: the rows and the columns that they are grouped by.
-    """
-
-    grouping: Grouping
-
-    def count(self, *, state_ttl: Any = None) -> View:
-        """Return the number of rows per group, as the column `count`."""
-        return self.agg(Aggregated(function="count", name="count"), state_ttl=state_ttl)
-
-    def agg(self, *calls: Aggregated | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None) -> View:
-        """Return one row per group: the key columns, which identify it, and a column per aggregate.
-
-        Args:
-            calls: of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
-                a dictionary from column to function.
-            state_ttl: how long a group is remembered after its last row: a duration or a `StateTtl`.
-
-        Raises:
-            PlanError: an aggregate that cannot be kept up to date, or columns it does not take.
-        """
-        view: View = self.grouping.agg(*calls, state_ttl=state_ttl)
-        return view
-
-
-def _opaque_after_dedup(node: Node) -> list[str]:
-    """Return the steps of Spark's own behind a dedup of versions, from whose rows these cannot be told any more.
-
-    What a filter rejects ends the version before it, and what the dedup takes back was valid at its time all the same: neither
-    shows in the rows of such a view.
-    """
-    titles: list[str] = []
-    while isinstance(node, Apply):
-        titles = [*([node.step.text] if isinstance(node.step, OpaqueStep) else []), *titles]
-        node = node.child
-    is_of_versions = isinstance(node, Operate) and node.stage.shows_newest
-    return titles if is_of_versions else []
 
 
 def _check_view(given: Any, call: str) -> None:

@@ -20,23 +20,31 @@ from pyspark.sql import DataFrame
 from zset_join.changelog.formats import RecordOptions, record_format
 from zset_join.changelog.formats.record_spellings import Dialect, Fields, is_exact
 from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS, RecordStatements, Step
-from zset_join.spark.rows.conversions import json_value, of_either, of_json, of_text
-from zset_join.spark.rows.names import quoted
-from zset_join.spark.rows.schemas import spark_schema
+from zset_join.spark.rows.conversions import (
+    exact_json,
+    is_odd,
+    json_value,
+    of_either,
+    of_json,
+    of_nested,
+    of_text,
+    plain_string,
+    plain_text,
+)
+from zset_join.spark.rows.names import literal, quoted
 from zset_join.spark.rows.typed_records import (
     CORRUPT,
     IS_TYPED,
     LINE,
+    TOO_LONG,
     TypedRecords,
     can_read_values,
-    literal,
     parsed_json,
     struct_fields,
 )
 
 __all__ = ["read_records", "spark_dialect"]
 
-_DIGITS = 15  # of a decimal with a point that is written as a number, as in process
 _LATIN1 = r"^[\x00-\xFF]*$"
 
 
@@ -78,15 +86,19 @@ def read_records(
     )
     columns = [quoted(name) for name in records.columns if name not in ("key", "value")]
     key = "CAST(key AS STRING) AS key" if "key" in records.columns else "CAST(NULL AS STRING) AS key"
+    exact = [f"{exact_json(name)} AS {name}" for name in ("key", "value")]
     no_topic = [] if "topic" in records.columns else ["CAST(NULL AS STRING) AS topic"]
     rows = records.selectExpr(*columns, *no_topic, key, "CAST(value AS STRING) AS value")
     columns += ["topic"] if no_topic else []
     if not reads_values:
-        return _by_steps(rows, statements.steps("", kept))
-    text = f"CASE WHEN NOT {statements.dialect.is_envelope('value')} THEN value END" if statements.is_enveloped else "value"
+        return _by_steps(rows.selectExpr(*columns, *exact), statements.steps("", kept))
+    odd = f"{is_odd('value')} OR value RLIKE {literal(TOO_LONG)}"
+    odd += f" OR {statements.dialect.is_envelope('value')}" if statements.is_enveloped else ""
+    text = f"CASE WHEN NOT ({odd}) THEN value END"
     typed = TypedRecords(statements=replace(statements, dialect=_SparkDialect(is_typed=True)))
     for step in typed.steps(columns, text):
         rows = rows.selectExpr(*step)
+    rows = rows.selectExpr(*columns, IS_TYPED, LINE, *exact)
     *before, last = statements.steps("", [*kept, IS_TYPED, LINE])
     records_read = _by_steps(rows, before).where(f"{IS_TYPED} OR {last.where}").selectExpr(*last.columns)
     return records_read.selectExpr(*map(quoted, kept), *_of_both(schema, statements.options))
@@ -154,6 +166,11 @@ class _SparkDialect(Dialect):
     def exact_text(self, value: str) -> str:
         return json_value(value)
 
+    def text_of(self, value: str, data_type: pa.DataType) -> str:
+        if pt.is_string(data_type) or pt.is_large_string(data_type):
+            return plain_string(value)
+        return plain_text(value) if pt.is_floating(data_type) else super().text_of(value, data_type)
+
     def is_no_object(self, text: str, path: Sequence[str], row: str, names: Sequence[str]) -> str:  # noqa: ARG002 - the parser tells
         return "false"
 
@@ -189,7 +206,7 @@ class _SparkDialect(Dialect):
             f"CAST(conv(substr({wide}, {begin}, 16), 16, {base}) AS DECIMAL(38, 0))" for begin, base in ((1, -10), (17, 10))
         )
         number = f"try_add(try_multiply({high}, CAST(18446744073709551616 AS DECIMAL(38, 0))), {low})"
-        return f"CASE WHEN length({digits}) BETWEEN 1 AND 32 THEN {number} END"
+        return f"CASE WHEN length({digits}) BETWEEN 1 AND 32 AND length({text}) % 4 = 0 THEN {number} END"
 
     def placed(self, unscaled: str, scale: str) -> str:
         number = f"CAST(abs({unscaled}) AS STRING)"
@@ -211,12 +228,11 @@ class _SparkDialect(Dialect):
         if pt.is_string(data_type) or pt.is_large_string(data_type):
             return text
         if pt.is_nested(data_type):
-            wanted = spark_schema(pa.schema([pa.field("c", data_type)]))["c"].dataType.simpleString()
-            return f"from_json({text}, '{wanted}')"
+            return of_nested(text, data_type)
         if not is_exact(data_type):
             return of_text(text, data_type)
         if self._is_typed:
             return of_either(text, data_type)
         days = self._counts_days and pt.is_date(data_type)
         unit = options.time_unit if isinstance(options.time_unit, str) else None
-        return of_json(text, data_type, counts_days=days, unit=unit, most_digits=_DIGITS)
+        return of_json(text, data_type, counts_days=days, unit=unit)

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.errors import PlanError
 
-__all__ = ["check_names", "column_named", "first_line", "names_clash", "quoted"]
+__all__ = ["check_names", "column_named", "first_line", "literal", "names_clash", "quoted"]
 
 
 def quoted(name: str) -> str:
@@ -20,6 +20,11 @@ def quoted(name: str) -> str:
     '`a``b`'
     """
     return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """Return a string of Spark SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def column_named(name: str) -> Column:

@@ -34,15 +34,15 @@ from zset_join.changelog.formats.record_sql import (
 )
 from zset_join.changelog.formats.records import METADATA
 from zset_join.spark.rows.conversions import counted_day, counted_instant, of_text
-from zset_join.spark.rows.names import quoted
+from zset_join.spark.rows.names import literal, quoted
 
 __all__ = [
     "CORRUPT",
     "IS_TYPED",
     "LINE",
+    "TOO_LONG",
     "TypedRecords",
     "can_read_values",
-    "literal",
     "parsed_json",
     "struct_fields",
 ]
@@ -51,6 +51,21 @@ CORRUPT, IS_TYPED, LINE = "__corrupt", "__is_typed", "__line"
 _RECORD = "__typed"
 _SAME = {pa.bool_(): "BOOLEAN", pa.int16(): "SMALLINT", pa.int32(): "INT", pa.int64(): "BIGINT", pa.float64(): "DOUBLE"}
 """Types whose values in JSON are read by Spark as they are, or not at all; a TINYINT would take 200."""
+_FRACTION = r"[0-9]([.][0-9]|[eE])|NaN|Infinity"
+_NO_BYTES = r'^(-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?|true|false|[{\["].*)$'
+"""What may have been a JSON number, boolean, list or object."""
+_NO_STRING = (
+    r"^(-?0[.]0|-?[0-9]+[.][0-9]{15,}|-?[0-9]{8,}[.][0-9]{8,}|-?[0-9][.][0-9]+E(-[0-9]+|[0-9]{3,})|-?[0-9][.][0-9]{13,}E[0-9]+)$"
+    r'|^"-?(NaN|Infinity)"$|^[{\[].*([0-9]([.][0-9]|[eE])|NaN|Infinity)'
+)
+"""What may have been a JSON number that Spark's reader has put through a double, and changed."""
+TOO_LONG = "|".join(
+    [
+        *(f"[0-9]{{{whole}}}[.][0-9]{{{18 - whole},}}" for whole in range(2, 18)),
+        "[1-9][.][0-9]{17}|0[.][0-9]{18}|[0-9]{18}[.eE]|[0-9][eE][+-]?[0-9]{3}",
+    ]
+)
+"""What a record matches that has a number of more digits, or another exponent, than doubles have: it may become a short one."""
 
 
 def can_read_values(record: RecordFormat, keys: Sequence[str]) -> bool:
@@ -173,7 +188,14 @@ class TypedRecords:
         if pt.is_decimal(field.type) and (self.options.decimals or self.record.decimals) == "base64":
             digits = statements.dialect.placed(f"({statements.dialect.unscaled(raw)})", str(field.type.scale))
             value = of_text(digits, field.type)
-            return f"CASE WHEN NOT {raw} RLIKE '^[-+0-9.eE]*$' THEN {value} END"
+            return f"CASE WHEN NOT {raw} RLIKE '^([-+0-9.eE]*|true|false)$' THEN {value} END"
+        if pt.is_binary(field.type) or pt.is_large_binary(field.type):
+            value = spelling.value(f"concat('\"', {raw}, '\"')")
+            return f"CASE WHEN NOT {raw} RLIKE {literal(_NO_BYTES)} THEN {value} END"
+        if pt.is_nested(field.type):
+            return f"CASE WHEN NOT {raw} RLIKE {literal(_FRACTION)} THEN {spelling.value(raw)} END"
+        if pt.is_string(field.type) or pt.is_large_string(field.type):
+            return f"CASE WHEN NOT {raw} RLIKE {literal(_NO_STRING)} THEN {spelling.value(raw)} END"
         return spelling.value(raw)
 
     def _read_times(self) -> list[str]:
@@ -198,8 +220,7 @@ class TypedRecords:
                 needed.append(f"__r{at} IS NOT NULL")
             unread = f"__r{at} IS NULL OR __v{at} IS NOT NULL"
             if self._may_be_marked(at, field):
-                if not pt.is_string(field.type):
-                    needed.append(f"({unread} OR {self._is_marked(at)})")
+                needed.append(f"({unread} OR {self._is_marked(at)})")
             elif self._spark_type(field) in ("STRING", "BIGINT"):
                 needed.append(f"({unread})")
         for name in self._times():
@@ -277,8 +298,3 @@ def struct_fields(fields: Mapping[str, object], between: str = " ") -> str:
         )
         for name, inner in fields.items()
     )
-
-
-def literal(text: str) -> str:
-    """Return a string of Spark SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
