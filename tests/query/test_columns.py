@@ -147,6 +147,8 @@ def test_a_column_that_is_no_longer_there_as_it_was_is_refused(use: Any) -> None
     [
         ("total >", "SQL_SYNTAX"),
         ("total > 1; total > 2", "SQL_SYNTAX"),
+        ("total > 1 LIMIT 2", "SQL_SYNTAX"),
+        ("total > 1, total > 2", "SQL_SYNTAX"),
         ("missing > 1", "UNKNOWN_COLUMN"),
         ("customers.total > 1", "UNKNOWN_TABLE"),
         ("rand() > 0.5", "NON_DETERMINISTIC"),

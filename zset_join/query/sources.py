@@ -298,7 +298,7 @@ def with_jump(view: View, given: Any) -> View:
         if source.max_watermark_jump is not None or relation.event_time is None or relation.watermark_delay is None:
             return source
         jump = given(relation.schema.field(relation.event_time).type) if callable(given) else given
-        return replace(source, max_watermark_jump=jump_of(relation, jump))
+        return replace(source, max_watermark_jump=None if jump is None else jump_of(relation, jump))
 
     def change(node: Node) -> Node:
         return Read(bounded[id(node.source)]) if isinstance(node, Read) else node
@@ -333,7 +333,7 @@ def _view(
     relation = Relation(name=name, schema=kept, primary_key=keys, sequence_by=sequence, mode=mode)
     relation = with_watermark(relation, watermark) if watermark is not None else replace(relation, event_time=event_time)
     hidden = () if shown is None else tuple(column for column in kept.names if column not in shown)
-    source = PlanSource(relation=relation, hidden=hidden, max_watermark_jump=jump_of(relation, jump))
+    source = PlanSource(relation=relation, hidden=hidden, max_watermark_jump=None if jump is None else jump_of(relation, jump))
     reading = Reading(source=source, given=given, changelog_format=form, deletes=deletes)
     return View(node=Read(source), name=name, bindings=(reading,))
 

@@ -55,7 +55,7 @@ def bound_text(text: str, sides: Sides) -> BoundText:
     if len(statements) != 1:
         raise SqlError(f"{text!r} is not one expression.", code="SQL_SYNTAX")
     (statement,) = statements
-    node = parse_expression(statement, statement.tokens)
+    node = parse_expression(statement, statement.tokens, is_item=True)
     if isinstance(node, exp.Star):
         return BoundText("*", None)
     value, title = (node.this, node.alias) if isinstance(node, exp.Alias) else (node, None)
