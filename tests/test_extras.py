@@ -18,7 +18,11 @@ from zset_join.extras import EXTRAS, needed_for
 
 ROOT = Path(zset_join.__file__).parents[1]
 PACKAGES = [Path(zset_join.__file__).parent, Path(spill.__file__).parent]
-WHOLE = {"sql": {"sqlglot"}, "spark": {"pyspark"}}  # packages whose own __init__ imports all of theirs inside `needed_for`
+WHOLE = {
+    "sql": {"sqlglot"},
+    "sql_expressions": {"sqlglot"},
+    "spark": {"pyspark"},
+}  # packages whose own __init__ imports all of theirs inside `needed_for`
 
 _PLAIN_INSTALL = """
 import importlib, pkgutil, sys, tempfile, traceback

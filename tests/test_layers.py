@@ -23,7 +23,7 @@ HOMES = {
     "psycopg": ("lookup", "sinks"),
     "pyspark": ("spark", "cli"),
     "redis": ("lookup",),
-    "sqlglot": ("sql",),
+    "sqlglot": ("sql", "sql_expressions"),
 }
 
 

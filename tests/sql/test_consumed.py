@@ -12,7 +12,8 @@ from sqlglot import exp
 
 from tests.sql.test_documents import FILES, outcome, read
 from zset_join.errors import OptionError, PlanError, SqlError
-from zset_join.sql import Session, SqlWarning, connect, consumed
+from zset_join.sql import Session, SqlWarning, connect
+from zset_join.sql_expressions import consumed
 
 TABLES = """
 CREATE TABLE a (k INT, v INT, t TIMESTAMP);
@@ -182,7 +183,7 @@ def test_what_its_consumer_does_not_read_any_more_is_refused(
             return dict.get(args, key, default)
         return plain(args, key, default)
 
-    monkeypatch.setattr("zset_join.sql.dialects.tracked", known)
+    monkeypatch.setattr("zset_join.sql_expressions.dialects.tracked", known)
     monkeypatch.setattr(consumed._Args, "get", deaf)
     with pytest.raises(SqlError) as refused:
         session.sql(text)

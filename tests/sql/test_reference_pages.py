@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from zset_join.sql.connectors import CONNECTORS, FORMATS
-from zset_join.sql.dialects import DIALECTS
 from zset_join.sql.settings import SETTINGS
 from zset_join.sql.statements import _RUN
+from zset_join.sql_expressions.dialects import DIALECTS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CONNECTORS_PAGE = (DOCS / "reference" / "sql-connectors.md").read_text(encoding="utf-8")

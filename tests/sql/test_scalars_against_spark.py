@@ -12,8 +12,8 @@ import pytest
 
 from zset_join.errors import BadInputError, SqlError
 from zset_join.expressions.rows import compute, value_type
-from zset_join.sql.dialects import parse_expression, split
-from zset_join.sql.scalars import ScalarBinder
+from zset_join.sql_expressions.dialects import parse_expression, split
+from zset_join.sql_expressions.scalars import ScalarBinder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

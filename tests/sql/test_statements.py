@@ -8,7 +8,7 @@ import pytest
 
 from zset_join.errors import SqlError
 from zset_join.sql import SqlWarning, connect
-from zset_join.sql.dialects import DIALECTS
+from zset_join.sql_expressions.dialects import DIALECTS
 
 
 def test_a_statement_set_runs_the_statements_in_it() -> None:

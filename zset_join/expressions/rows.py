@@ -6,7 +6,7 @@ Spark does not look at does not raise, and what cannot be computed raises with t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -14,21 +14,24 @@ import pyarrow.compute as pc
 
 from zset_join.errors import PlanError
 from zset_join.expressions.evaluation import result_type, vector_of
-from zset_join.expressions.tree import Call, Cast, Column, Expression, describe, walk
+from zset_join.expressions.tree import Alias, Call, Cast, Column, Expression, Literal, describe, walk
 from zset_join.expressions.vectors import Bools, Vector, to_arrow
 
 __all__ = [
     "check_condition",
     "columns_read",
     "compute",
+    "is_plain",
     "named",
     "plain_column",
+    "rewritten",
     "rows_where",
     "value_type",
     "with_columns_called",
 ]
 
 _SIDES = ("left", "right", "row")
+_PLAIN = frozenset({Call, Cast, Column, Literal})
 
 
 def columns_read(expression: Expression) -> frozenset[str]:
@@ -58,18 +61,36 @@ def with_columns_called(expression: Expression, side: str, names: Mapping[str, s
     >>> with_columns_called(left("a") < right("a"), "right", {"a": "b"})
     left.a < right.b
     """
+
+    def call(column: Column) -> Expression:
+        return Column(column.side, names.get(column.name, column.name)) if column.side == side else column
+
+    return rewritten(expression, call)
+
+
+def rewritten(expression: Expression, change: Callable[[Column], Expression]) -> Expression:
+    """Return an expression with every column replaced, of plain nodes alone: names of values are taken off.
+
+    Args:
+        expression: over rows or pairs of rows.
+        change: returns what stands for a column.
+    """
     match expression:
         case Column():
-            return (
-                Column(expression.side, names.get(expression.name, expression.name)) if expression.side == side else expression
-            )
+            return change(expression)
+        case Alias():
+            return rewritten(expression.operand, change)
         case Cast():
-            return Cast(with_columns_called(expression.operand, side, names), expression.type)
+            return Cast(rewritten(expression.operand, change), expression.type)
         case Call():
-            operands = tuple(with_columns_called(operand, side, names) for operand in expression.operands)
-            return Call(expression.operation, operands)
+            return Call(expression.operation, tuple(rewritten(operand, change) for operand in expression.operands))
         case _:
             return expression
+
+
+def is_plain(expression: object) -> bool:
+    """Return whether something is a tree of plain nodes, as a plan holds: no name, text, or column of a certain view."""
+    return isinstance(expression, Expression) and all(type(node) in _PLAIN for node in walk(expression))
 
 
 def value_type(expression: Expression, schema: pa.Schema) -> pa.DataType:

@@ -28,10 +28,12 @@ import pyarrow as pa
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions.operations import FUNCTIONS, OPERATIONS
+from zset_join.expressions.type_names import named_type
 
 __all__ = [
     "FUNCTIONS",
     "OPERATIONS",
+    "Alias",
     "Call",
     "Cast",
     "Column",
@@ -48,24 +50,6 @@ __all__ = [
 ]
 
 _FUNCTIONS = frozenset({"absolute", "length", "starts_with"}) | (FUNCTIONS.keys() - {"like", "ilike"})
-
-_CAST_NAMES = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "byte": pa.int8(),
-    "smallint": pa.int16(),
-    "short": pa.int16(),
-    "int": pa.int32(),
-    "integer": pa.int32(),
-    "bigint": pa.int64(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "real": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "date": pa.date32(),
-    "timestamp_ntz": pa.timestamp("us"),
-}
 
 _T = TypeVar("_T")
 
@@ -281,7 +265,60 @@ class Expression(ABC):
         What does not fit the type fails the epoch, as under Spark's ANSI mode. A timestamp with a time zone is given
         as an Arrow type, which names the zone.
         """
-        return Cast(self, _named_type(target) if isinstance(target, str) else target)
+        return Cast(self, named_type(target) if isinstance(target, str) else target)
+
+    astype = cast
+
+    def try_cast(self, target: pa.DataType | str) -> Expression:
+        """Convert as `cast` does; NULL where it cannot be converted."""
+        return Call("try_cast", (self, Literal(None, named_type(target) if isinstance(target, str) else target)))
+
+    def contains(self, other: object) -> Expression:
+        """Return whether a string contains another."""
+        return Call("contains", (self, lit(other)))
+
+    def endswith(self, suffix: object) -> Expression:
+        """Return whether a string ends with another."""
+        return Call("ends_with", (self, lit(suffix)))
+
+    def rlike(self, pattern: str) -> Expression:
+        """Return whether a part of a string matches a regular expression, a literal."""
+        return Call("regexp_like", (self, lit(pattern)))
+
+    def is_nan(self) -> Expression:
+        """Return whether a number is NaN; of NULL it is false."""
+        return Call("is_nan", (self,))
+
+    isNaN = is_nan  # noqa: N815 - the name PySpark users type
+
+    def getItem(self, key: Any) -> Expression:  # noqa: N802 - the name PySpark users type
+        """Return an element of an array by its place, the first is 0; one that is not there fails the epoch."""
+        if not isinstance(key, int) or isinstance(key, bool) or key < 0:
+            raise OptionError(
+                f"{describe(self)}[{key!r}]: expected the place of an element, the first is 0; for a computed place use "
+                "element_at, which counts from 1.",
+                code="ARGUMENT",
+                argument=repr(key),
+            )
+        return Call("element_at", (self, lit(key + 1)))
+
+    __getitem__ = getItem
+
+    def bitwiseAND(self, other: object) -> Expression:  # noqa: N802 - the name PySpark users type
+        """Return the bits that both integers have."""
+        return Call("bit_and", (self, lit(other)))
+
+    def bitwiseOR(self, other: object) -> Expression:  # noqa: N802 - the name PySpark users type
+        """Return the bits that one of two integers has."""
+        return Call("bit_or", (self, lit(other)))
+
+    def bitwiseXOR(self, other: object) -> Expression:  # noqa: N802 - the name PySpark users type
+        """Return the bits in which two integers differ."""
+        return Call("bit_xor", (self, lit(other)))
+
+    def alias(self, name: str) -> Alias:
+        """Name the value, as `select` and `groupBy` show it; inside another expression a name means nothing."""
+        return Alias(self, name)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -364,6 +401,26 @@ class Call(Expression):
         return ("call", self.operation, *(operand._identity() for operand in self.operands))
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Alias(Expression):
+    """A value with the name it is shown by; the words of a query take the name off, so no plan holds one.
+
+    Args:
+        operand: the value.
+        title: its name.
+    """
+
+    operand: Expression
+    title: str
+
+    def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
+        """Return what the visitor makes of the value."""
+        return self.operand.accept(visitor)
+
+    def _identity(self) -> tuple[Any, ...]:
+        return ("alias", self.title, self.operand._identity())
+
+
 def col(name: str) -> Expression:
     """Name a column of the row, where there is one row and no pair.
 
@@ -442,31 +499,13 @@ def _decimal_type(value: decimal.Decimal) -> pa.DataType | None:
     return pa.decimal128(precision, scale) if precision <= 38 else None
 
 
-def _named_type(name: str) -> pa.DataType:
-    plain = "".join(name.lower().split())
-    if plain in _CAST_NAMES:
-        return _CAST_NAMES[plain]
-    parts = plain.removeprefix("decimal(").removesuffix(")").split(",")
-    if plain.startswith("decimal(") and len(parts) == 2 and all(part.isdecimal() for part in parts):
-        precision, scale = int(parts[0]), int(parts[1])
-        if 1 <= precision <= 38 and scale <= precision:
-            return pa.decimal128(precision, scale)
-    hint = ' For an instant pass an Arrow type that names its zone, as pa.timestamp("us", tz="UTC").'
-    raise OptionError(
-        f"cast({name!r}) names a type that is not known here; use one of {', '.join(sorted(_CAST_NAMES))}, "
-        f"decimal(p,s) with p <= 38, or an Arrow type.{hint if plain == 'timestamp' else ''}",
-        code="CAST_TYPE",
-        type=name,
-    )
-
-
 def walk(expression: Expression) -> Iterator[Expression]:
     """Yield every node of the tree, parents first."""
     stack = [expression]
     while stack:
         node = stack.pop()
         yield node
-        if isinstance(node, Cast):
+        if isinstance(node, Cast | Alias):
             stack.append(node.operand)
         elif isinstance(node, Call):
             stack.extend(reversed(node.operands))

@@ -10,7 +10,7 @@ from typing import Self
 
 from zset_join.plan.query_plan import PlanSource
 
-__all__ = ["Binding", "merged"]
+__all__ = ["Binding"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,8 +28,3 @@ class Binding:
     def of_versions(self) -> Self:
         """Return the same rows, each change of which is a version."""
         return replace(self, is_of_versions=True)
-
-
-def merged(first: tuple[Binding, ...], second: tuple[Binding, ...]) -> tuple[Binding, ...]:
-    """Return the bindings of both, each once."""
-    return (*first, *(binding for binding in second if binding not in first))

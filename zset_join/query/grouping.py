@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, left
-from zset_join.expressions.rows import check_condition, named, plain_column
+from zset_join.expressions.rows import check_condition, is_plain, named, plain_column
 from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply
+from zset_join.query.columns import expr, titled
 from zset_join.query.rows import Rows
 from zset_join.query.unknown_methods import missing_on_grouped
 from zset_join.shapes.aggregate import AggregateCall
@@ -51,9 +52,10 @@ class Aggregated:
         """Name the result."""
         return replace(self, name=name)
 
-    def filter(self, condition: Expression) -> Aggregated:
-        """Let only rows count that fulfil a condition."""
-        return replace(self, condition=condition if self.condition is None else self.condition & condition)
+    def filter(self, condition: Expression | str) -> Aggregated:
+        """Let only rows count that fulfil a condition, an expression or a text of Spark's SQL."""
+        passes = expr(condition) if isinstance(condition, str) else condition
+        return replace(self, condition=passes if self.condition is None else self.condition & passes)
 
     @property
     def title(self) -> str:
@@ -98,7 +100,8 @@ class GroupedView(Generic[_R]):
             if isinstance(column, str) and column in rows.columns:
                 keys.append((column, named(column)))
             elif isinstance(column, Expression):
-                keys.append((plain_column(column) or repr(column), column))
+                is_tree = is_plain(column)
+                keys.append((plain_column(column) or repr(column), column) if is_tree else titled(column, rows, "groupBy"))
             elif isinstance(column, str):
                 raise PlanError(
                     f'groupBy names "{column}", which "{rows.name}" does not have; its columns are {rows.columns}.',
@@ -110,7 +113,7 @@ class GroupedView(Generic[_R]):
                 raise OptionError(
                     f"groupBy({column!r}): expected column names or expressions.", code="ARGUMENT", argument=repr(column)
                 )
-        keys += computed.items()
+        keys += [(name, rows._expression(one, "groupBy")) for name, one in computed.items()]
         names = [name for name, _ in keys]
         if len(set(names)) < len(names):
             raise PlanError(
@@ -171,9 +174,13 @@ class _Lowering(Generic[_R]):
             )
         where = None
         if given.condition is not None:
-            check_condition(given.condition, self._rows.arrow_schema)
-            where = left(self._column(given.condition, _FILTER))
-        columns = tuple(self._argument(one, given.function) for one in given.columns)
+            condition = self._rows._expression(given.condition, "filter")
+            check_condition(condition, self._rows.arrow_schema)
+            where = left(self._column(condition, _FILTER))
+            given = replace(given, condition=condition)
+        trees = tuple(one if isinstance(one, str) else self._rows._expression(one, given.function) for one in given.columns)
+        given = replace(given, columns=trees)
+        columns = tuple(self._argument(one, given.function) for one in trees)
         return AggregateCall(given.function, columns, name=given.title, where=where, limit=given.limit)
 
     def rows_before(self, calls: Sequence[AggregateCall], *, keeps_time: bool = False) -> _R:

@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
-from zset_join.expressions.rows import named, value_type
+from zset_join.expressions.rows import is_plain, named, value_type
 from zset_join.plan.conditions import JoinCondition, no_key, split_condition, together
 from zset_join.plan.requests import JoinRequest
 from zset_join.plan.timed_requests import lasting
+from zset_join.query.columns import condition_over
 from zset_join.query.rows import Rows
 from zset_join.shapes.join import join_type
 
@@ -27,7 +28,7 @@ def join(
     how: str = "inner",
     *,
     null_safe: bool | Sequence[bool] = False,
-    condition: Expression | None = None,
+    condition: Expression | str | None = None,
     state_ttl: Any = None,
 ) -> _R:
     """Describe the join of two views; see `View.join`.
@@ -43,7 +44,7 @@ def join(
 
 
 def equal_pairs(
-    left: Rows, right: Rows, on: Any, null_safe: bool | Sequence[bool], condition: Expression | None
+    left: Rows, right: Rows, on: Any, null_safe: bool | Sequence[bool], condition: Expression | str | None
 ) -> tuple[tuple[_Pair, ...], tuple[bool, ...], bool, Expression | None]:
     """Return the pairs of keys of a join, their flags, whether they are shown once, and what else must hold.
 
@@ -56,14 +57,16 @@ def equal_pairs(
             "keys=[...]) or appends(name, schema).",
             code="NOT_A_VIEW",
         )
-    if condition is not None and not isinstance(condition, Expression):
+    if condition is not None and not isinstance(condition, Expression | str):
         raise OptionError(
             f'condition is a {type(condition).__name__}; expected a tree such as left("x") < right("y"), with left and '
             "right from zset_join.expressions.",
             code="CONDITION",
         )
+    if isinstance(on, list | tuple) and on and all(isinstance(entry, Expression) for entry in on):
+        on = together(list(on))
     if isinstance(on, Expression):
-        parts = split_condition(on)
+        parts = split_condition(on if is_plain(on) else condition_over(on, left, right))
         using = False
     else:
         pairs, using = _pairs(left, right, on)
@@ -73,7 +76,10 @@ def equal_pairs(
     for side, view in enumerate((left, right)):
         for pair in parts.keys:
             value_type(pair[side], view.arrow_schema)
-    more = together([one for one in (parts.condition, condition) if one is not None])
+    residual: Any = condition
+    if condition is not None and not is_plain(condition):
+        residual = condition_over(condition, left, right)
+    more = together([one for one in (parts.condition, residual) if one is not None])
     return parts.keys, parts.null_safe, using, more
 
 
@@ -102,7 +108,7 @@ def _pair(left: Rows, right: Rows, entry: Any, on: Any) -> _Pair:
                 name=view.name,
                 missing=[one],
             )
-        keys.append(named(one) if isinstance(one, str) else one)
+        keys.append(named(one) if isinstance(one, str) else view._expression(one, "join"))
     return keys[0], keys[1]
 
 

@@ -16,6 +16,7 @@ from zset_join.lookup.source import LookupSource
 from zset_join.lookup.sources.table_files import ArrowSource
 from zset_join.plan.lookup_requests import LookupJoinRequest, ProcessTimeJoinRequest
 from zset_join.plan.versioning import current_versions
+from zset_join.query.columns import OutsideRows, condition_over, resolved
 from zset_join.query.indexes import chosen_index
 from zset_join.query.joining import equal_pairs
 from zset_join.query.rows import Rows
@@ -37,7 +38,7 @@ def lookup_join(
     hint: Lookup | None = None,
     columns: Sequence[str] | None = None,
     constants: Mapping[str, Any] | None = None,
-    condition: Expression | None = None,
+    condition: Expression | str | None = None,
     alias: str | None = None,
 ) -> _R:
     """Describe a lookup join; see `View.lookup_join`.
@@ -70,6 +71,7 @@ def lookup_join(
             code="JOIN_KEY_LENGTH",
         )
     wanted = tuple(source.schema.names if columns is None else columns)
+    table = OutsideRows(alias or source.name, source.schema)
     request = LookupJoinRequest(
         source=source,
         keys=tuple(keys),
@@ -78,7 +80,7 @@ def lookup_join(
         hint=Lookup() if hint is None else hint,
         constants=dict(constants or {}),
         using=using,
-        condition=condition,
+        condition=None if condition is None else condition_over(condition, view, table),
         alias=alias,
         name=view.name,
     )
@@ -108,7 +110,7 @@ def _key(view: Rows, source: LookupSource, entry: Any, on: Any) -> tuple[Express
             name=source.name,
             missing=[column],
         )
-    expression = named(own) if isinstance(own, str) else own
+    expression = named(own) if isinstance(own, str) else resolved(own, view, "lookup_join")
     value_type(expression, view.arrow_schema)
     return expression, column
 
@@ -122,7 +124,7 @@ def temporal_join(
     as_of: Any,
     snapshot: str = "current",
     null_safe: bool | Sequence[bool] = False,
-    condition: Expression | None = None,
+    condition: Expression | str | None = None,
     index: str | None = None,
     reload_interval: Any = None,
 ) -> _R:

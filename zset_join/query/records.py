@@ -25,6 +25,7 @@ from zset_join.errors import BadInputError, OptionError, PlanError
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.requests import LatestRequest
 from zset_join.plan.tree import Node, Operate, Read
+from zset_join.query.columns import schema_given
 from zset_join.query.event_times import jump_of, with_watermark
 from zset_join.query.given_rows import table_of
 from zset_join.query.reading import Reading
@@ -326,7 +327,7 @@ def _reason(code: str) -> str:
 def records(
     name: str,
     format: str,  # noqa: A002 - the name PySpark users type
-    schema: pa.Schema | Mapping[str, Any],
+    schema: pa.Schema | Mapping[str, Any] | str,
     *,
     keys: Sequence[str] | str = (),
     sequence_by: Sequence[str] | str = (),
@@ -341,7 +342,7 @@ def records(
     Args:
         name: what messages and `Pipeline.step` call it.
         format: debezium-json, canal-json, maxwell-json or upsert-json.
-        schema: the columns of the table.
+        schema: the columns of the table, as for `changes`.
         keys: its primary key; none for a table without one, whose old rows then come with every change.
         sequence_by: columns of the table or of the metadata that order the changes of a key; default: the position in the
             database's log where the format has one, so that what is sent again after a crash is known to be old; else, and
@@ -360,7 +361,8 @@ def records(
     >>> orders.columns
     ['id', 'total']
     """
-    table = schema if isinstance(schema, pa.Schema) else pa.schema(list(dict(schema).items()))
+    columns = schema_given(schema) if isinstance(schema, str) else schema
+    table = columns if isinstance(columns, pa.Schema) else pa.schema(list(dict(columns).items()))
     key = (keys,) if isinstance(keys, str) else tuple(keys)
     sequence = (sequence_by,) if isinstance(sequence_by, str) else tuple(sequence_by)
     used = {*key, *sequence, *([watermark[0]] if watermark is not None else [])}

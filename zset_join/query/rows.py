@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
-from zset_join.expressions.rows import named
+from zset_join.expressions.rows import is_plain, named, plain_column
 from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.requests import AggregateRequest
@@ -22,7 +22,8 @@ from zset_join.plan.table_index import TableIndex
 from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply, Merge, Node, Operate, visible
 from zset_join.plan.versioning import every_change
-from zset_join.query.binding import Binding, merged
+from zset_join.query.binding import Binding
+from zset_join.query.columns import ViewColumn, expr, resolved, text_column, titled
 
 __all__ = ["Rows"]
 
@@ -87,23 +88,45 @@ class Rows:
             raise OptionError(f"alias({name!r}): a view needs a name.", code="NAME")
         return replace(self, name=name)
 
-    def where(self, condition: Expression) -> Self:
+    def __getitem__(self, item: Any) -> Any:
+        """Return a column of these rows by its name, for conditions and computed columns; a list selects, a condition filters.
+
+        Raises:
+            PlanError: a column that is not there.
+
+        >>> import pyarrow as pa
+        >>> from zset_join.pipeline import appends
+        >>> sales = appends("sales", {"units": pa.int64(), "price": pa.int64()})
+        >>> sales[sales["units"] > 1].columns
+        ['units', 'price']
+        """
+        if isinstance(item, Expression):
+            return self.where(item)
+        if isinstance(item, list | tuple):
+            return self.select(*item)
+        self._check_columns([item], f'"{self.name}"[{item!r}]')
+        return ViewColumn("row", item, self.node, self.name)
+
+    def where(self, condition: Expression | str) -> Self:
         """Keep the rows that fulfil a condition; NULL does not pass.
+
+        Args:
+            condition: an expression, or a text of Spark's SQL.
 
         Raises:
             PlanError: it cannot be evaluated on these columns.
         """
-        return self._then(WhereStep(self._expression(condition, "where")))
+        return self._then(WhereStep(self._condition(condition, "where")))
 
-    def filter(self, condition: Expression) -> Self:
+    def filter(self, condition: Expression | str) -> Self:
         """Keep the rows that fulfil a condition; the same as `where`."""
         return self.where(condition)
 
-    def select(self, *columns: str | Mapping[str, Expression], **computed: Expression) -> Self:
+    def select(self, *columns: Any, **computed: Expression) -> Self:
         """Keep columns, and compute others.
 
         Args:
-            columns: names, `"*"` for all, or dicts of name and expression.
+            columns: names, `"*"` for all, expressions, lists of them, or dicts of name and expression.
             computed: expressions by the names of their columns.
 
         Raises:
@@ -117,10 +140,13 @@ class Rows:
         ['units', 'total']
         """
         chosen: list[tuple[str, Expression]] = []
-        for given in (*columns, computed):
+        flat = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+        for given in (*flat, computed):
             if isinstance(given, Mapping):
                 chosen += [(name, self._expression(expression, "select")) for name, expression in given.items()]
-            elif given == "*":
+            elif isinstance(given, Expression):
+                chosen.append(titled(given, self, "select"))
+            elif isinstance(given, str) and given == "*":
                 chosen += [(name, named(name)) for name in self.columns]
             elif isinstance(given, str):
                 self._check_columns([given], f"select({given!r})")
@@ -133,13 +159,27 @@ class Rows:
                 )
         return self._select(chosen)
 
-    def withColumn(self, name: str, expression: Expression) -> Self:  # noqa: N802 - the name PySpark users type
+    def selectExpr(self, *expressions: str) -> Self:  # noqa: N802 - the name PySpark users type
+        """Keep and compute columns that are written in Spark's SQL: `selectExpr("*", "units * price AS total")`.
+
+        Raises:
+            PlanError: a text that cannot be read, or does not fit these columns.
+        """
+        chosen: list[tuple[str, Expression]] = []
+        for text in expressions:
+            if not isinstance(text, str):
+                raise OptionError(f"selectExpr({text!r}): expected texts.", code="ARGUMENT", argument=repr(text))
+            column = text_column(text, self)
+            chosen += [(name, named(name)) for name in self.columns] if column is None else [column]
+        return self._select(chosen)
+
+    def withColumn(self, name: str, column: Expression) -> Self:  # noqa: N802 - the name PySpark users type
         """Add a column, or put another in its place.
 
         Raises:
             PlanError: it cannot be computed from these columns.
         """
-        return self.withColumns({name: expression})
+        return self.withColumns({name: column})
 
     def withColumns(self, columns: Mapping[str, Expression]) -> Self:  # noqa: N802 - the name PySpark users type
         """Add columns, or put others in their places."""
@@ -156,14 +196,24 @@ class Rows:
         self._check_columns([existing], "withColumnRenamed")
         return self._select([(new if name == existing else name, named(name)) for name in self.columns])
 
-    def drop(self, *columns: str) -> Self:
+    def withColumnsRenamed(self, columns: Mapping[str, str]) -> Self:  # noqa: N802 - the name PySpark users type
+        """Give columns other names, by their names so far.
+
+        Raises:
+            PlanError: one is not there, or a name is taken.
+        """
+        self._check_columns(list(columns), "withColumnsRenamed")
+        return self._select([(columns.get(name, name), named(name)) for name in self.columns])
+
+    def drop(self, *columns: str | Expression) -> Self:
         """Leave columns out.
 
         Raises:
             PlanError: a column that is not there, or none would be left.
         """
-        self._check_columns(columns, "drop")
-        return self._select([(name, named(name)) for name in self.columns if name not in columns])
+        names = [one if isinstance(one, str) else plain_column(self._expression(one, "drop")) or repr(one) for one in columns]
+        self._check_columns(names, "drop")
+        return self._select([(name, named(name)) for name in self.columns if name not in names])
 
     def distinct(self, *, state_ttl: Any = None) -> Self:
         """Return every distinct row once; it stays as long as a copy of it is there.
@@ -195,7 +245,7 @@ class Rows:
         if other.columns != self.columns:
             renamed = other._select([(name, named(own)) for name, own in zip(self.columns, other.columns, strict=True)])
         node = Merge((self.node, renamed.node))
-        bindings, steps = merged(self.bindings, other.bindings), (*self.steps, *renamed.steps)
+        bindings, steps = _merged(self.bindings, other.bindings), (*self.steps, *renamed.steps)
         united = replace(self, node=node, bindings=bindings, steps=steps)
         return united._checked()
 
@@ -219,7 +269,7 @@ class Rows:
         node = Operate(request, (self.node, *(other.node for other in others)))
         bindings, steps = self.bindings, self.steps
         for other in others:
-            bindings, steps = merged(bindings, other.bindings), (*steps, *other.steps)
+            bindings, steps = _merged(bindings, other.bindings), (*steps, *other.steps)
         return replace(self, node=node, bindings=bindings, steps=steps)._checked()
 
     def _then(self, step: WhereStep | SelectStep, hides: tuple[str, ...] = ()) -> Self:
@@ -248,14 +298,11 @@ class Rows:
             )
         return self
 
+    def _condition(self, given: Any, call: str) -> Expression:
+        return self._expression(expr(given) if isinstance(given, str) else given, call)
+
     def _expression(self, given: Any, call: str) -> Expression:
-        if isinstance(given, Expression):
-            return given
-        raise OptionError(
-            f'{call}({given!r}): expected an expression such as col("total") > 100, with col from zset_join.expressions.',
-            code="ARGUMENT",
-            argument=repr(given),
-        )
+        return given if is_plain(given) else resolved(given, self, call)
 
     def _check_columns(self, names: Sequence[str], call: str) -> None:
         missing = [name for name in names if name not in self.columns]
@@ -266,3 +313,8 @@ class Rows:
                 name=self.name,
                 missing=missing,
             )
+
+
+def _merged(first: tuple[Binding, ...], second: tuple[Binding, ...]) -> tuple[Binding, ...]:
+    """Return the bindings of both, each once."""
+    return (*first, *(binding for binding in second if binding not in first))

@@ -20,12 +20,20 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.changelog import AppendFormat, ChangelogFormat, RowKindFormat, WeightFormat
-from zset_join.changelog.formats import CHANGE_FEED_COLUMN, IMAGE, feed_sequence
+from zset_join.changelog.formats import (
+    CHANGE_FEED_COLUMN,
+    IMAGE,
+    RecordOptions,
+    feed_sequence,
+    is_record_format,
+    row_format_arguments,
+)
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import check_condition
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.tree import Node, Read, rebuilt
+from zset_join.query.columns import condition_on, schema_given
 from zset_join.query.event_times import jump_of, with_watermark
 from zset_join.query.reading import Reading
 from zset_join.query.view import View
@@ -36,24 +44,24 @@ __all__ = ["appends", "changes", "versioned", "with_jump"]
 
 def appends(
     name: str,
-    schema: pa.Schema | Mapping[str, Any],
+    schema: pa.Schema | Mapping[str, Any] | str,
     *,
-    keys: Sequence[str] | str = (),
+    keys: Sequence[str] | str | None = None,
     watermark: tuple[str, Any] | None = None,
-    event_time: str | None = None,
     max_watermark_jump: Any = None,
+    event_time: str | None = None,
 ) -> View:
     """Describe a source whose rows are only ever added.
 
     Args:
         name: what messages and `Pipeline.step` call it.
-        schema: an Arrow schema, or column names and types.
+        schema: an Arrow schema, column names and types, or a text such as `"id BIGINT, name STRING NOT NULL"`.
         keys: columns that identify a row, when there are any; the engine trusts them.
         watermark: the event-time column and how far its watermark stays behind the largest value, such as
             `("ts", "10 seconds")`; a number where the column is one.
-        event_time: the event-time column of a source without a watermark.
         max_watermark_jump: how far ahead of the watermark a row may be, written as the delay; a row further ahead is bad
             input, reaches no operator and moves no watermark. None: any distance.
+        event_time: the event-time column of a source without a watermark.
 
     Raises:
         PlanError: columns that do not exist.
@@ -69,35 +77,40 @@ def appends(
 
 def changes(
     name: str,
-    schema: pa.Schema | Mapping[str, Any],
+    schema: pa.Schema | Mapping[str, Any] | str,
     *,
-    keys: Sequence[str] | str = (),
-    sequence_by: Sequence[str] | str = (),
-    apply_as_deletes: Expression | None = None,
+    keys: Sequence[str] | str | None = None,
+    sequence_by: Sequence[str] | str | None = None,
+    apply_as_deletes: Expression | str | None = None,
     column_list: Sequence[str] | None = None,
-    except_column_list: Sequence[str] = (),
+    except_column_list: Sequence[str] | None = None,
     weight_column: str | None = None,
     row_kind_column: str | None = None,
+    format: str | None = None,  # noqa: A002 - the name PySpark users type
+    options: RecordOptions | None = None,
     watermark: tuple[str, Any] | None = None,
-    event_time: str | None = None,
     max_watermark_jump: Any = None,
+    event_time: str | None = None,
 ) -> View:
     """Describe a source whose rows change a table; the argument names are those of `create_auto_cdc_flow`.
 
     Args:
         name: what messages and `Pipeline.step` call it.
-        schema: an Arrow schema, or column names and types, of what is fed.
+        schema: as for `appends`, of what is fed.
         keys: columns that identify a row of the table.
         sequence_by: columns that order the changes of one key; the larger wins. A change feed with keys needs it, for the rows
             of a commit come in no order; default there: `_commit_version`, where there is one.
-        apply_as_deletes: condition under which a row deletes its key.
+        apply_as_deletes: condition under which a row deletes its key, an expression or a text of Spark's SQL.
         column_list: the columns of the table; default all but those that say what a row does.
         except_column_list: columns to leave out instead.
         weight_column: integer column that says how many copies come (positive) or go (negative).
         row_kind_column: column that says what a row does.
+        format: what the rows are, instead of `apply_as_deletes` and its like: debezium-json, canal-json, maxwell-json or
+            upsert-json, see `records`; change-data-feed, row-kind, weight or tp-delta.
+        options: what a format of records leaves open: decimals, the unit of times, metadata that become columns.
         watermark: as for `appends`.
-        event_time: as for `appends`.
         max_watermark_jump: as for `appends`.
+        event_time: as for `appends`.
 
     Raises:
         PlanError: columns that do not exist, or a key that is left out.
@@ -107,7 +120,13 @@ def changes(
     ['id', 'total']
     """
     given = _schema(schema, name)
+    if format is not None:
+        told = {"apply_as_deletes": apply_as_deletes, "weight_column": weight_column, "row_kind_column": row_kind_column}
+        table = {"keys": keys, "sequence_by": sequence_by, "column_list": column_list, "except_column_list": except_column_list}
+        times = {"watermark": watermark, "max_watermark_jump": max_watermark_jump, "event_time": event_time}
+        return _of_format(name, given, format, told, table, options, times)
     key, sequence = _names(keys), _names(sequence_by)
+    left_out_columns = tuple(except_column_list or ())
     arguments = {"weight_column": weight_column, "row_kind_column": row_kind_column, "apply_as_deletes": apply_as_deletes}
     if sum(value is not None for value in arguments.values()) > 1:
         raise OptionError(
@@ -119,8 +138,8 @@ def changes(
     own = [column for column in (weight_column, row_kind_column) if column is not None]
     _check_known(name, given, own, "weight_column or row_kind_column")
     _check_known(name, given, column_list or (), "column_list")
-    _check_known(name, given, except_column_list, "except_column_list")
-    shown = [one for one in (column_list or given.names) if one not in except_column_list and one not in own]
+    _check_known(name, given, left_out_columns, "except_column_list")
+    shown = [one for one in (column_list or given.names) if one not in left_out_columns and one not in own]
     left_out = [column for column in key if column not in shown]
     if left_out:
         raise PlanError(
@@ -142,6 +161,7 @@ def changes(
         form = WeightFormat(column=weight_column)
     elif row_kind_column is not None:
         form = RowKindFormat(column=row_kind_column)
+    deletes = None
     if apply_as_deletes is not None:
         if not key:
             raise OptionError(
@@ -149,28 +169,83 @@ def changes(
                 code="CONFLICTING_ARGUMENTS",
                 name=name,
             )
-        check_condition(apply_as_deletes, given)
+        deletes = condition_on(apply_as_deletes, name, given, "apply_as_deletes")
+        check_condition(deletes, given)
     mode: ChangelogMode = "upsert" if key and weight_column is None else "changelog"
     told_time = {"watermark": watermark, "event_time": event_time, "jump": max_watermark_jump}
-    return _view(name, given, kept, mode, key, sequence, form, apply_as_deletes, shown=shown, **told_time)
+    return _view(name, given, kept, mode, key, sequence, form, deletes, shown=shown, **told_time)
+
+
+def _of_format(
+    name: str,
+    given: pa.Schema,
+    format_name: str,
+    told: Mapping[str, Any],
+    table: Mapping[str, Any],
+    options: RecordOptions | None,
+    times: Mapping[str, Any],
+) -> View:
+    """Describe a source by the name of what its rows or records are.
+
+    Raises:
+        OptionError: no such format, or arguments that exclude each other.
+        PlanError: as `changes`, or as `records`.
+    """
+    others = [argument for argument, value in told.items() if value is not None]
+    if others:
+        raise OptionError(
+            f'changes "{name}": format and {" and ".join(others)} both say what a row does; keep one of them.',
+            code="CONFLICTING_ARGUMENTS",
+            name=name,
+        )
+    if not is_record_format(name, format_name):
+        return changes(name, given, **row_format_arguments(name, format_name, given.names, table), **times)
+    if table["keys"] is None:
+        raise PlanError(
+            f'changes "{name}": schema is given and keys is not; name the primary key with keys=[...], or say keys=[] for '
+            "a table without one, whose records must have whole old rows.",
+            code="MISSING_PRIMARY_KEY",
+            name=name,
+        )
+    if times["event_time"] is not None or table["column_list"] is not None:
+        argument = "event_time" if times["event_time"] is not None else "column_list"
+        raise OptionError(
+            f'changes "{name}": {argument} is not for records; give watermark=(column, delay), and the columns of the table as '
+            "the schema.",
+            code="CONFLICTING_ARGUMENTS",
+            name=name,
+        )
+    from zset_join.query.records import records  # reads records with DuckDB, which plain rows do not need
+
+    return records(
+        name,
+        format_name,
+        given,
+        keys=table["keys"],
+        sequence_by=table["sequence_by"] or (),
+        except_column_list=table["except_column_list"] or (),
+        watermark=times["watermark"],
+        max_watermark_jump=times["max_watermark_jump"],
+        options=options,
+    )
 
 
 def versioned(
     name: str,
-    schema: pa.Schema | Mapping[str, Any],
+    schema: pa.Schema | Mapping[str, Any] | str,
     *,
     keys: Sequence[str] | str,
     version_by: str,
     delay: Any = None,
-    apply_as_deletes: Expression | None = None,
-    sequence_by: Sequence[str] | str = (),
+    apply_as_deletes: Expression | str | None = None,
+    sequence_by: Sequence[str] | str | None = None,
     max_watermark_jump: Any = None,
 ) -> View:
     """Describe a source of versions: each row is valid from its time on, until the next one of its key.
 
     Args:
         name: what messages and `Pipeline.step` call it.
-        schema: an Arrow schema, or column names and types.
+        schema: an Arrow schema, column names and types, or a text such as `"id BIGINT, name STRING NOT NULL"`.
         keys: what has versions.
         version_by: the column that says when a version begins.
         delay: how far the watermark stays behind the largest time; None: there is no watermark.
@@ -223,7 +298,7 @@ def with_jump(view: View, given: Any) -> View:
         if source.max_watermark_jump is not None or relation.event_time is None or relation.watermark_delay is None:
             return source
         jump = given(relation.schema.field(relation.event_time).type) if callable(given) else given
-        return replace(source, max_watermark_jump=jump_of(relation, jump))
+        return replace(source, max_watermark_jump=None if jump is None else jump_of(relation, jump))
 
     def change(node: Node) -> Node:
         return Read(bounded[id(node.source)]) if isinstance(node, Read) else node
@@ -258,24 +333,26 @@ def _view(
     relation = Relation(name=name, schema=kept, primary_key=keys, sequence_by=sequence, mode=mode)
     relation = with_watermark(relation, watermark) if watermark is not None else replace(relation, event_time=event_time)
     hidden = () if shown is None else tuple(column for column in kept.names if column not in shown)
-    source = PlanSource(relation=relation, hidden=hidden, max_watermark_jump=jump_of(relation, jump))
+    source = PlanSource(relation=relation, hidden=hidden, max_watermark_jump=None if jump is None else jump_of(relation, jump))
     reading = Reading(source=source, given=given, changelog_format=form, deletes=deletes)
     return View(node=Read(source), name=name, bindings=(reading,))
 
 
-def _schema(schema: pa.Schema | Mapping[str, Any], name: str) -> pa.Schema:
+def _schema(schema: pa.Schema | Mapping[str, Any] | str, name: str) -> pa.Schema:
+    columns: Any = schema_given(schema) if isinstance(schema, str) else schema
     try:
-        return schema if isinstance(schema, pa.Schema) else pa.schema(list(dict(schema).items()))
+        return columns if isinstance(columns, pa.Schema) else pa.schema(list(dict(columns).items()))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise OptionError(
-            f'source "{name}": {schema!r} is no schema; pass a pyarrow schema, or a dict of column names and Arrow types.',
+            f'source "{name}": {schema!r} is no schema; pass a pyarrow schema, a dict of column names and Arrow types, or a '
+            'text such as "id BIGINT, name STRING".',
             code="SOURCE_SCHEMA",
             name=name,
         ) from error
 
 
-def _names(given: Sequence[str] | str) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _names(given: Sequence[str] | str | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given or ())
 
 
 def _check_known(name: str, schema: pa.Schema, columns: Sequence[str], argument: str) -> None:

@@ -12,6 +12,7 @@ from zset_join.expressions import Expression
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, TemporalRequest, lasting
 from zset_join.plan.tree import Operate, Read
 from zset_join.plan.versioning import Versioning, every_change, versioning_of
+from zset_join.query.columns import condition_over
 from zset_join.query.event_times import duration, jump_of, with_watermark
 from zset_join.query.indexes import chosen_index, indexes_of
 from zset_join.query.rows import Rows
@@ -62,13 +63,13 @@ def temporal_join(
     right: Rows,
     *,
     on: Any,
-    as_of: str,
+    as_of: str | None,
     how: str,
     emit: Emit,
     late: Late | None,
     keep_probe_for: Any,
     max_watermark_jump: Any,
-    condition: Expression | None,
+    condition: Expression | str | None,
     is_change_time: bool,
     index: str | None,
     delete_column: str | None = None,
@@ -88,6 +89,14 @@ def temporal_join(
         )
     pairs, using = _pairs(left, right, on)
     names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
+    as_of = left.node.relation.event_time if as_of is None else as_of
+    if as_of is None:
+        raise PlanError(
+            f'temporal_join: "{left.name}" has no event time. Describe its source with watermark=("ts", "10 seconds"), or give '
+            "as_of=<a column of it> or as_of=PROCESSING_TIME.",
+            code="TEMPORAL_WATERMARK",
+            name=left.name,
+        )
     field = left.arrow_schema.field(as_of) if as_of in left.columns else None
     if field is None:
         raise PlanError(
@@ -103,7 +112,7 @@ def temporal_join(
         keep_probe_for=duration(keep_probe_for, field.type, left.name) if keep_probe_for else 0,
         max_watermark_jump=None if max_watermark_jump is None else duration(max_watermark_jump, field.type, left.name),
         delete_column=versions.delete_column or delete_column,
-        residual=condition,
+        residual=None if condition is None else condition_over(condition, left, right),
         using=using,
     )
     used = chosen_index(declared, versions.key, index, exactly=True)
@@ -144,7 +153,7 @@ def join_asof(
     how: str,
     tie: AsOfTie,
     tolerance: Any,
-    condition: Expression | None,
+    condition: Expression | str | None,
 ) -> _R:
     """Join with the nearest row of another view; see `View.join_asof`."""
     _check_view(right, "join_asof")
@@ -167,7 +176,7 @@ def join_asof(
         how=how,
         tie=tie,
         tolerance=reach,
-        residual=condition,
+        residual=None if condition is None else condition_over(condition, left, right),
         using=using,
     )
     return left.operate(AsOfRequest(pairs, options, names), right).alias(f"{left.name}_as_of_{names[1]}")

@@ -51,8 +51,7 @@ _ON_VIEW: Mapping[str, str] = {
     **dict.fromkeys(("intersect", "intersectAll"), 'use join(other, on=..., how="semi")'),
     "withWatermark": 'use versioned_by(column, delay="...")',
     "unionByName": "bring the columns into one order with select(...), then union(...)",
-    **dict.fromkeys(("selectExpr", "transform", "replace", "fillna", "dropna", "na", "toDF", "to", "colRegex"), _BEFORE),
-    **dict.fromkeys(("withColumnsRenamed",), "use withColumnRenamed(old, new) for each"),
+    **dict.fromkeys(("transform", "replace", "fillna", "dropna", "na", "toDF", "to", "colRegex"), _BEFORE),
     **dict.fromkeys(("mapInArrow", "mapInPandas", "melt", "unpivot", "transpose", "zip", "zipWithIndex", "stat", "corr", "cov",
                      "crosstab", "freqItems", "approxQuantile", "observe", "isStreaming", "asTable", "scalar"), _BEFORE),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import pyarrow as pa
 
@@ -34,7 +34,12 @@ class View(Rows):
     if not TYPE_CHECKING:  # a type checker is to find unknown names
 
         def __getattr__(self, name: str) -> Any:
-            raise missing_on_view(name)
+            if not name.startswith("_") and "node" in vars(self) and name in self.columns:
+                return self[name]
+            raise self._missing(name)
+
+    _missing = staticmethod(missing_on_view)
+    _warns: ClassVar[bool] = True
 
     def groupBy(self, *columns: Any, **computed: Expression) -> GroupedView[Self]:  # noqa: N802 - the name PySpark users type
         """Group the rows, by columns or by what is computed from them; `agg` says what to compute for each group.
@@ -46,7 +51,7 @@ class View(Rows):
 
     groupby = groupBy
 
-    def agg(self, *calls: Aggregated) -> Self:
+    def agg(self, *calls: Aggregated | Mapping[str, str]) -> Self:
         """Aggregate all rows into one, which is there from the first epoch on; see `GroupedView.agg`."""
         return self.groupBy().agg(*calls)
 
@@ -57,7 +62,7 @@ class View(Rows):
         how: str = "inner",
         *,
         null_safe: bool | Sequence[bool] = False,
-        condition: Expression | None = None,
+        condition: Expression | str | None = None,
         state_ttl: Any = None,
     ) -> Self:
         """Join with another view.
@@ -85,7 +90,7 @@ class View(Rows):
         hint: Lookup | None = None,
         columns: Sequence[str] | None = None,
         constants: Mapping[str, Any] | None = None,
-        condition: Expression | None = None,
+        condition: Expression | str | None = None,
         alias: str | None = None,
     ) -> Self:
         """Join with what an outside table says when a row comes.
@@ -142,8 +147,8 @@ class View(Rows):
 
     def dedup(
         self,
-        *,
         keys: Sequence[str] | str,
+        *,
         order_by: Sequence[str] | str,
         keep: Literal["first", "last"] = "first",
         n: int = 1,
@@ -169,15 +174,16 @@ class View(Rows):
         on: Any = None,
         how: str = "inner",
         *,
-        as_of: Any,
+        as_of: Any = None,
         emit: Literal["once", "on_watermark", "eager"] = "on_watermark",
         late: Literal["side_output", "drop", "join"] | None = None,
         keep_probe_for: Any = None,
         max_watermark_jump: Any = None,
+        delete_column: str | None = None,
         is_change_time: bool = False,
         snapshot: str = "current",
         null_safe: bool | Sequence[bool] = False,
-        condition: Expression | None = None,
+        condition: Expression | str | None = None,
         index: str | None = None,
         reload_interval: Any = None,
     ) -> Self:
@@ -189,13 +195,15 @@ class View(Rows):
                 source such as `ArrowSource` with a function, `ParquetSource` or `DeltaSource`.
             on: as for `join`; by event time column names, the key of the versions among them.
             how: inner or left.
-            as_of: the column of this view that says when, or `PROCESSING_TIME`; there changes of the other view say nothing.
+            as_of: the column of this view that says when, by default its event time; or `PROCESSING_TIME`, where changes of the
+                other view say nothing.
             emit: by event time: `on_watermark` waits and answers once, `eager` answers at once and corrects, `once` answers at
                 once and for good.
             late: by event time, what becomes of rows behind the watermark: `side_output`, `drop` or `join`.
             keep_probe_for: by event time, how long after the watermark rows are kept for corrections, in eager mode.
             max_watermark_jump: by event time, how far ahead of the watermark a time may be; a row further ahead is bad input
                 and moves no watermark. Default: any distance.
+            delete_column: by event time: a boolean column of the versions that marks DELETEs, where they have no keys.
             is_change_time: by event time: the time of a version is that of its change, not a column of the row; silences the
                 warning about deletes.
             snapshot: by processing time: `current` joins with the right changes of the same epoch, `previous` without them.
@@ -231,6 +239,8 @@ class View(Rows):
             keep_probe_for=keep_probe_for,
             max_watermark_jump=max_watermark_jump,
             condition=condition,
+            delete_column=delete_column,
+            warns=self._warns,
             is_change_time=is_change_time,
             index=index,
         )
@@ -238,27 +248,27 @@ class View(Rows):
     def join_asof(
         self,
         other: Rows,
+        on: Any = None,
+        how: str = "inner",
         *,
-        on: Any,
         left_time: str,
         right_time: str,
         op: Literal[">=", ">", "<=", "<"] = ">=",
-        how: str = "inner",
-        tie: Literal["latest_arrival", "smallest_key"] = "latest_arrival",
         tolerance: Any = None,
-        condition: Expression | None = None,
+        tie: Literal["latest_arrival", "smallest_key"] = "latest_arrival",
+        condition: Expression | str | None = None,
     ) -> Self:
         """Join each row with the nearest one of another view.
 
         Args:
             other: the right rows.
             on: as for `temporal_join`.
+            how: `inner` or `left`.
             left_time: the time of this view's rows.
             right_time: the time of the other's.
             op: how they compare: `>=` looks back, `<=` forward, `>` and `<` leave the same time out.
-            how: `inner` or `left`.
-            tie: of several right rows at one time, the `latest_arrival` or the `smallest_key`.
             tolerance: the largest distance, such as "5 minutes"; a number where the times are.
+            tie: of several right rows at one time, the `latest_arrival` or the `smallest_key`.
             condition: what the chosen row must satisfy as well, over `left(...)` and `right(...)`.
 
         Raises:

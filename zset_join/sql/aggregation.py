@@ -15,10 +15,10 @@ from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Call, Column, Expression, lit
 from zset_join.query import Aggregated, StateTtl, View
 from zset_join.sql.binding import QueryContext
-from zset_join.sql.consumed import argument, disregard
-from zset_join.sql.places import near, written_name
-from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Scope
+from zset_join.sql_expressions.consumed import argument, disregard
+from zset_join.sql_expressions.places import near, written_name
+from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["AGGREGATES", "Aggregation", "aggregates_in", "has_aggregates", "is_aggregate", "joined_texts"]
 

@@ -12,10 +12,10 @@ from sqlglot import exp
 
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.catalog import Catalog
-from zset_join.sql.dialects import Statement
 from zset_join.sql.hints import Hints
-from zset_join.sql.places import Place
 from zset_join.sql.scopes import Item, Scope
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.places import Place
 
 __all__ = ["JoinContext", "QueryContext", "conjuncts_of", "subquery_of"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import pyarrow as pa
 from sqlglot import exp
@@ -23,7 +23,7 @@ from zset_join.lookup.source import LookupSource
 from zset_join.query import View, appends, changes
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.file_order import FILE_ORDER
-from zset_join.sql.places import Place, near
+from zset_join.sql_expressions.places import Place, near, pick
 
 __all__ = [
     "PROCESSING_TIME_TYPE",
@@ -40,8 +40,6 @@ Mode = Literal["append", "upsert", "changelog"]
 
 PROCESSING_TIME_TYPE = pa.timestamp("us", tz="UTC")
 """The type of PROCTIME()."""
-
-_Entry = TypeVar("_Entry")
 
 
 @dataclass(frozen=True)
@@ -349,11 +347,3 @@ class Catalog:
         for entries in kept:
             entries.pop(name, None)
         self.indexes = {one.name: one for one in self.indexes.values() if one.relation != name}
-
-
-def pick(entries: Mapping[str, _Entry], name: str) -> _Entry | None:
-    """Return the entry of a name, or of the only one that differs in case alone."""
-    if name in entries:
-        return entries[name]
-    alike = [one for one in entries if one.lower() == name.lower()]
-    return entries[alike[0]] if len(alike) == 1 else None

@@ -14,13 +14,13 @@ from sqlglot import exp
 
 from zset_join.errors import SqlError
 from zset_join.expressions.sql_text import type_name
-from zset_join.sql.catalog import Table, pick
+from zset_join.sql.catalog import Table
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.dialects import Statement, parse_expression
-from zset_join.sql.places import near
 from zset_join.sql.readers import Reader
 from zset_join.sql.results import Message
 from zset_join.sql.sink_tables import is_outside
+from zset_join.sql_expressions.dialects import Statement, parse_expression
+from zset_join.sql_expressions.places import near, pick
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["delete", "update"]

@@ -3,7 +3,7 @@
     INT    DECIMAL(10, 2)    VARCHAR(20)    TIMESTAMP(3) WITH LOCAL TIME ZONE    ARRAY<INT>    INT[]    DATETIME64(3, 'UTC')
 
 Brackets hold whole numbers, at most as many as the type takes; a type that takes none refuses them. Lengths and precisions of
-other types than DECIMAL are read and not enforced, as `zset_join.sql.types` documents.
+other types than DECIMAL are read and not enforced, as `zset_join.sql_expressions.types` documents.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import pyarrow as pa
 from sqlglot.tokenizer_core import TokenType
 
 from zset_join.errors import SqlError
-from zset_join.sql.places import near
 from zset_join.sql.readers import Reader
-from zset_join.sql.types import type_named
+from zset_join.sql_expressions.places import near
+from zset_join.sql_expressions.types import type_named
 
 __all__ = ["read_type"]
 

@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from zset_join.errors import SqlError, ZsetJoinError
 from zset_join.sql.connecting import connect
-from zset_join.sql.dialects import split
 from zset_join.sql.results import Message, Query, Running
 from zset_join.sql.session import Session
 from zset_join.sql.statements import execute
+from zset_join.sql_expressions.dialects import split
 from zset_join.zset import ZSet
 
 __all__ = ["check_file", "explain_file", "file_text", "run_shell", "show", "write_lines"]

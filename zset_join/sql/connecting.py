@@ -8,9 +8,9 @@ from typing import Any
 
 from zset_join.errors import OptionError
 from zset_join.extras import needed_for
-from zset_join.sql.dialects import dialect_named
-from zset_join.sql.places import near
 from zset_join.sql.session import Session
+from zset_join.sql_expressions.dialects import dialect_named
+from zset_join.sql_expressions.places import near
 
 __all__ = ["connect"]
 

@@ -17,7 +17,7 @@ from zset_join.changelog.formats import RECORD_FORMATS
 from zset_join.errors import SqlError
 from zset_join.sinks.record_texts import RecordForm
 from zset_join.sql.lookup_options import lookup_of, lookup_without_effect
-from zset_join.sql.places import Place, near
+from zset_join.sql_expressions.places import Place, near
 
 __all__ = [
     "CONNECTORS",

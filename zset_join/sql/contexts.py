@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from zset_join.sql.catalog import Catalog
-from zset_join.sql.dialects import Statement
 from zset_join.sql.results import Query, QueryRunner, Running
+from zset_join.sql_expressions.dialects import Statement
 
 __all__ = ["StatementContext"]
 

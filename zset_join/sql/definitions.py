@@ -29,10 +29,7 @@ from zset_join.errors import SqlError
 from zset_join.sql.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Mode, Table
 from zset_join.sql.column_types import read_type
 from zset_join.sql.connectors import CONNECTORS, check_options, form_of, holds_records, metadata_of, sink_options
-from zset_join.sql.consumed import check_consumed
-from zset_join.sql.dialects import parse_expression
 from zset_join.sql.outside import OUTSIDE_CONNECTORS, outside_source
-from zset_join.sql.places import Place, SqlWarning, check_distinct, near
 from zset_join.sql.readers import Reader
 from zset_join.sql.table_clauses import (
     LAYOUTS,
@@ -44,6 +41,9 @@ from zset_join.sql.table_clauses import (
     layout,
     on_conflict,
 )
+from zset_join.sql_expressions.consumed import check_consumed
+from zset_join.sql_expressions.dialects import parse_expression
+from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, near
 
 __all__ = ["Model", "read_table"]
 
@@ -378,7 +378,7 @@ def _column(reader: Reader, declared: _Declared) -> None:
 
 def _computed_type(node: exp.Expr, declared: _Declared, reader: Reader) -> pa.DataType:
     from zset_join.expressions.rows import value_type
-    from zset_join.sql.scalars import ScalarBinder
+    from zset_join.sql_expressions.scalars import ScalarBinder
 
     # A name that is there twice is refused when all columns are read.
     schema = pa.schema({column.name: column.type for column in declared.columns})

@@ -17,10 +17,10 @@ import pyarrow as pa
 from zset_join.errors import SqlError
 from zset_join.sql.catalog import Catalog
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.dialects import Statement
-from zset_join.sql.places import SqlWarning
 from zset_join.sql.readers import Reader
 from zset_join.sql.results import Message, Query, Running
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.places import SqlWarning
 from zset_join.zset import ZSet
 
 __all__ = ["explain"]

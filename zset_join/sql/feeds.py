@@ -34,8 +34,8 @@ from zset_join.sql.catalog import Table
 from zset_join.sql.connectors import encodings_of, form_of, holds_records, metadata_of
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.files import list_files, part_file, read_file, read_records
-from zset_join.sql.places import SqlWarning
 from zset_join.sql.settings import stage_options
+from zset_join.sql_expressions.places import SqlWarning
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:

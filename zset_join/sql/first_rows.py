@@ -16,11 +16,10 @@ from zset_join.expressions import Column, Expression, lit
 from zset_join.query import View
 from zset_join.sql.binding import QueryContext
 from zset_join.sql.bound import FirstRows
-from zset_join.sql.catalog import pick
-from zset_join.sql.consumed import copied
-from zset_join.sql.places import Place
-from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item
+from zset_join.sql_expressions.consumed import copied
+from zset_join.sql_expressions.places import Place, pick
+from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["is_shown", "keep_first", "limit_of", "limits_of", "read_row_number", "take_first"]
 

@@ -13,9 +13,9 @@ import itertools
 from sqlglot import exp
 
 from zset_join.sql.aggregation import is_aggregate
-from zset_join.sql.catalog import pick
-from zset_join.sql.consumed import argument, copied
 from zset_join.sql.scopes import Scope
+from zset_join.sql_expressions.consumed import argument, copied
+from zset_join.sql_expressions.places import pick
 
 __all__ = ["expanded", "has_grouping_sets"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from zset_join.sql.consumed import disregard
+from zset_join.sql_expressions.consumed import disregard
 
 __all__ = ["Hints", "read_hints"]
 

@@ -20,12 +20,12 @@ from zset_join.errors import SqlError
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.tree import Apply
 from zset_join.query import View
-from zset_join.sql.catalog import Catalog, Table, TableIndex, pick
+from zset_join.sql.catalog import Catalog, Table, TableIndex
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.places import near
 from zset_join.sql.readers import Reader
 from zset_join.sql.results import Message
 from zset_join.sql.scopes import Item
+from zset_join.sql_expressions.places import near, pick
 
 __all__ = ["create_index", "drop_index", "indexes_told", "show_indexes", "with_indexes"]
 

@@ -26,18 +26,17 @@ from zset_join.plan.conditions import together
 from zset_join.query import View
 from zset_join.sql.binding import QueryContext, conjuncts_of, subquery_of
 from zset_join.sql.bound import BoundQuery
-from zset_join.sql.catalog import pick
-from zset_join.sql.consumed import argument, disregard
 from zset_join.sql.first_rows import is_shown, limits_of, take_first
 from zset_join.sql.hints import Hints, read_hints
 from zset_join.sql.join_steps import KEEPS_LEFT, KEEPS_RIGHT, SHOWS_LEFT, SIDES, Step, padded
 from zset_join.sql.outer_columns import Brought, brought_columns, outer_columns
-from zset_join.sql.places import check_distinct, near
-from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item, Merged, Scope, on_side
 from zset_join.sql.state_ttl import StateTtls
 from zset_join.sql.timed_joins import Version, as_of_join, temporal_join, versions_of
 from zset_join.sql.windows import WINDOWS, names_a_table, names_one_table, windowed
+from zset_join.sql_expressions.consumed import argument, disregard
+from zset_join.sql_expressions.places import check_distinct, near, pick
+from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["JoinPlanner"]
 

@@ -27,8 +27,8 @@ from sqlglot.tokenizer_core import TokenType
 from zset_join.errors import SqlError
 from zset_join.sql.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Table
 from zset_join.sql.definitions import Model
-from zset_join.sql.places import near
 from zset_join.sql.readers import Reader
+from zset_join.sql_expressions.places import near
 
 __all__ = ["LikeClause", "find_like", "model_of"]
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from zset_join.errors import OptionError, SqlError
 from zset_join.lookup.options import LOOKUP_NAMES, Lookup
-from zset_join.sql.places import Place, near
+from zset_join.sql_expressions.places import Place, near
 
 __all__ = ["lookup_of", "lookup_without_effect"]
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from zset_join.errors import SqlError
 from zset_join.lookup.secret import holds_credentials
 from zset_join.lookup.source import LookupSource
-from zset_join.sql.places import Place
+from zset_join.sql_expressions.places import Place
 
 __all__ = ["OUTSIDE_CONNECTORS", "outside_source", "postgres_url"]
 

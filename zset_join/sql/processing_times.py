@@ -13,8 +13,8 @@ from sqlglot import exp
 from zset_join.errors import SqlError
 from zset_join.expressions import Column, Expression
 from zset_join.sql.bound import BoundQuery
-from zset_join.sql.places import Place
 from zset_join.sql.scopes import Scope
+from zset_join.sql_expressions.places import Place
 
 __all__ = ["times_kept", "times_of_both", "times_of_stars"]
 

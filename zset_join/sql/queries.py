@@ -24,19 +24,19 @@ from zset_join.plan.conditions import together
 from zset_join.query import StateTtl, View, appends
 from zset_join.sql.aggregation import Aggregation, aggregates_in, has_aggregates
 from zset_join.sql.bound import BoundQuery, FirstRows
-from zset_join.sql.catalog import Catalog, NamedView, Table, pick
-from zset_join.sql.consumed import argument, disregard
-from zset_join.sql.dialects import Statement
+from zset_join.sql.catalog import Catalog, NamedView, Table
 from zset_join.sql.first_rows import keep_first, limit_of, numbered_by, read_row_number
 from zset_join.sql.grouping_sets import expanded, has_grouping_sets
 from zset_join.sql.joins import JoinPlanner
-from zset_join.sql.places import Place, check_distinct, near, place_of
 from zset_join.sql.processing_times import times_kept, times_of_both, times_of_stars
 from zset_join.sql.scalar_subqueries import ScalarSubqueries
-from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item, Scope, ordered_name
 from zset_join.sql.state_ttl import StateTtls
 from zset_join.sql.timed_joins import is_now
+from zset_join.sql_expressions.consumed import argument, disregard
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.places import Place, check_distinct, near, pick, place_of
+from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["QueryBinder"]
 

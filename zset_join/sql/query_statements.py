@@ -13,11 +13,11 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import SqlError
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.dialects import Statement, parse_query
-from zset_join.sql.places import SqlWarning
 from zset_join.sql.readers import Reader
 from zset_join.sql.results import Query
 from zset_join.sql.settings import check_setting
+from zset_join.sql_expressions.dialects import Statement, parse_query
+from zset_join.sql_expressions.places import SqlWarning
 
 __all__ = ["bind_query"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import SqlError
-from zset_join.sql.dialects import Statement
+from zset_join.sql_expressions.dialects import Statement
 
 __all__ = ["Reader"]
 

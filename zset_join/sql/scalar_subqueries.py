@@ -29,10 +29,10 @@ from zset_join.query import View
 from zset_join.sql.aggregation import aggregates_in, joined_texts
 from zset_join.sql.binding import QueryContext, conjuncts_of
 from zset_join.sql.bound import BoundQuery
-from zset_join.sql.consumed import argument, copied, disregard
 from zset_join.sql.joins import JoinPlanner
-from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Scope, on_side
+from zset_join.sql_expressions.consumed import argument, copied, disregard
+from zset_join.sql_expressions.scalars import ScalarBinder
 
 __all__ = ["ScalarSubqueries"]
 

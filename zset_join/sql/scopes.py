@@ -19,9 +19,9 @@ from zset_join.lookup.source import LookupSource
 from zset_join.plan.tree import Node
 from zset_join.query import View
 from zset_join.sql.bound import FirstRows
-from zset_join.sql.catalog import Table, pick
-from zset_join.sql.dialects import Statement
-from zset_join.sql.places import Place, near, place_of
+from zset_join.sql.catalog import Table
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.places import Place, near, pick, place_of
 
 __all__ = ["Item", "Merged", "Scope", "on_side", "ordered_name"]
 

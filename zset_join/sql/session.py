@@ -34,20 +34,20 @@ from zset_join.query.given_rows import given_rows
 from zset_join.query.sources import with_jump
 from zset_join.shown_values import shown_value
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
-from zset_join.sql.consumed import check_consumed
 from zset_join.sql.definitions import TP_DELTA
-from zset_join.sql.dialects import Statement, split
 from zset_join.sql.key_claims import Claimed, KeyClaims
-from zset_join.sql.places import SqlWarning, near
 from zset_join.sql.queries import QueryBinder
 from zset_join.sql.required import check_required
 from zset_join.sql.results import Message, Query, Running, has_row_of_nothing, sorted_rows
-from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.settings import idle_timeout, jump_in, stage_options, without_effect
 from zset_join.sql.shared_epochs import SharedEpoch, in_order
 from zset_join.sql.sink_tables import SinkWriter
 from zset_join.sql.statements import execute
 from zset_join.sql.writing import table_written
+from zset_join.sql_expressions.consumed import check_consumed
+from zset_join.sql_expressions.dialects import Statement, split
+from zset_join.sql_expressions.places import SqlWarning, near
+from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:

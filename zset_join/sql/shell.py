@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from zset_join.extras import needed_for
 from zset_join.sql.aggregation import AGGREGATES
-from zset_join.sql.dialects import split
-from zset_join.sql.scalars import SCALAR_FUNCTIONS
 from zset_join.sql.settings import SETTINGS
+from zset_join.sql_expressions.dialects import split
+from zset_join.sql_expressions.scalars import SCALAR_FUNCTIONS
 
 if TYPE_CHECKING:
     from zset_join.sql.session import Session

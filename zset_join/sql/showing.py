@@ -14,15 +14,15 @@ import pyarrow as pa
 from zset_join.errors import SqlError
 from zset_join.expressions.sql_text import quote_name, quote_text, type_name
 from zset_join.sql.aggregation import AGGREGATES
-from zset_join.sql.catalog import Catalog, ColumnDefinition, Table, pick
+from zset_join.sql.catalog import Catalog, ColumnDefinition, Table
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.dialects import Statement
 from zset_join.sql.indexes import indexes_told, show_indexes
-from zset_join.sql.places import Place, near
 from zset_join.sql.readers import Reader
 from zset_join.sql.results import Message
-from zset_join.sql.scalars import SCALAR_FUNCTIONS
 from zset_join.sql.settings import SETTINGS
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.places import Place, near, pick
+from zset_join.sql_expressions.scalars import SCALAR_FUNCTIONS
 
 __all__ = ["check_kind", "declaration", "describe", "kind_named", "show", "use"]
 

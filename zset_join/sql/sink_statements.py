@@ -20,14 +20,14 @@ from zset_join.sql.catalog import ColumnDefinition, Table
 from zset_join.sql.connectors import check_options, sink_options
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.definitions import read_table
-from zset_join.sql.dialects import Statement
-from zset_join.sql.places import Place, SqlWarning, check_distinct, near
 from zset_join.sql.query_statements import bind_query
 from zset_join.sql.readers import Reader
 from zset_join.sql.results import Message, Query
 from zset_join.sql.sink_tables import is_outside
 from zset_join.sql.table_clauses import add_options, encoding
 from zset_join.sql.writing import fitted, takes_back, writer_of
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, near
 
 __all__ = ["columns_of", "create_sink", "written_table"]
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 from zset_join.errors import OptionError
 from zset_join.sql.hints import Hints
-from zset_join.sql.places import near
 from zset_join.sql.scopes import Item
 from zset_join.sql.settings import state_ttl_of
+from zset_join.sql_expressions.places import near
 from zset_join.stages.expiring import StateTtl
 
 __all__ = ["StateTtls"]

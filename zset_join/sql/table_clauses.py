@@ -18,8 +18,8 @@ from zset_join.errors import SqlError
 from zset_join.expressions.type_rules import kind_of
 from zset_join.sql.catalog import ColumnDefinition
 from zset_join.sql.connectors import CONNECTORS
-from zset_join.sql.places import Place, SqlWarning, near
 from zset_join.sql.readers import Reader
+from zset_join.sql_expressions.places import Place, SqlWarning, near
 
 __all__ = [
     "add_options",

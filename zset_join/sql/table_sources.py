@@ -34,14 +34,14 @@ from zset_join.query import View, changes
 from zset_join.query.records import records
 from zset_join.sql.catalog import Catalog, NamedView, Table, TemporalFunction
 from zset_join.sql.connectors import form_of, holds_records
-from zset_join.sql.dialects import Statement
 from zset_join.sql.feeds import GeneratedFeed, KafkaFeed, puts_aside, record_options, texts_of
 from zset_join.sql.files import list_files, part_file, path_of, read_file, read_records
-from zset_join.sql.places import Place
 from zset_join.sql.read_names import ReadNames
 from zset_join.sql.required import required_value
-from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.stored_tables import STORED_WEIGHT, StoredTables, put_aside_of
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.places import Place
+from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.storage.local import modified_at
 from zset_join.zset import ZSet, single_batch
 

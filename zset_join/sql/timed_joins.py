@@ -25,12 +25,11 @@ from zset_join.lookup.options import Lookup
 from zset_join.plan.conditions import JoinCondition, split_condition, together
 from zset_join.query import PROCESSING_TIME, View
 from zset_join.sql.binding import JoinContext, QueryContext
-from zset_join.sql.catalog import pick
 from zset_join.sql.indexes import with_indexes
 from zset_join.sql.lookup_options import lookup_of
-from zset_join.sql.places import near
 from zset_join.sql.scopes import Item
 from zset_join.sql.settings import lookup_defaults
+from zset_join.sql_expressions.places import near, pick
 
 __all__ = ["TimedStep", "Version", "as_of_join", "is_now", "temporal_join", "versions_of"]
 

@@ -28,10 +28,9 @@ from zset_join.expressions.rows import named
 from zset_join.expressions.type_rules import kind_of, plain_type
 from zset_join.query import View
 from zset_join.sql.binding import QueryContext
-from zset_join.sql.catalog import pick
-from zset_join.sql.intervals import span_of
-from zset_join.sql.places import Place, near
 from zset_join.sql.scopes import Item
+from zset_join.sql_expressions.intervals import span_of
+from zset_join.sql_expressions.places import Place, near, pick
 
 __all__ = ["WINDOWS", "names_a_table", "names_one_table", "windowed"]
 

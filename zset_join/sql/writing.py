@@ -20,10 +20,10 @@ from zset_join.expressions.type_rules import kind_of, plain_type
 from zset_join.query import View
 from zset_join.sql.catalog import ColumnDefinition, Table
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.places import Place
 from zset_join.sql.required import required_value
 from zset_join.sql.results import Query
 from zset_join.sql.sink_tables import SinkWriter, is_outside, sink_of
+from zset_join.sql_expressions.places import Place
 from zset_join.zset import ZSet
 
 __all__ = ["TableWriter", "fitted", "table_written", "takes_back", "writer_of"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pyarrow as pa
 import pytest
@@ -16,7 +16,7 @@ from tests.spark.conftest import Collected, Source, weights
 from zset_join.aggregates import FUNCTIONS, AggregateCall
 from zset_join.errors import BadInputError, OptionError, PlanError, SinkError, StateError
 from zset_join.expressions import left
-from zset_join.pipeline import functions as in_process
+from zset_join.query import Aggregated
 from zset_join.spark import JoinedStream, JoinQuery, appends, changes
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 
@@ -89,8 +89,9 @@ def test_a_view_equals_sparks_batch_query(joined: JoinedStream, view: Callable[.
 
 
 def test_every_function_is_there_under_pysparks_name(joined: JoinedStream) -> None:
-    assert set(ZF.__all__) == {*FUNCTIONS, "count_if", "every", "some"} == set(in_process.__all__)
-    for name in ZF.__all__:
+    aggregates = {*FUNCTIONS, "count_if", "every", "some", "std", "countDistinct"}
+    assert aggregates == {name for name in ZF.__all__ if get_type_hints(getattr(ZF, name)).get("return") is Aggregated}
+    for name in sorted(aggregates):
         arguments: tuple[Any, ...] = ("item", "order_id") if name in ("first", "last", "min_by", "max_by") else ("order_id",)
         arguments = (F.col("order_id") > 1,) if name in ("bool_and", "bool_or", "count_if", "every", "some") else arguments
         assert len(joined.agg(getattr(ZF, name)(*arguments)).columns) == 1
@@ -442,3 +443,15 @@ def test_a_column_that_is_replaced_by_a_key_is_still_there_for_an_aggregate(join
 
     assert {row for row in sink.total() if row[0]} == {("ANNA", "Anna"), ("BOB", "Bob"), ("CYD", "Cyd")}
     assert query.verify(actual_df=emitted(query, sink)).equal
+
+
+def test_groups_and_arguments_may_be_trees(joined: JoinedStream) -> None:
+    plain = joined.groupBy(joined["name"]).agg(F.sum("order_id").alias("s"))
+    trees = joined.groupBy(ZF.upper("name").alias("loud"), odd=ZF.col("order_id") % 2).agg(
+        ZF.sum(joined.order_id + 1), ZF.count()
+    )
+
+    assert (plain.columns, plain.node.inputs) == (["name", "s"], (joined.node,))
+    assert trees.columns == ["loud", "odd", "sum(order_id + 1)", "count(1)"]
+    with pytest.raises(OptionError, match="beside Columns of Spark"):
+        joined.groupBy("name").agg(ZF.sum(ZF.col("order_id") + 1), F.count("item"))

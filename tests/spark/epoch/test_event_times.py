@@ -119,7 +119,9 @@ def test_the_nearest_row_in_time_is_found_and_replaced(bought: Source, rates: So
     quotes = appends(rates.stream(), name="rates")
     sink = Collected()
 
-    query = run(trades.join_asof(quotes, on="currency", how="left", times=("t", "at"), tolerance=500), sink, buckets=2)
+    query = run(
+        trades.join_asof(quotes, on="currency", how="left", left_time="t", right_time="at", tolerance=500), sink, buckets=2
+    )
 
     assert sink.total() == {("EUR", 1, 1000, 990, 1.25): 1, ("JPY", 2, 5, None, None): 1}
     assert query.lastProgress["join"]["corrections"] == {"as_of_join-0": 1}
@@ -182,7 +184,7 @@ def test_a_row_from_far_in_the_future_moves_no_watermark(bought: Source, rates: 
 
 
 BOUNDED = {
-    "as-of join": lambda bought, rates: bought.join_asof(rates, on="currency", how="left", times=("t", "at")),
+    "as-of join": lambda bought, rates: bought.join_asof(rates, on="currency", how="left", left_time="t", right_time="at"),
     "state that ends": lambda bought, rates: bought.join(rates, "currency", "left", state_ttl=StateTtl(5_000, by="event")),
     "dedup": lambda bought, rates: bought.join(rates.dedup("currency", order_by="at desc"), "currency", "left"),
 }

@@ -39,11 +39,11 @@ def views(spark: SparkSession, tmp_path: Path) -> dict[str, View]:
         clicks = session.view_of(session.sql(f"SELECT ms FROM clicks UNION ALL {joined}"))
     return {
         "aggregate": orders.join(changed, on="sku").groupBy("sku").agg(F.sum("at").alias("n")).where("n > 3"),
-        "as_of_join": orders.join_asof(prices, on="sku", times=("at", "at")),
+        "as_of_join": orders.join_asof(prices, on="sku", left_time="at", right_time="at"),
         "current_versions": orders.temporal_join(prices, on="sku", how="left", as_of=PROCESSING_TIME),
         "deduplicate": orders.dedup("sku", order_by="at desc"),
         "join": orders.join(prices, on="sku", how="left").union(orders.alias("more").join(prices.alias("others"), on="sku")),
-        "latest": orders.join_asof(prices, on="sku", how="left", times=("at", "at")),
+        "latest": orders.join_asof(prices, on="sku", how="left", left_time="at", right_time="at"),
         "lookup_join": orders.lookup_join(ArrowSource(name="codes", table=CODES), on="sku"),
         "process_time_join": orders.temporal_join(prices, on="sku", as_of=PROCESSING_TIME),
         "route": changed.join(prices, on="sku").select("id", "price"),

@@ -66,7 +66,7 @@ REFUSED: dict[str, Callable[[DataFrame], Any]] = {
     "a Column of Spark's": lambda df: two(df).agg(F.min("name").alias("m")),
     "count_distinct": lambda df: two(df).agg(Z.count_distinct("name").alias("m")),
     "join with state_ttl": lambda df: appends(df, name="p").join(appends(df, name="q"), on="name", state_ttl="1 day"),
-    "as-of join": lambda df: timed(df).join_asof(timed(df, "q"), on="name", times=("at", "at")),
+    "as-of join": lambda df: timed(df).join_asof(timed(df, "q"), on="name", left_time="at", right_time="at"),
     "temporal join": lambda df: timed(df).temporal_join(versions(df), on=[("id", "id"), ("name", "name")]),
     "condition of a temporal join": lambda df: timed(df).temporal_join(
         versions(df), on="id", condition=left("name") == right("name")

@@ -6,11 +6,19 @@ words that Spark and DuckDB share.
 
 from __future__ import annotations
 
-from zset_join.changelog.formats.records import METADATA, RECORD_FORMATS, RecordFormat, RecordOptions, record_format
+from zset_join.changelog.formats.records import (
+    METADATA,
+    RECORD_FORMATS,
+    RecordFormat,
+    RecordOptions,
+    is_record_format,
+    record_format,
+)
 from zset_join.changelog.formats.rows import (
     CHANGE_FEED_COLUMN,
     CHANGE_TYPES,
     IMAGE,
+    ROW_FORMATS,
     ROW_KINDS,
     SPELLINGS,
     AppendFormat,
@@ -22,6 +30,7 @@ from zset_join.changelog.formats.rows import (
     WeightFormat,
     feed_sequence,
     format_named,
+    row_format_arguments,
 )
 
 __all__ = [
@@ -30,6 +39,7 @@ __all__ = [
     "IMAGE",
     "METADATA",
     "RECORD_FORMATS",
+    "ROW_FORMATS",
     "ROW_KINDS",
     "SPELLINGS",
     "AppendFormat",
@@ -43,5 +53,7 @@ __all__ = [
     "WeightFormat",
     "feed_sequence",
     "format_named",
+    "is_record_format",
     "record_format",
+    "row_format_arguments",
 ]

@@ -33,6 +33,7 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
+from zset_join.changelog.formats.rows import ROW_FORMATS
 from zset_join.errors import OptionError
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "RecordFormat",
     "RecordOptions",
     "TimeUnit",
+    "is_record_format",
     "placeholders",
     "record_format",
 ]
@@ -276,3 +278,22 @@ def record_format(name: str) -> RecordFormat:
     if name not in RECORD_FORMATS:
         raise OptionError(f"format={name!r} is unknown; use one of {', '.join(RECORD_FORMATS)}.", code="FORMAT", format=name)
     return RECORD_FORMATS[name]
+
+
+def is_record_format(name: str, format_name: str) -> bool:
+    """Say whether a format is one of records, not of rows.
+
+    Args:
+        name: of the stream.
+        format_name: the argument.
+
+    Raises:
+        OptionError: there is no such format.
+    """
+    if format_name not in RECORD_FORMATS and format_name not in ROW_FORMATS:
+        raise OptionError(
+            f'changes "{name}": format={format_name!r} is unknown; use one of {", ".join([*RECORD_FORMATS, *ROW_FORMATS])}.',
+            code="FORMAT",
+            format=format_name,
+        )
+    return format_name in RECORD_FORMATS

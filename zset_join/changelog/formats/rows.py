@@ -33,6 +33,7 @@ __all__ = [
     "CHANGE_FEED_COLUMN",
     "CHANGE_TYPES",
     "IMAGE",
+    "ROW_FORMATS",
     "ROW_KINDS",
     "SPELLINGS",
     "AppendFormat",
@@ -44,6 +45,7 @@ __all__ = [
     "WeightFormat",
     "feed_sequence",
     "format_named",
+    "row_format_arguments",
 ]
 
 # Row kinds are numbered as in Flink: insert, update before, update after, delete.
@@ -176,3 +178,48 @@ def format_named(form: str) -> ChangelogFormat:
     if form not in _FORMS:
         raise OptionError(f"form={form!r} is unknown; use one of {', '.join(_FORMS)}.", code="FORM", form=form)
     return _FORMS[form]
+
+
+ROW_FORMATS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "change-data-feed": ("row_kind_column", ("_change_type",), ("_commit_version", "_commit_timestamp")),
+    "row-kind": ("row_kind_column", ("row_kind", "_row_kind"), ()),
+    "weight": ("weight_column", ("_weight",), ()),
+    "tp-delta": ("weight_column", ("_tp_delta",), ()),
+}
+"""Formats of rows: the argument they stand for, the columns it may be, and columns that are none of the table."""
+
+
+def row_format_arguments(name: str, format_name: str, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `changes` that a format of rows stands for.
+
+    Args:
+        name: of the source.
+        format_name: one of `ROW_FORMATS`.
+        columns: of the rows.
+        given: `keys`, `sequence_by`, `column_list` and `except_column_list`, as the user gave them.
+
+    Raises:
+        PlanError: the rows lack the column that says what they do.
+
+    >>> rows = ["id", "_change_type", "_commit_version"]
+    >>> given = {"keys": ["id"], "sequence_by": None, "column_list": None, "except_column_list": None}
+    >>> arguments = row_format_arguments("orders", "change-data-feed", rows, given)
+    >>> arguments["row_kind_column"], arguments["sequence_by"], arguments["except_column_list"]
+    ('_change_type', '_commit_version', ['_commit_version'])
+    """
+    argument, candidates, apart = ROW_FORMATS[format_name]
+    column = next((one for one in candidates if one in columns), None)
+    if column is None:
+        raise PlanError(
+            f'changes "{name}": format="{format_name}" looks for a column {" or ".join(candidates)}; there are '
+            f"{list(columns)}.",
+            code="UNKNOWN_COLUMN",
+            name=name,
+            missing=list(candidates),
+        )
+    arguments = {**given, argument: column}
+    if given["sequence_by"] is None and given["keys"] and apart and apart[0] in columns:
+        arguments["sequence_by"] = apart[0]
+    if given["column_list"] is None:
+        arguments["except_column_list"] = [*(given["except_column_list"] or ()), *(one for one in apart if one in columns)]
+    return arguments

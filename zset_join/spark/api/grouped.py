@@ -20,9 +20,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.errors import OptionError, PlanError
-from zset_join.expressions import references
+from zset_join.expressions import Expression, references
+from zset_join.expressions.rows import plain_column
 from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.timed_requests import lasting
+from zset_join.query.columns import TextColumn, titled
+from zset_join.query.grouping import Aggregated, GroupedView
 from zset_join.shapes.aggregate import FUNCTIONS, AggregateCall
 from zset_join.spark.planning.row_steps import Transform, class_name, nodes_of, row_step, sequence, template
 from zset_join.spark.rows.names import column_named, first_line
@@ -37,7 +40,7 @@ _OF_SPARK = {**{name: name for name in FUNCTIONS if name not in ("first", "last"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AggregateExpression:
-    """One aggregate of `agg`; made by `zset_join.spark.functions`.
+    """One aggregate of `agg` over what Spark computes.
 
     Args:
         function: a key of `zset_join.aggregates.FUNCTIONS`.
@@ -55,17 +58,17 @@ class AggregateExpression:
     limit: int = 10_000
     type: str | None = None
 
-    def alias(self, name: str) -> AggregateExpression:
-        """Name the result."""
-        return replace(self, name=name)
+    @classmethod
+    def of(cls, given: Aggregated) -> AggregateExpression:
+        """Return an aggregate as it was written, whose arguments are names, texts and Columns.
 
-    def filter(self, condition: str | Column) -> AggregateExpression:
-        """Let only rows count that fulfil a condition, SQL text or a Column; the result needs a name then."""
-        if self.condition is not None:
-            raise OptionError(
-                f"{self.function} has a filter already; combine the conditions with &.", code="CONFLICTING_ARGUMENTS"
-            )
-        return replace(self, condition=condition)
+        Raises:
+            OptionError: an argument is a tree, which does not go together with Columns.
+        """
+        shown = None if given.shown is None else given.shown.replace("Column<'", "").replace("'>", "")
+        columns = tuple(map(_of_spark, given.columns))
+        condition = None if given.condition is None else _of_spark(given.condition)
+        return cls(function=given.function, columns=columns, name=given.name or shown, condition=condition, limit=given.limit)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,20 +79,35 @@ class Grouping:
         rows: the view.
         keys: the names of the key columns.
         computed: those of them that are not columns of the view as they are.
+        trees: the same groups, where a key is computed by an expression tree; None else.
     """
 
     rows: Any
     keys: tuple[str, ...]
     computed: Mapping[str, Column] = field(default_factory=dict)
+    trees: GroupedView[Any] | None = None
 
     @classmethod
-    def of(cls, rows: Any, columns: Sequence[Any]) -> Grouping:
+    def of(cls, rows: Any, columns: Sequence[Any], named_keys: Mapping[str, Expression]) -> Grouping:
         """Group a view.
+
+        Args:
+            rows: the view.
+            columns: names, Columns or expressions, or a list of them.
+            named_keys: expressions by name.
 
         Raises:
             PlanError: a column that is not there, is not a name or a Column, or is named twice.
         """
-        wanted = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+        given = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+        wanted = []
+        for one in given:
+            key = titled(one, rows, "groupBy") if isinstance(one, Expression) else None
+            is_plain = key is not None and plain_column(key.expression) == key.name
+            wanted.append(key.name if key is not None and is_plain else one)
+        if named_keys or any(isinstance(one, Expression) for one in wanted):
+            grouped = GroupedView.of(rows, wanted, named_keys)
+            return cls(rows=rows, keys=tuple(grouped.keys), trees=grouped)
         keys: list[str] = []
         computed: dict[str, Column] = {}
         for column in wanted:
@@ -113,37 +131,48 @@ class Grouping:
             )
         return cls(rows=rows, keys=tuple(keys), computed=computed)
 
-    def agg(self, *expressions: AggregateExpression | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None) -> Any:
+    def agg(self, *calls: Aggregated | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None) -> Any:
         """Return one row per group: the key columns, which identify it, and a column per aggregate.
 
         Args:
-            expressions: calls of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
+            calls: of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
                 a dictionary from column to function.
             state_ttl: how long a group is remembered after its last row: a duration or a `StateTtl`.
 
         Raises:
             PlanError: an aggregate that cannot be kept up to date, or columns it does not take.
         """
-        flat = [one for given in expressions for one in (_of_mapping(given) if isinstance(given, Mapping) else [given])]
+        if self.trees is not None or self._is_of_trees(calls):
+            grouped = self.trees or GroupedView.of(self.rows, self.keys, {})
+            ours: Any = calls
+            return grouped.agg(*ours, state_ttl=state_ttl)
+        flat = [one for given in calls for one in (_of_mapping(given) if isinstance(given, Mapping) else [given])]
         if not flat:
             raise OptionError("agg() needs at least one aggregate, such as count().", code="ARGUMENT")
         rows = template(self.rows.session, self.rows.output)
         wanted = [_translated(rows, one) if isinstance(one, Column) else one for one in flat]
+        wanted = [AggregateExpression.of(one) if isinstance(one, Aggregated) else one for one in wanted]
         lowering = _Lowering(self, rows)
-        calls = [lowering.call(one) for one in wanted]
-        before = lowering.rows_before(calls, keeps_time=state_ttl is not None)
-        taken = [name for name in [*self.keys, *(call.name for call in calls)] if name.startswith("__")]
+        lowered = [lowering.call(one) for one in wanted]
+        before = lowering.rows_before(lowered, keeps_time=state_ttl is not None)
+        taken = [name for name in [*self.keys, *(call.name for call in lowered)] if name.startswith("__")]
         if taken:
             raise PlanError(
                 f"agg: {taken} begin with two underscores; such names are the engine's. Name the results with alias(...).",
                 code="RESERVED_COLUMN",
                 columns=taken,
             )
-        view = before.operate(lasting(AggregateRequest(self.keys, tuple(calls)), state_ttl, 1))
-        for call, one in zip(calls, wanted, strict=True):
+        view = before.operate(lasting(AggregateRequest(self.keys, tuple(lowered)), state_ttl, 1))
+        for call, one in zip(lowered, wanted, strict=True):
             if isinstance(one, AggregateExpression) and one.type is not None:
                 _check_type(call, one.type, view.arrow_schema)
         return view
+
+    def _is_of_trees(self, calls: Sequence[Any]) -> bool:
+        """Return whether aggregates are over trees, which no part of needs Spark."""
+        parts = [part for one in calls if isinstance(one, Aggregated) for part in (*one.columns, one.condition)]
+        has_columns = bool(self.computed) or any(isinstance(one, Column) for one in (*calls, *parts))
+        return not has_columns and any(isinstance(part, Expression) and not isinstance(part, TextColumn) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -158,20 +187,20 @@ class GroupedStream:
 
     def count(self, *, state_ttl: Any = None) -> Any:
         """Return the number of rows per group, as the column `count`."""
-        return self.agg(AggregateExpression(function="count", name="count"), state_ttl=state_ttl)
+        return self.agg(Aggregated(function="count", name="count"), state_ttl=state_ttl)
 
-    def agg(self, *expressions: AggregateExpression | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None) -> Any:
+    def agg(self, *calls: Aggregated | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None) -> Any:
         """Return one row per group: the key columns, which identify it, and a column per aggregate.
 
         Args:
-            expressions: calls of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
+            calls: of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
                 a dictionary from column to function.
             state_ttl: how long a group is remembered after its last row: a duration or a `StateTtl`.
 
         Raises:
             PlanError: an aggregate that cannot be kept up to date, or columns it does not take.
         """
-        return self.grouping.agg(*expressions, state_ttl=state_ttl)
+        return self.grouping.agg(*calls, state_ttl=state_ttl)
 
 
 class _Lowering:
@@ -334,6 +363,24 @@ def _of_mapping(given: Mapping[str, str]) -> list[AggregateExpression]:
 def _selecting(column: Column) -> Transform:
     """Return what leaves one column."""
     return lambda rows, _: rows.select(column)
+
+
+def _of_spark(given: Any) -> Any:
+    """Return an argument of an aggregate as a name or a Column.
+
+    Raises:
+        OptionError: it is a tree.
+    """
+    if isinstance(given, TextColumn):
+        return F.expr(given.name)
+    if isinstance(given, Expression):
+        raise OptionError(
+            f"agg: the expression {given!r} stands beside Columns of Spark. Write all arguments and keys of one agg with "
+            "zset_join.spark.functions, or all with pyspark.sql.functions.",
+            code="ARGUMENT",
+            argument=repr(given),
+        )
+    return given
 
 
 def _as_column(given: str | Column) -> Column:

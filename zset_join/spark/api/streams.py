@@ -29,7 +29,14 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 
-from zset_join.changelog.formats import CHANGE_FEED_COLUMN, IMAGE, RecordOptions, feed_sequence
+from zset_join.changelog.formats import (
+    CHANGE_FEED_COLUMN,
+    IMAGE,
+    RecordOptions,
+    feed_sequence,
+    is_record_format,
+    row_format_arguments,
+)
 from zset_join.errors import OptionError, PlanError
 from zset_join.relation import ChangelogMode
 from zset_join.spark.api.stream_arguments import (
@@ -47,11 +54,9 @@ from zset_join.spark.rows.baseline import NULL_AFTER_BASELINE, check_baseline, c
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import first_line, quoted
 from zset_join.spark.rows.record_streams import (
-    ROW_FORMATS,
     RecordTable,
     control_of,
     declared_schema,
-    is_record_format,
     records_as_rows,
     sampled_table,
 )
@@ -325,22 +330,8 @@ def _needed_columns(table: RecordTable, columns: Sequence[str], sequence_by: Any
 
 def _of_row_format(df: DataFrame, name: str, format_name: str, keys: Any, **given: Any) -> SourceStream:
     """Describe a stream of rows of a known format: the arguments that it stands for."""
-    argument, candidates, apart = ROW_FORMATS[format_name]
-    column = next((one for one in candidates if one in df.columns), None)
-    if column is None:
-        raise PlanError(
-            f'changes "{name}": format="{format_name}" looks for a column {" or ".join(candidates)}; there are {df.columns}.',
-            code="UNKNOWN_COLUMN",
-            name=name,
-            missing=list(candidates),
-        )
-    if given["sequence_by"] is None and keys and apart and apart[0] in df.columns:
-        given["sequence_by"] = apart[0]
-    if given["column_list"] is None:
-        left_out = [one for one in apart if one in df.columns]
-        given["except_column_list"] = [*(given["except_column_list"] or ()), *left_out]
-    operation: dict[str, Any] = {argument: column}
-    return changed_stream(df, name=name, keys=keys, **operation, **given)
+    arguments = row_format_arguments(name, format_name, df.columns, {"keys": keys, **given})
+    return changed_stream(df, name=name, **arguments)
 
 
 def _make(

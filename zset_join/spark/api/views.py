@@ -26,15 +26,14 @@ from zset_join.lookup import DataFrameSource, Lookup, LookupSource
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import OpaqueStep
 from zset_join.plan.tree import Apply, Node, Operate, Read, changelog_of, sources_of
-from zset_join.query import looking_up, timed
+from zset_join.query import looking_up
 from zset_join.query import view as words
+from zset_join.query.grouping import Aggregated
 from zset_join.query.rows import Rows
 from zset_join.relation import Relation
-from zset_join.shapes.as_of_join import AsOfComparison, AsOfTie
-from zset_join.shapes.deduplicate import Keep
 from zset_join.shapes.version_join import Emit, Late
 from zset_join.spark.api.bound import BoundSource, BoundTransform, bindings_of, opaque_after_dedup
-from zset_join.spark.api.grouped import AggregateExpression, GroupedStream, Grouping
+from zset_join.spark.api.grouped import GroupedStream, Grouping
 from zset_join.spark.api.stream_arguments import check_stream_name
 from zset_join.spark.api.unknown_methods import missing_on_view
 from zset_join.spark.api.writer import JoinStreamWriter
@@ -75,20 +74,19 @@ class View(words.View):
         return cls(node=root, name=root.relation.name, bindings=bindings, indexes=())
 
     if not TYPE_CHECKING:  # a type checker is to find unknown names
-
-        def __getattr__(self, name: str) -> Any:
-            raise missing_on_view(name)
+        _missing = staticmethod(missing_on_view)
+    _warns = False
 
     @property
     def stream(self) -> SourceStream:
         """Return the stream of a view that is one.
 
         Raises:
-            PlanError: it is more than a stream.
+            OptionError: it is more than a stream.
         """
         if isinstance(self.node, Read):
             return self._own_source.stream
-        raise PlanError(f'"{self.name}" is not a stream as it comes.', code="NOT_A_STREAM", name=self.name)
+        raise OptionError(f'"{self.name}" is not a stream as it comes.', code="NOT_A_STREAM", name=self.name)
 
     @property
     def session(self) -> SparkSession:
@@ -169,7 +167,7 @@ class View(words.View):
             PlanError: as `where`; or the view would have no column, or two of one name.
         """
         chosen = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
-        if computed or any(isinstance(one, Mapping) for one in chosen):
+        if computed or any(isinstance(one, Mapping | Expression) for one in chosen):
             return super().select(*chosen, **computed)
         if chosen and all(isinstance(one, str) and one in self.columns for one in chosen) and len(set(chosen)) == len(chosen):
             return super().select(*chosen)
@@ -184,15 +182,15 @@ class View(words.View):
         """
         return self._opaque(f"selectExpr{expressions}", lambda rows, kept: rows.selectExpr(*expressions, *kept))
 
-    def withColumn(self, name: str, expression: Column | Expression) -> Self:  # noqa: N802 - the name PySpark users type
+    def withColumn(self, name: str, column: Column | Expression) -> Self:  # noqa: N802 - the name PySpark users type
         """Add a computed column, or replace the one of that name.
 
         Raises:
             PlanError: as `where`.
         """
-        if isinstance(expression, Expression):
-            return super().withColumn(name, expression)
-        return self._opaque(f"withColumn({name!r}, {expression})", lambda rows, _: rows.withColumn(name, expression))
+        if isinstance(column, Expression):
+            return super().withColumn(name, column)
+        return self._opaque(f"withColumn({name!r}, {column})", lambda rows, _: rows.withColumn(name, column))
 
     def withColumns(self, columns: Mapping[str, Any]) -> Self:  # noqa: N802 - the name PySpark users type
         """Add or replace several computed columns.
@@ -206,22 +204,23 @@ class View(words.View):
 
     # ---------------------------------------------------------------- groups
 
-    def groupBy(self, *columns: Any) -> GroupedStream:  # type: ignore[override]  # noqa: N802 - the name PySpark users type
+    def groupBy(self, *columns: Any, **computed: Expression) -> GroupedStream:  # type: ignore[override]  # noqa: N802 - as in PySpark
         """Group the rows, for `.agg(...)`.
 
         Args:
-            columns: names or Columns, or a list of them.
+            columns: names, Columns or expressions, or a list of them.
+            computed: expressions by the names of their columns.
 
         Raises:
             PlanError: a column that is not there, or cannot be grouped by.
         """
-        return GroupedStream(Grouping.of(self, columns))
+        return GroupedStream(Grouping.of(self, columns, computed))
 
     groupby = groupBy  # type: ignore[assignment]
 
-    def agg(self, *expressions: AggregateExpression | Column | Mapping[str, str]) -> Any:  # type: ignore[override]
+    def agg(self, *calls: Aggregated | Column | Mapping[str, str]) -> Any:
         """Aggregate all rows into one, which is there from the first epoch on; see `GroupedStream.agg`."""
-        return self.groupBy().agg(*expressions)
+        return self.groupBy().agg(*calls)
 
     # ---------------------------------------------------------------- several views
 
@@ -232,7 +231,7 @@ class View(words.View):
         how: str = "inner",
         *,
         null_safe: bool | Sequence[bool] = False,
-        condition: Expression | None = None,
+        condition: Expression | str | None = None,
         state_ttl: Any = None,
     ) -> Self:
         """Join with another stream or view, in one query; see `zset_join.query.View.join`."""
@@ -251,29 +250,6 @@ class View(words.View):
         return super().union(other)
 
     unionAll = union  # noqa: N815 - the name PySpark users type
-
-    def dedup(
-        self,
-        keys: Sequence[str] | str,
-        *,
-        order_by: Sequence[str] | str,
-        keep: Keep = "first",
-        n: int = 1,
-        state_ttl: Any = None,
-    ) -> Self:
-        """Keep the first rows of every key in an order, as ROW_NUMBER() OVER (PARTITION BY keys ORDER BY ...) <= n does.
-
-        Args:
-            keys: what rows are told apart by.
-            order_by: columns, as `"t"` or `"price desc"`; equal ones go by arrival.
-            keep: `first` in this order, or `last`.
-            n: how many rows per key.
-            state_ttl: how long a key is remembered after its last row: a duration or a `StateTtl`.
-
-        Raises:
-            PlanError: a column that is not there, or cannot be ordered or compared.
-        """
-        return super().dedup(keys=keys, order_by=order_by, keep=keep, n=n, state_ttl=state_ttl)
 
     def versioned_by(self, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> Self:
         """Say which column of this stream says when a row happened; see `zset_join.query.View.versioned_by`."""
@@ -296,147 +272,59 @@ class View(words.View):
 
     def temporal_join(
         self,
-        versions: Any,
+        other: Any,
         on: Any = None,
         how: str = "inner",
         *,
-        condition: Expression | None = None,
+        as_of: Any = None,
         emit: Emit = "on_watermark",
         late: Late | None = None,
         keep_probe_for: Any = None,
         max_watermark_jump: Any = None,
         delete_column: str | None = None,
         is_change_time: bool = False,
-        as_of: str | None = None,
         snapshot: str = "current",
         null_safe: bool | Sequence[bool] = False,
-        reload_interval: Any = None,
+        condition: Expression | str | None = None,
         index: str | None = None,
+        reload_interval: Any = None,
     ) -> Self:
-        """Join each row with the version that was valid at its time; see `zset_join.query.View.temporal_join`.
+        """Join each row with another view as it was at the time of the row; see `zset_join.query.View.temporal_join`.
 
-        Args:
-            versions: a stream with `keys` and an event time, or a deduplication that keeps the newest row by event time; by
-                processing time any stream or view, a batch DataFrame, or a table that is loaded, such as `ParquetSource`.
-            on: as for `join`; the primary key of the versions is among its columns.
-            how: inner or left.
-            condition: the rest of ON, asked of the one version that was chosen.
-            emit: `on_watermark` waits and answers once, `eager` answers now and corrects, `once` answers now.
-            late: what becomes of rows behind the watermark: `side_output` puts them into the dead-letter table, `drop`, `join`.
-            keep_probe_for: how long after the watermark `eager` keeps rows for corrections.
-            max_watermark_jump: how far ahead of the watermark a time may be; a row further ahead is bad input and moves no
-                watermark. None: any distance.
-            delete_column: a boolean column of the versions that marks DELETEs, where they have no keys.
-            is_change_time: the time of a version is that of its change, not a column of the row.
-            as_of: the column of these rows that says when, default their event time; or `PROCESSING_TIME`, which joins each row
-                with the other side as it is when the row comes: the options above are then not used.
-            snapshot: with that, `current` or `previous`.
-            null_safe: with that, compare with `<=>` instead of `=`.
-            reload_interval: with that, and a DataFrame or a table that is loaded: how much time passes until it is read anew;
-                default for a DataFrame every epoch, else 10 minutes.
-            index: the declared index of the versions to look up in; default: one that fits, see `create_index`.
-
-        Raises:
-            PlanError: the rules of temporal joins; the message names the side and the cure.
-            OptionError: an argument that is not allowed.
+        By processing time `other` may also be a batch DataFrame; it is read anew every epoch, or after `reload_interval`.
         """
-        titles = opaque_after_dedup(versions.node) if isinstance(versions, View) else []
+        titles = opaque_after_dedup(other.node) if isinstance(other, View) else []
         if titles:
             raise PlanError(
-                f'temporal_join: "{versions.name}" is a dedup of versions with {" and ".join(titles)} behind it, of which the '
+                f'temporal_join: "{other.name}" is a dedup of versions with {" and ".join(titles)} behind it, of which the '
                 "versions cannot be told inside Spark. Join with the dedup itself, filter the version that is chosen with "
                 'condition=right("...") > ... (right of zset_join.expressions), and select from the answer.',
                 code="STEPS_AFTER_DEDUP",
-                name=versions.name,
+                name=other.name,
                 steps=titles,
             )
-        if as_of == looking_up.PROCESSING_TIME:
-            if isinstance(versions, DataFrame):
-                looking_up.check_reloaded(snapshot=snapshot, null_safe=null_safe, index=index)
-                source = _outside(versions, None)
-                if reload_interval is not None and isinstance(source, DataFrameSource):
-                    source = replace(source, reload_interval=reload_interval)
-                return self.lookup_join(source, on, how, condition=condition)
-            return looking_up.temporal_join(
-                self,
-                versions,
-                on,
-                how,
-                as_of=as_of,
-                snapshot=snapshot,
-                null_safe=null_safe,
-                condition=condition,
-                index=index,
-                reload_interval=reload_interval,
-            )
-        when = as_of if as_of is not None else self.node.relation.event_time
-        if when is None:
-            raise PlanError(
-                f'temporal_join: "{self.name}" has no event time. Give watermark=("ts", "10 seconds") to changes(...) or '
-                "appends(...), or as_of=PROCESSING_TIME.",
-                code="TEMPORAL_WATERMARK",
-                name=self.name,
-            )
-        return timed.temporal_join(
-            self,
-            timed.view_for(versions, reload_interval),
-            on=on,
-            as_of=when,
-            how=how,
+        if as_of == looking_up.PROCESSING_TIME and isinstance(other, DataFrame):
+            looking_up.check_reloaded(snapshot=snapshot, null_safe=null_safe, index=index)
+            source = _outside(other, None)
+            if reload_interval is not None and isinstance(source, DataFrameSource):
+                source = replace(source, reload_interval=reload_interval)
+            return self.lookup_join(source, on, how, condition=condition)
+        return super().temporal_join(
+            other,
+            on,
+            how,
+            as_of=as_of,
             emit=emit,
             late=late,
             keep_probe_for=keep_probe_for,
             max_watermark_jump=max_watermark_jump,
-            condition=condition,
-            is_change_time=is_change_time,
-            index=index,
             delete_column=delete_column,
-            warns=False,
-        )
-
-    def join_asof(  # type: ignore[override]
-        self,
-        other: Rows,
-        on: Any,
-        how: str = "inner",
-        *,
-        times: tuple[str, str],
-        op: AsOfComparison = ">=",
-        tolerance: Any = None,
-        tie: AsOfTie = "latest_arrival",
-        condition: Expression | None = None,
-    ) -> Self:
-        """Join each row with the nearest one in time.
-
-        Args:
-            other: the rows to look for.
-            on: as for `join`.
-            how: inner or left.
-            times: the time column of either side.
-            op: how left and right time compare: `>=` looks back, `<=` forward; `>` and `<` leave the same time out.
-            tolerance: the largest distance; None: any.
-            tie: of several right rows at one time, the `latest_arrival` or the `smallest_key`.
-            condition: the rest of ON, asked of the one row that was chosen.
-
-        Raises:
-            PlanError: columns that are not there, or cannot be compared.
-            OptionError: an argument that is not allowed.
-        """
-        given: Any = times
-        if not isinstance(given, tuple | list) or len(given) != 2:
-            raise OptionError(
-                f'times={times!r}: expected the time column of either side, such as ("ts", "ts").', code="ARGUMENT", value=times
-            )
-        return super().join_asof(
-            other,
-            on=on,
-            left_time=times[0],
-            right_time=times[1],
-            op=op,
-            how=how,
-            tie=tie,
-            tolerance=tolerance,
+            is_change_time=is_change_time,
+            snapshot=snapshot,
+            null_safe=null_safe,
             condition=condition,
+            index=index,
+            reload_interval=reload_interval,
         )
 
     def lookup_join(
@@ -448,7 +336,7 @@ class View(words.View):
         hint: Lookup | None = None,
         columns: Sequence[str] | None = None,
         constants: Mapping[str, Any] | None = None,
-        condition: Expression | None = None,
+        condition: Expression | str | None = None,
         alias: str | None = None,
     ) -> Self:
         """Join with what an outside table says when a row comes; see `zset_join.query.View.lookup_join`.

@@ -35,7 +35,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StructField, StructType
 
-from zset_join.changelog.formats import RECORD_FORMATS, RecordFormat, RecordOptions, record_format
+from zset_join.changelog.formats import RecordFormat, RecordOptions, record_format
 from zset_join.changelog.formats.record_sql import CHANGE, UNAVAILABLE_BITS
 from zset_join.changelog.formats.record_sql import REJECT as LINE_REJECT
 from zset_join.errors import OptionError, PlanError
@@ -46,24 +46,14 @@ from zset_join.spark.rows.row_reading import RowOperation
 from zset_join.spark.rows.schemas import arrow_schema
 
 __all__ = [
-    "ROW_FORMATS",
     "RecordRows",
     "RecordTable",
     "control_of",
     "declared_schema",
-    "is_record_format",
     "records_as_rows",
     "reject_partial",
     "sampled_table",
 ]
-
-ROW_FORMATS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "change-data-feed": ("row_kind_column", ("_change_type",), ("_commit_version", "_commit_timestamp")),
-    "row-kind": ("row_kind_column", ("row_kind", "_row_kind"), ()),
-    "weight": ("weight_column", ("_weight",), ()),
-    "tp-delta": ("weight_column", ("_tp_delta",), ()),
-}
-"""Formats of rows: the argument they stand for, the columns it may be, and columns that are none of the table."""
 
 _POSITION, _OFFSET, _BAD = "__position", "__offset", "__line_reject"
 _RECORD = "__record_"
@@ -102,25 +92,6 @@ class RecordTable:
 
     schema: pa.Schema
     keys: tuple[str, ...] = ()
-
-
-def is_record_format(name: str, format_name: str) -> bool:
-    """Say whether a format is one of records, not of rows.
-
-    Args:
-        name: of the stream.
-        format_name: the argument.
-
-    Raises:
-        OptionError: there is no such format.
-    """
-    if format_name not in RECORD_FORMATS and format_name not in ROW_FORMATS:
-        raise OptionError(
-            f'changes "{name}": format={format_name!r} is unknown; use one of {", ".join([*RECORD_FORMATS, *ROW_FORMATS])}.',
-            code="FORMAT",
-            format=format_name,
-        )
-    return format_name in RECORD_FORMATS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from zset_join.errors import SqlError
 from zset_join.expressions import Call, Cast, Expression, Literal, lit
 from zset_join.expressions.calendar_functions import PATTERN_LETTERS
 from zset_join.expressions.type_rules import kind_of
-from zset_join.sql.consumed import argument
+from zset_join.sql_expressions.consumed import argument
 
 __all__ = ["FUNCTION_NAMES", "Binder", "bind_function", "microseconds_of", "second_of", "time_between", "whole_quotient"]
 

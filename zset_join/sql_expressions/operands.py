@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from zset_join.sql.scalar_functions import Binder
+from zset_join.sql_expressions.scalar_functions import Binder
 
 __all__ = ["check_operands"]
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sqlglot import exp
 
 from zset_join.errors import SqlError
 
-__all__ = ["Place", "SqlWarning", "check_distinct", "near", "place_of", "without_credentials", "written_name"]
+__all__ = ["Place", "SqlWarning", "check_distinct", "near", "pick", "place_of", "without_credentials", "written_name"]
 
+_Entry = TypeVar("_Entry")
 _WIDTH = 160
 _SECRET_OPTION = re.compile(r"('[^']*(?:password|secret|token|sasl|ssl)[^']*'\s*=\s*)('(?:[^']|'')*'?)", re.IGNORECASE)
 _SECRET_IN_URL = re.compile(r"([?&;][\w.-]*(?:password|pwd|secret|token|key|sig)[\w.-]*=)([^&;'\s]*)", re.IGNORECASE)
@@ -98,6 +100,14 @@ def near(name: str, known: Iterable[str]) -> str:
     if close:
         return f" Did you mean {' or '.join(lower[one] for one in close)}?"
     return f" There is {', '.join(listed[:12])}." if listed else ""
+
+
+def pick(entries: Mapping[str, _Entry], name: str) -> _Entry | None:
+    """Return the entry of a name, or of the only one that differs in case alone."""
+    if name in entries:
+        return entries[name]
+    alike = [one for one in entries if one.lower() == name.lower()]
+    return entries[alike[0]] if len(alike) == 1 else None
 
 
 def check_distinct(names: Sequence[str], what: str, at: Place, *, code: str = "DUPLICATE_COLUMN") -> None:

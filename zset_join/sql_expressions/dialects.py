@@ -21,8 +21,8 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import OptionError, SqlError
-from zset_join.sql.consumed import tracked
-from zset_join.sql.places import Place, near, place_of
+from zset_join.sql_expressions.consumed import tracked
+from zset_join.sql_expressions.places import Place, near, place_of
 
 # What the parser cannot read becomes an error of ours; it need not be logged as well.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
@@ -288,8 +288,13 @@ def parse_query(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
     return node
 
 
-def parse_expression(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
+def parse_expression(statement: Statement, tokens: tuple[Token, ...], *, is_item: bool = False) -> exp.Expr:
     """Parse tokens of a statement as an expression.
+
+    Args:
+        statement: where they stand.
+        tokens: of the expression.
+        is_item: it may end with AS and a name, as an item of a SELECT list.
 
     Raises:
         SqlError: they are none.
@@ -299,8 +304,9 @@ def parse_expression(statement: Statement, tokens: tuple[Token, ...]) -> exp.Exp
     prefix = dialect_named(statement.dialect)().tokenize("SELECT ")
     shifted = Token(TokenType.SELECT, prefix[0].text, line=tokens[0].line, col=0, start=tokens[0].start, end=tokens[0].start)
     node = _parsed(statement, (shifted, *tokens))
-    is_one = isinstance(node, exp.Select) and len(node.expressions) == 1 and not isinstance(node.expressions[0], exp.Alias)
-    if not is_one or any(value for name, value in node.args.items() if name != "expressions"):
+    is_one = isinstance(node, exp.Select) and len(node.expressions) == 1
+    is_named = is_one and isinstance(node.expressions[0], exp.Alias)
+    if not is_one or (is_named and not is_item) or any(value for name, value in node.args.items() if name != "expressions"):
         raise SqlError("this is not one expression.", code="SQL_SYNTAX", at=Place(statement.text, tokens[0].start))
     expression: exp.Expr = node.expressions[0]
     return expression

@@ -4,7 +4,7 @@ import pytest
 
 from zset_join.errors import SqlError
 from zset_join.sql import connect
-from zset_join.sql.places import Place, near
+from zset_join.sql_expressions.places import Place, near
 
 
 def test_a_place_shows_its_line_with_a_caret_under_it() -> None:

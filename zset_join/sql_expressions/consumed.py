@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from sqlglot import exp
 
 from zset_join.errors import SqlError
-from zset_join.sql.places import Place, place_of
+from zset_join.sql_expressions.places import Place, place_of
 
 __all__ = ["argument", "check_consumed", "copied", "disregard", "flattened", "tracked"]
 

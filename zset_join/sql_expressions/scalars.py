@@ -25,15 +25,14 @@ from zset_join.expressions import Call, Cast, Column, Expression, Literal, lit
 from zset_join.expressions.evaluation import result_type
 from zset_join.expressions.rows import compute
 from zset_join.expressions.type_rules import kind_of, plain_type
-from zset_join.sql.catalog import pick
-from zset_join.sql.consumed import argument, flattened
-from zset_join.sql.dialects import Statement
-from zset_join.sql.intervals import counts_days, factors, is_interval, span_of
-from zset_join.sql.operands import check_operands
-from zset_join.sql.places import near, place_of
-from zset_join.sql.scalar_functions import FUNCTION_NAMES, bind_function, second_of, time_between, whole_quotient
-from zset_join.sql.types import type_named, type_of_node
-from zset_join.sql.unknown import unknown
+from zset_join.sql_expressions.consumed import argument, flattened
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.intervals import counts_days, factors, is_interval, span_of
+from zset_join.sql_expressions.operands import check_operands
+from zset_join.sql_expressions.places import near, pick, place_of
+from zset_join.sql_expressions.scalar_functions import FUNCTION_NAMES, bind_function, second_of, time_between, whole_quotient
+from zset_join.sql_expressions.types import type_named, type_of_node
+from zset_join.sql_expressions.unknown import unknown
 
 __all__ = ["SCALAR_FUNCTIONS", "ScalarBinder"]
 

@@ -1,0 +1,283 @@
+"""Columns as users write them: of a view, as text, with a name; and the trees they stand for.
+
+    orders["total"] > 100      F.expr("total * 2")      "total > 100"      (F.col("a") + 1).alias("b")
+
+The law: every word of a view resolves what it is given, so a plan holds plain trees alone.
+
+A column of a view, `orders["total"]`, stands for that column of any rows that still have it as it is: of the view itself,
+behind filters and selections that keep it, and of either side of a join, also where that calls it `total_right`. Where both
+sides have it, or neither, it is refused.
+
+Parsing a text needs the extra `sql`; it is imported when the first text comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from zset_join.errors import OptionError, PlanError
+from zset_join.expressions import Column, Expression
+from zset_join.expressions.rows import plain_column, rewritten
+from zset_join.expressions.tree import Alias
+from zset_join.plan.lookup_requests import CurrentVersionsRequest, LookupJoinRequest, ProcessTimeJoinRequest
+from zset_join.plan.requests import AggregateRequest, JoinRequest, LatestRequest
+from zset_join.plan.row_steps import SelectStep, WhereStep
+from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, ExpiringRequest, TemporalRequest
+from zset_join.plan.tree import Apply, Node, Operate, StageRequest, visible
+
+if TYPE_CHECKING:
+    from zset_join.sql_expressions.texts import BoundText
+
+__all__ = [
+    "NamedColumn",
+    "OutsideRows",
+    "RowsOfView",
+    "TextColumn",
+    "ViewColumn",
+    "condition_on",
+    "condition_over",
+    "expr",
+    "resolved",
+    "schema_given",
+    "text_column",
+    "titled",
+]
+
+
+class RowsOfView(Protocol):
+    """Rows that columns are resolved over."""
+
+    @property
+    def node(self) -> Node | None:
+        """Return how they come about; None where no part of the query says."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Return what messages call them."""
+        ...
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """Return the columns with their types."""
+        ...
+
+
+class OutsideRows(NamedTuple):
+    """Rows of an outside table, for conditions that read them."""
+
+    name: str
+    arrow_schema: pa.Schema
+    node: None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ViewColumn(Column):
+    """A column of a certain view.
+
+    Args:
+        node: the rows.
+        view: what messages call them.
+    """
+
+    node: Node
+    view: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TextColumn(Column):
+    """An expression as text, bound where the columns are known; its name is the text."""
+
+
+class NamedColumn(NamedTuple):
+    """An expression, and the name it is shown by."""
+
+    name: str
+    expression: Expression
+
+
+def expr(str: str) -> Expression:  # noqa: A002 - the name PySpark users type
+    """Return the expression of a text in Spark's SQL, such as `"total * 2"`; it is bound to the rows it is used on.
+
+    Raises:
+        OptionError: no text.
+    """
+    if not isinstance(str, _TEXT):
+        raise OptionError(f"expr({str!r}): expected a text.", code="ARGUMENT", argument=repr(str))
+    return TextColumn("row", str)
+
+
+_TEXT = str
+
+
+def resolved(given: Any, rows: RowsOfView, call: str) -> Expression:
+    """Return an expression over rows as a plain tree.
+
+    Args:
+        given: an expression.
+        rows: what it is computed from.
+        call: the word that is given it, for messages.
+
+    Raises:
+        OptionError: it is no expression.
+        PlanError: a column of another view, or a text that cannot be bound.
+    """
+    if not isinstance(given, Expression):
+        raise OptionError(
+            f'{call}({given!r}): expected an expression such as col("total") > 100, with col from zset_join.expressions.',
+            code="ARGUMENT",
+            argument=repr(given),
+        )
+
+    def change(column: Column) -> Expression:
+        if isinstance(column, ViewColumn):
+            name = _name_in(rows.node, column)
+            if name is None:
+                raise _foreign(column, [rows])
+            return Column("row", name)
+        return _bound(column.name, {"row": rows}) if isinstance(column, TextColumn) else column
+
+    return rewritten(given, change)
+
+
+def titled(given: Any, rows: RowsOfView, call: str) -> NamedColumn:
+    """Return an expression over rows, and what it is called: by `alias`, by its column, or as it is written.
+
+    Raises:
+        OptionError: as `resolved`.
+        PlanError: as `resolved`.
+    """
+    tree = resolved(given, rows, call)
+    if isinstance(given, Alias):
+        return NamedColumn(given.title, tree)
+    if isinstance(given, TextColumn):
+        return NamedColumn(_read(given.name, {"row": rows}).title, tree)
+    return NamedColumn(plain_column(tree) or repr(tree), tree)
+
+
+def text_column(text: str, rows: RowsOfView) -> NamedColumn | None:
+    """Return the column that a text of `selectExpr` computes; None of a star.
+
+    Raises:
+        SqlError: it cannot be bound.
+    """
+    bound = _read(text, {"row": rows})
+    return None if bound.tree is None else NamedColumn(bound.title, bound.tree)
+
+
+def condition_over(given: Expression | str, left: RowsOfView, right: RowsOfView) -> Expression:
+    """Return a condition over the rows of two views as a plain tree.
+
+    Args:
+        given: an expression over `left(...)` and `right(...)`, or columns of the views; or a text that puts the names of the
+            views before columns that both have.
+        left: the left rows.
+        right: the right rows.
+
+    Raises:
+        PlanError: a column of neither side, or of both; a text that cannot be bound.
+    """
+    sides = {"left": left, "right": right}
+    if isinstance(given, str):
+        return _bound(given, sides)
+
+    def change(column: Column) -> Expression:
+        if isinstance(column, TextColumn):
+            return _bound(column.name, sides)
+        if not isinstance(column, ViewColumn):
+            return column
+        of_left, of_right = (_name_in(rows.node, column) for rows in (left, right))
+        if (of_left is None) == (of_right is None):
+            raise _foreign(column, [left, right])
+        return Column("left", of_left) if of_left is not None else Column("right", str(of_right))
+
+    return rewritten(given, change)
+
+
+def condition_on(given: Any, name: str, schema: pa.Schema, argument: str) -> Expression:
+    """Return a condition over rows of a source as a plain tree, given as an expression or a text.
+
+    Raises:
+        OptionError: it is neither.
+        PlanError: a text that cannot be bound.
+    """
+    return resolved(expr(given) if isinstance(given, str) else given, OutsideRows(name, schema), argument)
+
+
+def schema_given(text: str) -> pa.Schema:
+    """Return the columns that a text lists.
+
+    Raises:
+        SqlError: the text cannot be read.
+    """
+    from zset_join.sql_expressions.texts import schema_of
+
+    return schema_of(text)
+
+
+def _bound(text: str, sides: Mapping[str, RowsOfView]) -> Expression:
+    tree = _read(text, sides).tree
+    if tree is None:
+        raise OptionError(f"{text!r} is no value; a star stands alone in a selection.", code="ARGUMENT", argument=text)
+    return tree
+
+
+def _read(text: str, sides: Mapping[str, RowsOfView]) -> BoundText:
+    from zset_join.sql_expressions.texts import bound_text
+
+    return bound_text(text, {side: (rows.name, rows.arrow_schema) for side, rows in sides.items()})
+
+
+def _name_in(node: Node | None, column: ViewColumn) -> str | None:
+    """Return what a column of a view is called in rows that have it as it is; None where they do not."""
+    if node is column.node:
+        return column.name
+    match node:
+        case Apply(child, WhereStep()):
+            return _name_in(child, column)
+        case Apply(child, SelectStep() as step):
+            name = _name_in(child, column)
+            shown = None if name is None else dict(step.columns).get(name)
+            return name if shown is not None and plain_column(shown) == name else None
+        case Operate():
+            request = node.request.inside if isinstance(node.request, ExpiringRequest) else node.request
+            names = [_name_in(one, column) for one in node.inputs]
+            known = [name for name in names if name is not None]
+            return _shown_as(request, node, known[0], names.index(known[0])) if len(known) == 1 else None
+        case _:
+            return None
+
+
+def _shown_as(request: StageRequest, node: Operate, name: str, side: int) -> str | None:
+    """Return what a stage calls a column of an input; None where its answer does not have it as it is."""
+    if isinstance(request, AggregateRequest):
+        return name if name in request.group_by else None
+    is_of_both = sum(name in visible(one) for one in node.inputs) > 1
+    if isinstance(request, JoinRequest):
+        if side and request.how in {"left_semi", "left_anti"}:
+            return None
+        if is_of_both and request.using and any(plain_column(one) == name for one, _ in request.keys):
+            # A key that is shown once has the values of one side, in a full join of neither.
+            return name if request.how in {"inner", "right" if side else "left", "left_semi", "left_anti"} else None
+        return f"{name}_right" if side and is_of_both else name
+    return name if isinstance(request, _KEEPING) and not is_of_both else None
+
+
+_KEEPING = (AsOfRequest, CurrentVersionsRequest, DedupRequest, LatestRequest, LookupJoinRequest,
+            ProcessTimeJoinRequest, TemporalRequest)  # fmt: skip
+"""What shows the columns of its inputs as they are."""
+
+
+def _foreign(column: ViewColumn, rows: list[RowsOfView]) -> PlanError:
+    here = " and ".join(f'"{one.name}"' for one in rows)
+    return PlanError(
+        f'{column.view}["{column.name}"] is not a column of {here} as it is there, or of both. Name it by '
+        f'col("{column.name}"), in a join by left("{column.name}") or right("{column.name}").',
+        code="UNKNOWN_COLUMN",
+        name=column.view,
+        missing=[column.name],
+    )

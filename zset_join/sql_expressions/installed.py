@@ -1,0 +1,10 @@
+"""The package that texts of SQL in a query need, imported first, so that its absence is reported with the pip line."""
+
+from __future__ import annotations
+
+from zset_join.extras import needed_for
+
+with needed_for("a text of SQL in a query"):
+    import sqlglot  # noqa: F401 - looked for, used elsewhere
+
+__all__: list[str] = []

@@ -1,0 +1,150 @@
+"""Expressions and schemas given as text, in Spark's dialect, over rows whose columns are known.
+
+    bound_text("total > 100 AND city = 'Ulm'", {"row": ("orders", schema)})
+    schema_of("id BIGINT, name STRING NOT NULL, tags ARRAY<STRING>")
+
+The law: a text means what Spark means by it, under ANSI mode, and what cannot be bound is refused at its place. A column may be
+qualified with the name of its rows. Nothing of a text reaches another engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pyarrow as pa
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from zset_join.errors import SqlError
+from zset_join.expressions import Column, Expression
+from zset_join.sql_expressions.consumed import check_consumed
+from zset_join.sql_expressions.dialects import Statement, dialect_named, parse_expression, split
+from zset_join.sql_expressions.places import near, pick, place_of
+from zset_join.sql_expressions.scalars import ScalarBinder
+from zset_join.sql_expressions.types import type_of_node
+
+__all__ = ["BoundText", "Sides", "bound_text", "schema_of"]
+
+Sides = Mapping[str, tuple[str, pa.Schema]]
+"""Side of an expression ("row", or "left" and "right") to the name and the columns of its rows."""
+
+
+class BoundText(NamedTuple):
+    """What a text stands for.
+
+    Args:
+        title: what it is called: by AS, else its column, else as it is written; `"*"` of a star.
+        tree: the expression; None of a star.
+    """
+
+    title: str
+    tree: Expression | None
+
+
+def bound_text(text: str, sides: Sides) -> BoundText:
+    """Return the expression of a text, which may end with AS and a name, or be a star.
+
+    Raises:
+        SqlError: it cannot be read, or asks for what is not offered.
+
+    >>> bound_text("price * 2 AS double_price", {"row": ("sales", pa.schema({"price": pa.int32()}))})
+    BoundText(title='double_price', tree=price * 2)
+    """
+    statements = split(text, dialect="spark")
+    if len(statements) != 1:
+        raise SqlError(f"{text!r} is not one expression.", code="SQL_SYNTAX")
+    (statement,) = statements
+    node = parse_expression(statement, statement.tokens, is_item=True)
+    if isinstance(node, exp.Star):
+        return BoundText("*", None)
+    value, title = (node.this, node.alias) if isinstance(node, exp.Alias) else (node, None)
+
+    def resolve(column: exp.Column) -> Expression:
+        return _resolved(column, sides, statement)
+
+    tree = ScalarBinder(resolve, {side: schema for side, (_, schema) in sides.items()}, statement).bind(value)
+    check_consumed(node, statement.text, statement.place(0))
+    return BoundText(title or (tree.name if isinstance(tree, Column) else statement.sql), tree)
+
+
+def _resolved(node: exp.Column, sides: Sides, statement: Statement) -> Expression:
+    at = place_of(node, statement.text)
+    places = dict(sides)
+    if node.table:
+        places = {side: given for side, given in sides.items() if given[0].lower() == node.table.lower()}
+        if not places:
+            raise SqlError(
+                f'there are no rows called "{node.table}" here.{near(node.table, [name for name, _ in sides.values()])}',
+                code="UNKNOWN_TABLE",
+                at=at,
+            )
+    found = {side: pick({name: name for name in schema.names}, node.name) for side, (_, schema) in places.items()}
+    columns = [Column(side, name) for side, name in found.items() if name is not None]  # type: ignore[arg-type]  # a side
+    if len(columns) > 1:
+        raise SqlError(
+            f'the column "{node.name}" is on both sides. Put the name of its rows before it, such as '
+            f"{next(iter(places.values()))[0]}.{node.name}.",
+            code="AMBIGUOUS_COLUMN",
+            at=at,
+        )
+    if not columns:
+        names = [name for _, schema in places.values() for name in schema.names]
+        raise SqlError(
+            f'there is no column "{node.name}".{near(node.name, names)}', code="UNKNOWN_COLUMN", at=at, name=node.name
+        )
+    return columns[0]
+
+
+def schema_of(text: str) -> pa.Schema:
+    """Return the columns that a text lists, as in CREATE TABLE or `StructType.fromDDL`.
+
+    Raises:
+        SqlError: it cannot be read, or names a type that is not known.
+
+    >>> schema_of("id BIGINT, name STRING NOT NULL").field("name")
+    pyarrow.Field<name: string not null>
+    """
+    inner = text.strip()
+    inner = inner[len("struct<") : -1] if inner.lower().startswith("struct<") and inner.endswith(">") else inner
+    try:
+        node = dialect_named("spark")().parse(f"CREATE TABLE t (s STRUCT<{inner}>)")[0]
+    except (SqlglotError, ValueError, TypeError, AttributeError, IndexError) as error:
+        raise _no_schema(text, "it cannot be read") from error
+    whole = node.this.expressions if isinstance(node, exp.Create) and isinstance(node.this, exp.Schema) else []
+    columns = whole[0].args["kind"].expressions if len(whole) == 1 and isinstance(whole[0], exp.ColumnDef) else []
+    if not columns or inner.endswith(","):
+        raise _no_schema(text, "it is no list of columns")
+    return pa.schema([_field(column, text) for column in columns])
+
+
+def _field(node: exp.Expr, text: str) -> pa.Field:
+    kind = node.args.get("kind") if isinstance(node, exp.ColumnDef) else None
+    if not isinstance(kind, exp.DataType):
+        raise _no_schema(text, f"{node.sql(dialect='spark')} has no type")
+    is_nullable = True
+    for constraint in node.args.get("constraints") or []:
+        what = constraint.args.get("kind")
+        if isinstance(what, exp.NotNullColumnConstraint):
+            is_nullable = bool(what.args.get("allow_null"))
+        elif not isinstance(what, exp.CommentColumnConstraint):
+            raise _no_schema(text, f"{constraint.sql(dialect='spark')} is not offered, only NOT NULL")
+    return pa.field(node.name, _type(kind, text), nullable=is_nullable)
+
+
+def _type(node: exp.DataType, text: str) -> pa.DataType:
+    word = node.this.value if hasattr(node.this, "value") else str(node.this)
+    if word == "ARRAY" and node.expressions:
+        return pa.list_(_type(node.expressions[0], text))
+    if word == "MAP" and len(node.expressions) == 2:
+        return pa.map_(*(_type(one, text) for one in node.expressions))
+    if word == "STRUCT":
+        return pa.struct([_field(one, text) for one in node.expressions])
+    known = type_of_node(node, dialect="spark")
+    if known is None:
+        raise SqlError(f"schema {text!r}: the type {node.sql(dialect='spark')} is not known.", code="UNKNOWN_TYPE")
+    return known
+
+
+def _no_schema(text: str, why: str) -> SqlError:
+    return SqlError(f'schema {text!r}: {why}. Write it as "id BIGINT, name STRING NOT NULL".', code="SQL_SYNTAX")
