@@ -152,7 +152,8 @@ class OpaqueStep:
         fingerprint: what tells two such steps apart.
         reason: why no tree expresses it, for the message of whoever cannot run it.
         relation: the rows after it.
-        reads: the columns that it reads, where it hands on no others; None: any. It is not written down.
+        reads: the columns that it reads; None: any. It is not written down.
+        is_filter: it hands on all columns of the rows that it keeps. Not written down either.
     """
 
     text: str
@@ -160,6 +161,7 @@ class OpaqueStep:
     reason: str
     relation: Relation
     reads: tuple[str, ...] | None = None
+    is_filter: bool = False
 
     def output(self, relation: Relation) -> Relation:  # noqa: ARG002 - as the other steps
         """Return the rows after it."""

@@ -111,7 +111,7 @@ def _key(view: Rows, source: LookupSource, entry: Any, on: Any) -> tuple[Express
             missing=[column],
         )
     expression = named(own) if isinstance(own, str) else resolved(own, view, "lookup_join")
-    value_type(expression, view.arrow_schema)
+    value_type(expression, view.node.relation.schema)  # a key that a runner has computed is hidden
     return expression, column
 
 

@@ -420,12 +420,13 @@ def test_a_checkpoint_whose_spark_files_were_replaced_is_refused(
 ) -> None:
     orders.add(("i", 1, 10, "pen", 1))
     customers.add((10, "Ann", 1))
-    run(join_of(orders, customers), Collected())
+    sink = Collected()
+    run(join_of(orders, customers), sink)
     (tmp_path / "checkpoint" / "metadata").write_text('{"id":"11111111-2222-3333-4444-555555555555"}')
     (tmp_path / "checkpoint" / ".metadata.crc").unlink(missing_ok=True)
 
     with pytest.raises(StateError, match="Spark's own files there were removed"):
-        run(join_of(orders, customers), Collected())
+        run(join_of(orders, customers), sink)
 
 
 def test_progress_tells_rows_state_and_times(orders: Source, customers: Source, run: Run) -> None:

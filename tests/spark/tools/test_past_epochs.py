@@ -54,7 +54,7 @@ def moment(sources: tuple[Source, Source], _: SparkSession) -> Any:
     left = appends(orders.stream(), name="orders", watermark=("t", 0))
     quotes = appends(prices.stream(), name="quotes", watermark=("at", 0)).alias("quotes")
     now = changes(prices.stream(), name="prices", keys=["sku"]).alias("now")
-    joined = left.join_asof(quotes, on="sku", how="left", times=("t", "at")).select("sku", "id", "price")
+    joined = left.join_asof(quotes, on="sku", how="left", left_time="t", right_time="at").select("sku", "id", "price")
     return joined.groupBy("sku", "price").agg(F.count().alias("n")).temporal_join(now, on="sku", as_of=PROCESSING_TIME)
 
 

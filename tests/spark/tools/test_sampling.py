@@ -155,7 +155,8 @@ CHAINS: dict[str, tuple[Callable[[Source, Source], AnyView], tuple[str, ...], se
         lambda o, c: of_two(o, c).select("name", "order_id").join_asof(
             of_two(o, c, a="o2", b="c2").select("customer_id", F.col("name").alias("other"), F.col("order_id").alias("at")),
             on=[("name", "other")],
-            times=("order_id", "at"),
+            left_time="order_id",
+            right_time="at",
             op=">",
         ),
         ("name",),

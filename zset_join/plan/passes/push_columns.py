@@ -31,9 +31,11 @@ def push_columns(root: Node) -> Node:
         if not isinstance(node, Apply) or read is None:
             continue
         below = node.child
-        while isinstance(below, Apply) and isinstance(below.step, WhereStep) and parents[id(below)] == 1:
-            read |= columns_read(below.step.condition)
-            below = below.child
+        while isinstance(below, Apply) and parents[id(below)] == 1:
+            filtered = _filtered_by(below.step)
+            if filtered is None:
+                break
+            read, below = read | filtered, below.child
         if isinstance(below, Operate) and isinstance(below.request, LookupJoinRequest) and parents[id(below)] == 1:
             columns = _columns(below, read)
             if columns is not None:
@@ -52,7 +54,18 @@ def _read_by(step: RowStep) -> set[str] | None:
         case SelectStep():
             return {name for _, expression in step.columns for name in columns_read(expression)}
         case OpaqueStep():
-            return None if step.reads is None else set(step.reads)
+            return None if step.reads is None or step.is_filter else set(step.reads)
+        case _:
+            return None
+
+
+def _filtered_by(step: RowStep) -> set[str] | None:
+    """Return the columns that a filter reads; None for another step."""
+    match step:
+        case WhereStep():
+            return set(columns_read(step.condition))
+        case OpaqueStep() if step.is_filter and step.reads is not None:
+            return set(step.reads)
         case _:
             return None
 

@@ -303,12 +303,14 @@ class View(words.View):
                 name=other.name,
                 steps=titles,
             )
-        if as_of == looking_up.PROCESSING_TIME and isinstance(other, DataFrame):
+        if as_of == looking_up.PROCESSING_TIME and isinstance(other, DataFrame | DataFrameSource):
             looking_up.check_reloaded(snapshot=snapshot, null_safe=null_safe, index=index)
             source = _outside(other, None)
             if reload_interval is not None and isinstance(source, DataFrameSource):
                 source = replace(source, reload_interval=reload_interval)
             return self.lookup_join(source, on, how, condition=condition)
+        if isinstance(other, View) and isinstance(other.node, Operate) and other.node.stage.shows_newest:
+            other = other.alias(other.node.inputs[0].relation.name)  # the dedup is planned away: its rows are the versions
         return super().temporal_join(
             other,
             on,
@@ -421,13 +423,15 @@ class View(words.View):
         names = step.relation.schema.names
         if step.is_selection and not hides and set(names) <= set(after):
             return self._select([(name, named(after[name])) for name in names])
+        is_filter = not step.is_selection and all(step.kept.get(name) == name for name in before.schema.names)
         digest = hashlib.blake2b(json.dumps(step.description).encode(), digest_size=16).hexdigest()
         opaque = OpaqueStep(
             step.title,
             digest,
             "it was written for Spark",
             step.relation,
-            tuple(sorted(step.reads)) if step.is_selection else None,
+            tuple(sorted(step.reads)) if step.is_selection or is_filter else None,
+            is_filter=is_filter,
         )
         bound = BoundStep(call=call, transform=transform, step=step, before=before.schema)
         node = Apply(self.node, opaque, hides)
