@@ -40,7 +40,7 @@ def test_a_view_inside_spark_knows_the_hint_that_its_state_ends(session: Session
 
 def test_the_bound_of_event_times_is_set_for_the_tables_of_a_query_inside_spark(planned: Session) -> None:
     planned.sql("SET max_watermark_jump = '1 hour'")
-    bounded = planned.view_of(query(planned, "SELECT customer, count(*) FROM orders GROUP BY customer")).plan
+    bounded = planned.view_of(query(planned, "SELECT customer, count(*) FROM orders GROUP BY customer")).placed
     planned.sql("RESET max_watermark_jump")
 
     assert [stream.max_watermark_jump for stream in bounded.streams] == [3_600_000_000]
@@ -105,7 +105,7 @@ def test_a_table_under_two_aliases_is_kept_once(planned: Session, time: str) -> 
         f"LEFT JOIN people FOR SYSTEM_TIME AS OF {time} q ON p.name = q.id"
     )
 
-    told = planned.view_of(query(planned, text)).plan.explained_indexes()
+    told = planned.view_of(query(planned, text)).placed.explained_indexes()
 
     assert len(told) == 2
     assert all("looks up in index by_id (id): one copy, shared with" in line for line in told)

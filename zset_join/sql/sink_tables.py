@@ -155,7 +155,12 @@ class PrintSink:
         prefix: stands before every line.
         stream: where to; default: the standard output as it is then.
         is_silent: print nothing.
+
+    Attributes:
+        keeps_epochs: no; what another process printed is not known, so a start with committed epochs is no gap.
     """
+
+    keeps_epochs = False
 
     def __init__(self, prefix: str = "", *, stream: TextIO | None = None, is_silent: bool = False) -> None:
         self._prefix = f"{prefix}> " if prefix else ""

@@ -116,8 +116,8 @@ def test_bytes_and_the_cures_of_the_message_are_taken(people: Callable[..., Data
     by_bytes = people("collate(collate(name, 'UTF8_LCASE'), 'UTF8_BINARY')")
     lowered = people().withColumn("name", F.expr("lower(collate(name, 'UTF8_BINARY'))"))
 
-    assert changes(by_bytes, name="p", keys=["name"]).keys == ("name",)
-    assert changes(lowered, name="p", keys=["name"]).keys == ("name",)
+    assert changes(by_bytes, name="p", keys=["name"]).stream.keys == ("name",)
+    assert changes(lowered, name="p", keys=["name"]).stream.keys == ("name",)
 
 
 @pytest.mark.parametrize("kind", NESTED)

@@ -138,8 +138,9 @@ class SinkOutput:
         return has_epoch(self._sink, record.epoch, record.link)
 
     def lacking(self, record: CommitRecord) -> tuple[str, ...]:
-        """Ask the sink."""
-        return () if self.has(record) else (self.describe(),)
+        """Ask the sink, unless it forgets its epochs with its process."""
+        forgets = not getattr(self._sink, "keeps_epochs", True)
+        return () if forgets or self.has(record) else (self.describe(),)
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
         """Look whether all part files are whole."""

@@ -137,14 +137,13 @@ class PlacedQuery:
 
         described: dict[str, Any] = {
             "inputs": [_described_stream(stream) for stream in self.streams],
-            "stages": [
-                {
-                    "stage": node.stage.kind,
+            "stages": {
+                self.planned_stages[node.number].name: {
                     "is": _with_shown_columns(unchangeable(node.stage)),
                     "fed": [fed(node.number, side, feeds) for side, feeds in enumerate(node.feeds)],
                 }
                 for node in self.plan.nodes
-            ],
+            },
             "outputs": [{"stage": feed.origin, "steps": steps[int(feed.origin)]} for feed in self.plan.outputs],
         }
         shared = {one.shared.name: one.shared for one in self.planned_stages if one.shared is not None}

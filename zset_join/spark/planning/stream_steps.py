@@ -133,7 +133,8 @@ def _selection(session: SparkSession, before: Relation, step: SelectStep) -> tup
 
 
 def _row_step(session: SparkSession, before: Relation, after: Relation, texts: Sequence[str]) -> RowStep:
-    named = [f"{text} AS {quote_name(field.name, 'spark')}" for text, field in zip(texts, after.schema, strict=True)]
+    names = [quote_name(field.name, "spark") for field in after.schema]
+    named = [text if text == name else f"{text} AS {name}" for text, name in zip(texts, names, strict=True)]
     return row_step(
         session,
         before,
