@@ -156,11 +156,12 @@ def test_a_changed_function_of_a_view_is_refused_and_the_same_one_goes_on(
 
     orders.add(("i", 1, 10, "pen", 1))
     customers.add((10, "Ann", 1))
-    run(view(lambda x: x * 2), Collected())
-    run(view(lambda x: x * 2), Collected())
+    sink = Collected()
+    run(view(lambda x: x * 2), sink)
+    run(view(lambda x: x * 2), sink)
 
     with pytest.raises(StateError, match="<lambda>") as refused:
-        run(view(lambda x: x * 3), Collected())
+        run(view(lambda x: x * 3), sink)
 
     assert refused.value.code == "FUNCTION_CHANGED"
     assert "a restart with changed code is refused" in view(lambda x: x * 2).placed.query_explanation(

@@ -207,7 +207,8 @@ class ChangelogOutput:
         """Make or check the changelog."""
         self._relation = relation
         self._sink.open(relation, query_id)
-        self.parts = fitting_parts(self, ChangelogParts(self._directory), relation, query_id)
+        writer = self.parts.writer if isinstance(self.parts, FittingParts) else self.parts
+        self.parts = fitting_parts(self, writer, relation, query_id)
 
     def has(self, record: CommitRecord) -> bool:
         """Look into the changelog."""
