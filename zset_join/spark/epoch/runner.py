@@ -190,9 +190,9 @@ class EpochRunner:
         self._output.open(self.relation, query_id)
         self.is_open = True
         self.operator_options = replace(self.operator_options, hash_seed=seed_of_query(query_id))
+        self._topic_ids = self._topics.start({} if checkpoint.last is None else checkpoint.last.positions)
         if checkpoint.last is not None:
             self._check_lacking(checkpoint.last)  # now, not when the next epoch is committed
-        self._topic_ids = self._topics.start({} if checkpoint.last is None else checkpoint.last.positions)
         self.checkpoint = checkpoint
 
     def _check_lacking(self, last: CommitRecord) -> None:
