@@ -15,7 +15,7 @@ from tests.spark.api.test_query import join_of
 from tests.spark.conftest import Collected, Source
 from zset_join.config import QueryOptions
 from zset_join.errors import StateError
-from zset_join.spark import JoinQuery
+from zset_join.spark import JoinQuery, appends
 from zset_join.spark.rows.user_functions import (
     UserFunction,
     agree,
@@ -201,3 +201,15 @@ def test_a_changed_delete_condition_is_refused(orders: Source, customers: Source
         run(view("op in ('d', 'x')"), Collected())
 
     assert refused.value.code == "QUERY_CHANGED"
+
+
+def test_functions_of_one_name_in_two_branches_stay_two(orders: Source) -> None:
+    rows = appends(orders.stream(), name="orders")
+    twice, thrice = (
+        rows.select(F.udf(function, "long")("order_id").alias("x")) for function in (lambda x: 2 * x, lambda x: 3 * x)
+    )
+
+    steps = [one.steps[-1] for one in twice.union(thrice).placed.planned_stages]
+
+    assert [[one.name for one in step.functions] for step in steps] == [["<lambda>"], ["<lambda>"]]
+    assert steps[0].functions != steps[1].functions

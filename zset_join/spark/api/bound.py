@@ -59,7 +59,7 @@ def bindings_of(steps: Sequence[BoundTransform], streams: Mapping[str, SourceStr
         steps: of a view.
         streams: by the names of the sources in the plan.
     """
-    return Bindings(streams, {one.step.fingerprint: one.bound for one in steps})
+    return Bindings(streams, {id(one.step): one.bound for one in steps})
 
 
 def opaque_after_dedup(node: Node) -> list[str]:

@@ -60,11 +60,11 @@ class Bindings:
 
     Args:
         streams: name of a source to its stream.
-        steps: fingerprint of a step that only Spark can do, to what it does.
+        steps: `id` of a step that only Spark can do, to what it does: two functions may have one name and text.
     """
 
     streams: Mapping[str, SourceStream]
-    steps: Mapping[str, BoundStep] = field(default_factory=dict)
+    steps: Mapping[int, BoundStep] = field(default_factory=dict)
 
     @property
     def session(self) -> SparkSession:
@@ -164,7 +164,7 @@ def _expressed(bindings: Bindings, before: Relation, steps: Sequence[PlanStep]) 
     for step in steps:
         session = bindings.session
         if isinstance(step, OpaqueStep):
-            one = bindings.steps[step.fingerprint].over(session, before)
+            one = bindings.steps[id(step)].over(session, before)
         else:
             one = spark_step(session, before, step)
         expressed.append(one)
