@@ -14,7 +14,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from zset_join.config import QueryOptions
-from zset_join.errors import OptionError
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.sharing import prepared_alike
 from zset_join.relation import Relation
@@ -208,29 +207,6 @@ class PlacedQuery:
     def explanation(self, *, buckets: int | None = None) -> str:
         """Return the stages as a tree of lines, each with what it must remember."""
         return "\n".join(explained_query(self.planned_stages, self.fusings, buckets=buckets))
-
-    def check_inputs(self) -> None:
-        """Refuse inputs that messages and the dead-letter table could not tell apart.
-
-        Raises:
-            OptionError: two of them have one name.
-        """
-        stages = [one for one in self.planned_stages if not one.stage.forwards]
-        latest = {(one.target, one.side): one.stage.output.name for one in stages if one.stage.kind == "latest"}
-        names = [
-            given.relation.name
-            for one in stages
-            for side, given in enumerate(one.stage.inputs)
-            if given.reduce is None and latest.get((one.number, side)) != given.relation.name  # the same rows, filled
-        ]
-        taken = sorted({name for name in names if names.count(name) > 1})
-        if taken:
-            raise OptionError(
-                f"several inputs of the query are called {taken}; messages and the dead-letter table tell them apart by their "
-                'names. Give each its own: a stream that is used twice is stream.alias("another name") the second time.',
-                code="SAME_NAME",
-                names=taken,
-            )
 
 
 def _with_shared_places(plan: QueryPlan, stages: list[PlannedStage]) -> tuple[PlannedStage, ...]:

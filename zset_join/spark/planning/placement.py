@@ -73,7 +73,7 @@ class Bindings:
 
 
 def bound_plan(
-    root: Node, streams: Callable[[PlanSource], SourceStream], *, name: str, tells_apart: bool = True
+    root: Node, streams: Callable[[PlanSource], SourceStream], *, name: str
 ) -> tuple[QueryPlan, dict[str, SourceStream]]:
     """Return the plan of a query for executors, over sources that are what their streams are; and the streams by name.
 
@@ -81,7 +81,6 @@ def bound_plan(
         root: the query as it was written.
         streams: gives the stream of a source; its columns are those of the source.
         name: what the view is called.
-        tells_apart: inputs of one name get names of their own; else whoever wrote the query is to.
 
     Raises:
         PlanError: it cannot be planned.
@@ -116,7 +115,7 @@ def bound_plan(
     first: dict[Hashable, str] = {}
     same = {known: first.setdefault(stream.identity, known) for known, stream in found.items()}
     plan = plan_query(bound, name=name, buckets=None, is_spread=True, same=same)
-    return (tell_inputs_apart(plan) if tells_apart else plan), found
+    return tell_inputs_apart(plan), found
 
 
 def placed_stages(plan: QueryPlan, bindings: Bindings) -> tuple[PlannedStage, ...]:

@@ -47,8 +47,6 @@ __all__ = [
     "name_after",
     "named",
     "places_of",
-    "shifted",
-    "with_steps",
 ]
 
 
@@ -211,13 +209,6 @@ class PlannedStage:
         return rows_stage(self.label) if self.steps else self.name
 
 
-def shifted(planned_stages: Sequence[PlannedStage], by: int) -> list[PlannedStage]:
-    """Return planned stages whose numbers begin later."""
-    return [
-        replace(one, number=one.number + by, target=None if one.target is None else one.target + by) for one in planned_stages
-    ]
-
-
 def named(planned_stages: Sequence[PlannedStage]) -> tuple[PlannedStage, ...]:
     """Give the planned stages of a whole query their names. A route is called after the stage and the input it leads to."""
     labels: dict[int, int] = {}
@@ -236,27 +227,6 @@ def name_after(steps: Sequence[Step], name: str) -> str | None:
     for step in steps:
         current = None if current is None else step.kept.get(current)
     return current
-
-
-def with_steps(planned_stages: Sequence[PlannedStage], steps: Sequence[Step]) -> list[PlannedStage]:
-    """Put steps behind the planned stages that have no target yet.
-
-    Args:
-        planned_stages: in the order of an epoch.
-        steps: what is done with the rows of those without a target.
-    """
-    stages = list(planned_stages)
-    for step in steps:
-        ends = [at for at, one in enumerate(stages) if one.target is None]
-        if isinstance(step, RowStep):
-            for at in ends:
-                stages[at] = replace(stages[at], steps=(*stages[at].steps, step))
-            continue
-        number = stages[-1].number + 1
-        for at in ends:
-            stages[at] = replace(stages[at], target=number)
-        stages.append(PlannedStage(number=number, stage=step.stage))
-    return stages
 
 
 def places_of(planned_stages: Sequence[PlannedStage]) -> list[StreamPlace]:
