@@ -17,9 +17,9 @@ import pyarrow as pa
 from sortedcontainers import SortedDict
 
 from zset_join.aggregates import AggregateCall
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["CALLS", "CONTESTANTS", "SCHEMA", "Contestant", "build_contestant"]

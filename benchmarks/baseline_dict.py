@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.workloads import LEFT, RIGHT, Epoch
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 
 __all__ = ["DictJoin", "DictJoinWithoutGc"]
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.workloads import LEFT, RIGHT, Epoch
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 
 __all__ = ["DuckdbJoin"]
 

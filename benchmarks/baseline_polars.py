@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from benchmarks.workloads import LEFT, RIGHT, Epoch
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 
 __all__ = ["PolarsJoin"]
 

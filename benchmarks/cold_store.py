@@ -44,7 +44,7 @@ from spill.duckdb_pages import DuckDBColdStore, DuckDBFile
 from spill.file_pages import FileColdStore
 from spill.row_bytes import pack_rows
 from spill.run_store import RunStore
-from zset_join.row_layout import RowLayout
+from zset_join.zset.row_layout import RowLayout
 
 __all__ = ["Line", "main"]
 

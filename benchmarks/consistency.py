@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from benchmarks.report import machine_lines
 from zset_join.aggregates import AggregateCall
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["Transfers", "run"]

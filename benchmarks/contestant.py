@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from benchmarks.workloads import Epoch
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 
 __all__ = ["CONTESTANTS", "Contestant", "build_contestant"]
 

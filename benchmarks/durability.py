@@ -35,10 +35,10 @@ from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
-from zset_join.protocol import DurableOperator
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["DURABILITY_LABEL", "Durability", "durability_goals", "durability_lines", "measure_durability"]
 

@@ -27,11 +27,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.machine import describe_machine, versions
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
-from zset_join.relation import Relation
 from zset_join.state.rows.unused_memory import resident_bytes
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["main"]

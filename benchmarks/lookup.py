@@ -31,10 +31,10 @@ import psycopg
 import pyarrow as pa
 
 from tools.servers.postgres_server import PostgresServer
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.lookup import Fetcher, FetchJournal, FunctionSource, Lookup, PostgresSource
 from zset_join.operators.lookup_join import LookupJoin
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 Contestant = Callable[[list[np.ndarray]], int]

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.machine import describe_machine, versions
 from benchmarks.nexmark import EPOCH_EVENTS, QUERIES, bag, epochs
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.sinks.sink import SinkProgress
 from zset_join.spark import appends, local_session
 from zset_join.sql import connect

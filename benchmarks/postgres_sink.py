@@ -20,7 +20,7 @@ import psycopg
 import pyarrow as pa
 
 from tools.servers.postgres_server import PostgresServer
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.sinks.postgres_sql import csv_of
 from zset_join.sinks.postgres_view import PostgresViewSink
 from zset_join.zset import ZSet

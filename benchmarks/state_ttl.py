@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.expiring import Expiring, ExpiringInput, TimeToLive
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})

@@ -25,7 +25,7 @@ from faults.histories import HOWS, History, recorded_history
 from faults.recovery import opened
 from faults.tally import Tally
 from faults.watching import Act, describe_path
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 from zset_join.storage.operations import Operation, observe
 
 __all__ = [

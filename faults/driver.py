@@ -37,7 +37,7 @@ from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, stored_buckets
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.storage import local_folder
 from zset_join.zset import ZSet
 

@@ -23,14 +23,14 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from zset_join.aggregates import AggregateCall
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
-from zset_join.relation import Relation
 from zset_join.stages.route import needs_route
 from zset_join.testing.reference import Counts, Side, batch_join, lay_out, resolve, row_identity
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["HOWS", "SHAPES", "Changes", "GroupedHistory", "History", "Shape", "grouped_history", "recorded_history"]

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from faults.tally import Tally
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.pipeline.outputs import FunctionSink

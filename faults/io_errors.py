@@ -31,7 +31,7 @@ from faults.recovery import Known, check_recovery
 from faults.tally import Tally
 from faults.watching import Act, describe, is_below
 from zset_join.checkpoint.bucket import close_kept_operators
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 from zset_join.storage.operations import Operation, observe
 
 __all__ = ["FAULTS_OF_KIND", "MAY_FAIL", "Fault", "FaultAt", "fail_and_retry", "faults_of", "search"]

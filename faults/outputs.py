@@ -16,8 +16,9 @@ import pyarrow as pa
 from faults.sinks import weighted_lines
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
 from zset_join.checkpoint.record import CommitRecord, PartEntry
-from zset_join.errors import StateError
-from zset_join.relation import Relation
+from zset_join.core.errors import StateError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.sinks.parquet_changelog import (
     ParquetChangelogSink,
     PartFile,
@@ -28,7 +29,6 @@ from zset_join.sinks.parquet_changelog import (
 )
 from zset_join.sinks.sink import has_epoch, write_epoch
 from zset_join.testing.reference import Counts, total
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["ChangelogOutput", "Output", "SinkOutput", "read_parts"]

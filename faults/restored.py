@@ -18,8 +18,8 @@ from faults.driver import Driver, Kind, Place
 from faults.histories import History
 from faults.recovery import opened
 from faults.tally import Tally
-from zset_join.errors import SinkError
-from zset_join.savepoint import backup, restore
+from zset_join.core.errors import SinkError
+from zset_join.tools.savepoint import backup, restore
 
 __all__ = ["search"]
 

@@ -59,7 +59,7 @@ from zset_join.checkpoint import record as record_module
 from zset_join.checkpoint.bucket import close_kept_operators
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.testing.reference import Bag, Counts, Side, batch_join, lay_out, total
 from zset_join.zset import ZSet
 

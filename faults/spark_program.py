@@ -46,8 +46,8 @@ import pyarrow as pa
 
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import PartEntry
+from zset_join.core.tick import Tick
 from zset_join.storage.operations import Operation, observe
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:

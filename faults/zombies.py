@@ -30,7 +30,7 @@ from faults.recovery import Known, check_recovery, opened
 from faults.tally import Tally
 from faults.watching import Act
 from zset_join.checkpoint import owner as owner_module
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 from zset_join.storage.local import FileLock
 from zset_join.storage.operations import Operation, observe
 

@@ -27,7 +27,7 @@ from property_tests.mutants import (
     Wrapped,
 )
 from property_tests.registry import Build, Registered, hash_join_live_rows, reference_live_rows
-from zset_join.protocol import Operator
+from zset_join.zset.protocol import Operator
 
 __all__ = ["AGGREGATE_MUTANTS"]
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from property_tests.aggregate_shapes import AggregateSpec
 from zset_join.aggregates.preaggregation import Preaggregation
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["PreaggregatedAggregate", "build_preaggregated"]

@@ -33,12 +33,12 @@ from property_tests.shapes import (
 )
 from property_tests.strategies import Pick, make_knobs
 from zset_join.aggregates import AggregateCall
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, left
 from zset_join.operators.aggregate import Aggregate
-from zset_join.relation import Relation
 from zset_join.testing import reference as oracle
 from zset_join.testing.reference_aggregate import Call, Filter, batch_aggregate
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["AggregateSpec", "Choice", "aggregate_specs", "build_aggregate", "make_aggregate_spec"]

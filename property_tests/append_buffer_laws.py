@@ -18,10 +18,10 @@ from property_tests.laws import LawBrokenError, Run, compare, exact
 from property_tests.registry import Subject, hash_join_live_rows, make_hash_join
 from property_tests.shapes import JoinSpec, oracle_side
 from property_tests.strategies import Epoch, History, join_specs
-from zset_join.errors import ResourceError
+from zset_join.core.errors import ResourceError
 from zset_join.operators.join import HashJoin
-from zset_join.protocol import Operator
 from zset_join.testing.reference import row_identity
+from zset_join.zset.protocol import Operator
 
 __all__ = ["BUFFER_LAWS", "BufferCase", "BufferLaw", "Mutate", "buffer_cases"]
 

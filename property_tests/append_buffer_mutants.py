@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from property_tests.append_buffer_laws import Mutate
+from zset_join.core.tick import Tick
 from zset_join.kernels.rows.epoch import S_READS_DEGREES
 from zset_join.kernels.rows.side import H_COLD_BYTES
 from zset_join.operators.join import HashJoin
 from zset_join.state.join.append_buffer import AppendBuffer, BufferedEpoch
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["BUFFER_MUTANTS", "BufferMutant"]

@@ -17,12 +17,12 @@ from property_tests.registry import Build, Registered, build_hash_join, build_ro
 from property_tests.shapes import Mode
 from property_tests.strategies import route_specs
 from zset_join.aggregates.hybrid_groups import HybridGroups
-from zset_join.protocol import Operator
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.join.hybrid_state import HybridState
 from zset_join.state.join.residual_pairs import ResidualPairs
 from zset_join.state.join.streamed_rows import StreamedGroup
 from zset_join.state.rows.side import PreparedSide
+from zset_join.zset.protocol import Operator
 
 __all__ = ["HYBRID_MUTANTS"]
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from property_tests.aggregate_shapes import AggregateSpec
 from property_tests.shapes import JoinSpec
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.expiring import Expiring, ExpiringInput, TimeToLive
 from zset_join.operators.join import HashJoin
-from zset_join.protocol import DurableOperator, Operator
-from zset_join.relation import Relation
 from zset_join.stages import AggregateStage, JoinStage, Stage
+from zset_join.zset.protocol import DurableOperator, Operator
 
 __all__ = ["build_lasting_aggregate", "build_lasting_join", "lasting_live_rows"]
 

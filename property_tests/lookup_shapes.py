@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from property_tests.shapes import PAYLOADS, Change, KeyShape, Knobs, Mode, key_shape_named, live_rows, oracle_side, relation_of
 from property_tests.strategies import make_knobs
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.lookup_join import LookupJoin
-from zset_join.protocol import Operator
-from zset_join.relation import Relation
 from zset_join.testing import reference as oracle
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import Operator
 
 __all__ = ["AskedLookup", "LookupSpec", "build_lookup", "lookup_specs"]
 

@@ -27,12 +27,12 @@ from property_tests.registry import (
     registered_join,
 )
 from property_tests.shapes import JoinSpec, Mode
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.kernels.rows.delta import D_COMPARED_COLUMNS
-from zset_join.protocol import Operator
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import Operator
 
 __all__ = ["SWITCHES", "WRAPPERS", "Mutant"]
 

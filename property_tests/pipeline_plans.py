@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
 from zset_join.expressions import col, left, lit, right
 from zset_join.pipeline import Pipeline, View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs

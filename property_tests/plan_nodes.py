@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from property_tests.plan_sources import Column, Source, quoted
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, left, right
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.distinct import Distinct
@@ -20,11 +22,9 @@ from zset_join.operators.join import HashJoin
 from zset_join.operators.select import Select
 from zset_join.operators.union import Union
 from zset_join.operators.where import Where
-from zset_join.protocol import Operator
-from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import Operator
 
 __all__ = [
     "AggregateNode",

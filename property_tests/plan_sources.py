@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.zset import ZSet
 
 __all__ = ["SOURCE_MODES", "Column", "Source", "SourceMode", "make_source", "quoted"]

@@ -39,11 +39,11 @@ from property_tests.plan_nodes import (
 )
 from property_tests.plan_sources import SOURCE_MODES, Column, Source, make_source, quoted
 from property_tests.shapes import HOWS
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
-from zset_join.protocol import Operator
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import Operator
 
 __all__ = ["SIZES", "PlanDiffersError", "Size", "Tally", "held_against_floors", "main", "run_plan"]
 

@@ -13,8 +13,8 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from zset_join.errors import WeightOverflowError
-from zset_join.relation import Relation
+from zset_join.core.errors import WeightOverflowError
+from zset_join.core.relation import Relation
 
 __all__ = ["ReferenceSide", "SideStep", "Values"]
 

@@ -27,16 +27,16 @@ from property_tests.routed_join import RoutedJoin
 from property_tests.shapes import HOWS, JoinSpec, LatestSpec, Mode, RouteSpec, Spec
 from property_tests.strategies import join_specs, latest_specs, route_specs
 from property_tests.view_shapes import VIEW_KINDS, ViewKind, ViewSpec, build_view, view_specs
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, left, right
 from zset_join.operators.join import HashJoin
 from zset_join.operators.latest import Latest
 from zset_join.operators.route import Route
-from zset_join.protocol import Operator
-from zset_join.relation import Relation
 from zset_join.testing.comparison import EmittedRows, IllegalAnswerError
 from zset_join.testing.reference import Counts, row_identity
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import Operator
 
 __all__ = [
     "EXEMPT_EVERYWHERE",

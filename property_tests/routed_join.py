@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 
 from property_tests.shapes import JoinSpec
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import Expression
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
-from zset_join.relation import Relation
 from zset_join.stages.route import needs_route
 from zset_join.testing.reference import row_identity
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["BUCKETS", "RoutedJoin"]

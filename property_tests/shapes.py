@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from zset_join.relation import ChangelogMode, Relation
+from zset_join.core.relation import ChangelogMode, Relation
 from zset_join.shapes.join import joined_schema
 from zset_join.testing import reference as oracle
 from zset_join.testing.reference_tables import reference_side

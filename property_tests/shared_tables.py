@@ -24,11 +24,11 @@ from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.stage_states import MemoryStates
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.protocol import earliest
 from zset_join.query.reading import readings_of
 from zset_join.query.view import View
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import earliest
 
 __all__ = ["SharedCase", "sharing_is_invisible"]
 

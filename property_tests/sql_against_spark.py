@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 
 from property_tests.sql_queries import queries
 from property_tests.test_sql import LEFT, RIGHT, bag, rows_of
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 from zset_join.spark import local_session
 from zset_join.sql import Query, connect
 

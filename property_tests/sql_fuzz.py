@@ -33,10 +33,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.compiling import compile_kernels
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 from zset_join.expressions.sql_text import quote_name, quote_text
 from zset_join.sql import Query, Session, connect
+from zset_join.tools.compiling import compile_kernels
 
 __all__ = ["DIALECTS", "FIXTURES", "LawBrokenError", "fuzz", "main", "names_mean_themselves", "run_one", "statement"]
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from tests.sql.test_documents import FILES, read
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 from zset_join.plan.tree import Merge, Node, Operate
 from zset_join.spark import local_session
 from zset_join.sql import Query, Session, connect

@@ -42,7 +42,7 @@ from property_tests.shapes import (
     key_shape_named,
     relation_of,
 )
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.testing.legal_changes import LiveRows
 
 __all__ = [

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from property_tests.enrichment_model import EnrichmentModel
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.operators.process_time_join import ProcessTimeJoin
-from zset_join.relation import Relation
 from zset_join.state.rows.directory_lock import locked_outside
 from zset_join.testing.comparison import compare_counts, counts_of, delta_of, exact_answer, exact_tables
-from zset_join.tick import Tick
 
 LEFT = pa.schema({"id": pa.int64(), "k": pa.int64(), "x": pa.int64()})
 RIGHT = pa.schema({"rk": pa.int64(), "y": pa.int64()})

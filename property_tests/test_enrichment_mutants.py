@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from property_tests.profiles import HUNT, profile_name
 from property_tests.test_enrichment import SECOND, draw_histories, draw_right_changes, run_lookups, run_process_time
 from property_tests.test_fetching import run_fetches
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 from zset_join.lookup import cache, fetcher, journal
 from zset_join.operators import lookup_join
 from zset_join.shapes import lookup as lookup_shape

@@ -11,9 +11,9 @@ from property_tests.profiles import profile_name
 from property_tests.reference_join import ReferenceJoin
 from property_tests.shapes import HOWS
 from property_tests.universes import WORLDS, UniverseBrokenError, exhaust
+from zset_join.core.relation import Relation
 from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
 
 _LENGTHS = {name: 3 if name == "sequenced_key_moves" and profile_name() == "push" else 4 for name in WORLDS}
 _FLOORS = {  # comparisons made, so that a world which lost its universes does not pass in silence

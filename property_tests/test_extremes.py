@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 _TEXTS = [b"", b"\0", b"\xff", b"\xff\xfe", b"a" * 13 + b"\xff", b"a" * 13, b"\xed\xa0\x80", "é".encode(), b"e\xcc\x81"]

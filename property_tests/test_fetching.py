@@ -9,10 +9,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zset_join.core.relation import Relation
 from zset_join.lookup.fetcher import Fetcher
 from zset_join.lookup.journal import FetchJournal
 from zset_join.lookup.options import Lookup
-from zset_join.relation import Relation
 from zset_join.shapes.lookup import LookupShape, RetryPolicy
 from zset_join.state.join.lookup_rows import fetched_rows
 from zset_join.testing.lookups import FakeClock, ScriptedSource

@@ -16,7 +16,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 from zset_join.lookup import Lookup
 from zset_join.pipeline import Pipeline, changes
 from zset_join.stages.stage import StageOptions

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.partial_upserts import PartialUpserts
-from zset_join.relation import Relation
 from zset_join.shapes.latest import TRUNCATE
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"id": pa.int64(), "a": pa.string(), "b": pa.int64(), "at": pa.int64(), "left_out": pa.int64()})

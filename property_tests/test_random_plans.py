@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from property_tests.random_plans import SIZES, PlanDiffersError, Size, Tally, held_against_floors, main, run_plan
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
-from zset_join.protocol import Operator
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import Operator
 
 _SMALL = SIZES[:2]
 _BATCHES, _PLANS = 4, 8

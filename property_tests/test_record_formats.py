@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from zset_join.changelog import decode
 from zset_join.changelog.formats import RecordOptions
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.sinks import record_texts
 from zset_join.sinks.record_texts import RECORD_FORMS, RecordWriter
 from zset_join.sources.json_records import JsonRecordReader

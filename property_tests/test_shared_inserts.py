@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
 from zset_join.sql import Session, connect
 
 Row = dict[str, Any]

@@ -12,13 +12,13 @@ import pytest
 from property_tests.laws import LawBrokenError
 from property_tests.profiles import profile_name
 from property_tests.shared_tables import SharedCase, sharing_is_invisible
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 from zset_join.operators.shared_table import TableReader
 from zset_join.plan import sharing
 from zset_join.plan.query_plan import StateNode
-from zset_join.protocol import NOTHING_DUE
 from zset_join.state.time.key_runs import KeyRuns
 from zset_join.state.time.version_join import VersionJoin
+from zset_join.zset.protocol import NOTHING_DUE
 
 CASES = 400 if profile_name() == "nightly" else 25
 

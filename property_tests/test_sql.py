@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 
 from property_tests.profiles import profile_name
 from property_tests.sql_queries import queries
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 from zset_join.expressions.sql_text import quote_name, quote_text
 from zset_join.sql import Query, connect
 

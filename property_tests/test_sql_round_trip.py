@@ -22,7 +22,7 @@ from property_tests.profiles import profile_name
 from property_tests.sql_queries import queries
 from property_tests.test_sql import LEFT, RIGHT
 from tests.expressions.test_functions import EXPRESSIONS, SCHEMA
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.expressions import col, describe, left, right
 from zset_join.expressions.rows import value_type
 from zset_join.lookup import FunctionSource, Lookup

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import WeightOverflowError
+from zset_join.core.errors import WeightOverflowError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
 from zset_join.testing.comparison import delta_of
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 _SCHEMA = pa.schema([("k", pa.int64())])

@@ -15,18 +15,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators import as_of_join, temporal_join
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.operators.timed_join import TimedJoin
-from zset_join.relation import Relation
 from zset_join.shapes.as_of_join import as_of_relation
 from zset_join.shapes.temporal_join import temporal_relation
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.testing.comparison import delta_of
 from zset_join.testing.reference import Counts, total
 from zset_join.testing.reference_temporal import LiveRows, TemporalHistory, TimedRow, batch_as_of, first_rows
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["KINDS", "Change", "Step", "TimedCase", "sum_of"]

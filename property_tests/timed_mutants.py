@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from property_tests.timed_histories import TimedCase
-from zset_join.protocol import NOTHING_DUE
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.state.time.joined_pairs import Transitions
+from zset_join.zset.protocol import NOTHING_DUE
 
 __all__ = ["TIMED_MUTANTS", "TimedMutant"]
 

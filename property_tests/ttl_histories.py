@@ -16,13 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.operators.expiring import Expiring, ExpiringInput, TimeToLive
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["AFTER", "TtlCase", "TtlOracle", "TtlStep"]

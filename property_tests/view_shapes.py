@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from property_tests.aggregate_shapes import FILTERS
 from property_tests.shapes import KEY_SHAPES, PAYLOADS, Change, KeyShape, Knobs, Mode, live_rows, oracle_side, relation_of
 from property_tests.strategies import make_knobs
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.distinct import Distinct
 from zset_join.operators.select import Select
 from zset_join.operators.union import Union
 from zset_join.operators.where import Where
-from zset_join.protocol import Operator
-from zset_join.relation import Relation
 from zset_join.testing import reference as oracle
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import Operator
 
 __all__ = ["VIEW_KINDS", "ViewKind", "ViewSpec", "build_view", "view_specs"]
 

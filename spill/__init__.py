@@ -8,4 +8,4 @@ into bytes, and `spill.residency` decides which rows stay in memory.
 from __future__ import annotations
 
 # First, so that `import spill` and `import zset_join` work in either order once the engine imports cold stores.
-import zset_join.errors  # noqa: F401
+import zset_join.core.errors  # noqa: F401

@@ -30,7 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spill.sorting import ascending
-from zset_join.errors import OptionError, ResourceError
+from zset_join.core.errors import OptionError, ResourceError
 
 __all__ = ["MOST_ROW_BYTES", "ColdRows", "ColdStore", "Int64s", "Revised", "cold_rows", "each_once"]
 

@@ -42,8 +42,8 @@ from spill.cold_store import Int64s
 from spill.cold_stores import ColdStores
 from spill.pages import Pages, ReadPages
 from spill.run_store import RunStore
-from zset_join.errors import OptionError, ResourceError, StateError
-from zset_join.extras import needed_for
+from zset_join.core.errors import OptionError, ResourceError, StateError
+from zset_join.core.extras import needed_for
 from zset_join.storage.operations import perform
 
 with needed_for("cold_store='duckdb'"):

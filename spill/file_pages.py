@@ -32,7 +32,7 @@ from spill.read_kernels import (
     read_ranges_cached,
 )
 from spill.run_store import RunStore
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.storage.local import LocalFile, file_size, remove_file
 from zset_join.storage.operations import perform
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from zset_join.errors import MissingPackageError
+from zset_join.core.errors import MissingPackageError
 
 __all__ = ["duckdb_memory_bytes", "require_medium"]
 

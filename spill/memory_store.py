@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spill.cold_store import ColdRows, Int64s, Revised, cold_rows
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 
 __all__ = ["MemoryColdStore"]
 

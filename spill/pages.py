@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from spill.cold_store import Int64s
 from spill.read_kernels import WINDOW_WORDS
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 
 __all__ = ["PageWriter", "Pages", "ReadPages", "damaged_page", "damaged_run"]
 

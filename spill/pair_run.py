@@ -20,7 +20,7 @@ from spill.pages import Pages, damaged_run
 from spill.pair_kernels import PAIR_PAGE_BYTES, PAIRS_PER_FILTER_WORD, PAIRS_PER_PAGE, fill_filter, filter_word
 from spill.run import mapped
 from spill.write_kernels import gather_bytes
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.storage.local import LocalFile, file_size, remove_file
 
 __all__ = ["PairRun", "PairRunWriter", "bounds_of"]

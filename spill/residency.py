@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 from zset_join.kernels.machine.compiled import kernel
 
 __all__ = ["HALF_LIFE_TURNOVERS", "NEVER", "ResidencyPolicy", "Scores", "lowest_scores"]

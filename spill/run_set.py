@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from spill.pages import Pages
-from zset_join.errors import ResourceError, StateError
+from zset_join.core.errors import ResourceError, StateError
 from zset_join.storage.local import list_directory, make_directories, read_bytes, write_atomic
 
 __all__ = ["RunSet", "StoredRun", "StoredRunWriter", "runs_to_merge"]

@@ -26,7 +26,7 @@ from spill.run import LEAST_PART, LyingRows, Run, RunWriter, Wanted, in_order
 from spill.run_kernels import ROW_MASK
 from spill.run_set import RunSet
 from spill.runs import Runs, gathered, merged
-from zset_join.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, StateError
 
 __all__ = ["RunStore"]
 

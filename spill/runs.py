@@ -21,7 +21,7 @@ from spill.page_kernels import list_rows, take_rows
 from spill.pages import Pages, ReadPages, damaged_page
 from spill.run import LyingRows, Run, Wanted
 from spill.write_kernels import gather_bytes, merge_chunks
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 
 __all__ = ["Runs", "gathered", "merged"]
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.protocol import Operator
-from zset_join.relation import Relation
-from zset_join.tick import Tick
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import Operator
 
 __all__ = ["Change", "Epochs", "delete", "delta_of", "insert", "lines_of", "net", "upsert"]
 

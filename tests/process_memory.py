@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from zset_join.core.tick import Tick
 from zset_join.state.rows.unused_memory import UnusedMemory
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["Measurable", "Measured", "measured_apart", "print_sizes"]

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from tools.servers.ports import free_port
-from zset_join.errors import SinkError, StateError
-from zset_join.relation import Relation
+from zset_join.core.errors import SinkError, StateError
+from zset_join.core.relation import Relation
 from zset_join.sinks.kafka_topic import KafkaTopicSink
 from zset_join.sinks.postgres_view import PostgresViewSink
 from zset_join.sources.kafka import KafkaSource

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from zset_join import compiling
 from zset_join.stages.stage import Stage
+from zset_join.tools import compiling
 
 
 def kinds(name: str) -> set[str]:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from zset_join.config import HotBudget, QueryOptions, parse_seconds
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
+from zset_join.core.options import HotBudget, QueryOptions, parse_seconds
 
 
 def options(**given: Any) -> QueryOptions:

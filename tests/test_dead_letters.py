@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from zset_join.cli import main
-from zset_join.dead_letters import read_letters, send_to_kafka
-from zset_join.errors import BadInputError, OptionError, StateError
+from zset_join.core.errors import BadInputError, OptionError, StateError
 from zset_join.pipeline import Pipeline
 from zset_join.pipeline.records import records
 from zset_join.stages import StageOptions
+from zset_join.tools.dead_letters import read_letters, send_to_kafka
 
 GOOD = {"value": b'{"op":"c","after":{"id":1,"total":2}}', "topic": "shop", "partition": 0, "offset": 7}
 BROKEN = {"value": b'\xff{"op":', "key": b'{"id":2}', "topic": "shop", "partition": 0, "offset": 8}
@@ -154,8 +154,8 @@ def test_an_attempt_that_did_not_count_is_not_listed(directory: Path) -> None:
 
 
 def test_what_a_query_inside_spark_put_aside_is_listed_alike(directory: Path) -> None:
+    from zset_join.core.tick import Tick
     from zset_join.spark.worker.quarantine import DeadLetters, Rejected, publish_dead_letters
-    from zset_join.tick import Tick
     from zset_join.zset import ZSet
 
     place = str(directory / "quarantine")

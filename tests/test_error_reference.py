@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from zset_join import errors
+from zset_join.core import errors
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "errors.md"

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-import zset_join.errors
-from zset_join.errors import (
+import zset_join.core.errors
+from zset_join.core.errors import (
     BadInputError,
     KeyTypeError,
     LookupFailedError,
@@ -41,7 +41,7 @@ CODES = {
 
 
 def test_the_tree_holds_these_errors_and_no_others() -> None:
-    assert sorted(zset_join.errors.__all__) == sorted(error_type.__name__ for error_type in CODES)
+    assert sorted(zset_join.core.errors.__all__) == sorted(error_type.__name__ for error_type in CODES)
 
 
 @pytest.mark.parametrize("error_type", CODES)

@@ -13,8 +13,8 @@ import pytest
 
 import spill
 import zset_join
-from zset_join.errors import MissingPackageError
-from zset_join.extras import EXTRAS, needed_for
+from zset_join.core.errors import MissingPackageError
+from zset_join.core.extras import EXTRAS, needed_for
 
 ROOT = Path(zset_join.__file__).parents[1]
 PACKAGES = [Path(zset_join.__file__).parent, Path(spill.__file__).parent]
@@ -37,7 +37,7 @@ class NotInstalled:
 sys.meta_path.insert(0, NotInstalled())
 import pyarrow as pa
 import zset_join, spill
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 
 wrong, refused = [], set()
 
@@ -98,7 +98,7 @@ entries = {
     **{f"lookup {name}": (lambda source=source: source.open(opening).load()) for name, source in sources.items()},
     "verify": pipeline.verify,
     "form": lambda: Pipeline(view, outputs=[FunctionSink(print, form="upsert")]),
-    "cold store": lambda: importlib.import_module("zset_join.config").HotBudget.of("hybrid", max_hot_keys=1, cold_store="duckdb"),
+    "cold store": lambda: importlib.import_module("zset_join.core.options").HotBudget.of("hybrid", max_hot_keys=1, cold_store="duckdb"),
     "run": command("run", str(place / "x.sql"), "--once"),
     "check": command("check", str(place / "x.sql")),
     "explain": command("explain", str(place / "x.sql")),

@@ -13,19 +13,19 @@ import pyarrow as pa
 import pytest
 
 from tests.checkpoint.query_by_hand import LEFT, RIGHT, QueryByHand, left_rows, right_rows
-from zset_join import inspection
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.reading import read_committed
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
-from zset_join.inspection import open_state
-from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.stages import AggregateStage, JoinStage, Stage, StageOptions
 from zset_join.storage.operations import Operation, observe
-from zset_join.tick import Tick
+from zset_join.tools import inspection
+from zset_join.tools.inspection import open_state
 from zset_join.zset import ZSet
 
 JOIN = JoinStage(left=LEFT, right=RIGHT, how="full")

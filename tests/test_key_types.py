@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import KeyTypeError
-from zset_join.key_types import check_key_type, common_key_type, storage_type
+from zset_join.core.errors import KeyTypeError
+from zset_join.core.key_types import check_key_type, common_key_type, storage_type
 
 UNION = pa.sparse_union([pa.field("a", pa.int64())])
 MAP = pa.map_(pa.string(), pa.int64())

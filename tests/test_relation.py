@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import OptionError, PlanError
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.relation import Relation
 
 ORDERS = pa.schema({"id": pa.int64(), "customer": pa.string(), "at": pa.timestamp("us")})
 

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import PlanError
-from zset_join.relation import Relation
-from zset_join.row_conversion import cast_key, conform, plain, take_rows
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import cast_key, conform, plain, take_rows
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("tags", pa.list_(pa.string()))])
 ORDERS = Relation(name="orders", schema=SCHEMA)

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import zset_join.row_layout
-from zset_join.errors import PlanError
+import zset_join.zset.row_layout
+from zset_join.core.errors import PlanError
 from zset_join.kernels.values import columns as c
-from zset_join.row_layout import EncodedRows, RowLayout
+from zset_join.zset.row_layout import EncodedRows, RowLayout
 
 UNION = pa.dense_union([pa.field("a", pa.int64())])
 LONG = "longer than the twelve bytes that fit in a slot"
@@ -281,7 +281,7 @@ def test_a_type_that_cannot_be_kept_is_refused_by_the_name_of_its_column(kind: p
 
 
 def test_strings_past_what_one_arrow_array_holds_ask_for_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zset_join.row_layout, "_MAX_ARROW_BYTES", 2 * len(LONG))
+    monkeypatch.setattr(zset_join.zset.row_layout, "_MAX_ARROW_BYTES", 2 * len(LONG))
     rows = pa.RecordBatch.from_pydict({"x": [LONG] * 3})
     layout = RowLayout(rows.schema)
     records = encoded(layout, rows)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint.query_by_hand import QueryByHand, left_rows, right_rows
-from zset_join.errors import OptionError, StateError
-from zset_join.relation import Relation
-from zset_join.savepoint import backup, restore
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.relation import Relation
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, read_changelog
 from zset_join.storage.sealed import seal, unseal
+from zset_join.tools.savepoint import backup, restore
 from zset_join.zset import ZSet
 
 ROWS = ZSet.of({"k": [1, 2]})

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.shown_values import shown_key, shown_rows, shown_value
+from zset_join.core.shown_values import shown_key, shown_rows, shown_value
 
 NOT_UTF8 = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xff\xfe")])
 FAR_DATE = pa.array([365_000_000], pa.int32()).cast(pa.date32())

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import BadInputError, PlanError, WeightOverflowError
+from zset_join.core.errors import BadInputError, PlanError, WeightOverflowError
 from zset_join.zset import ZSet, single_batch
 
 MOST = 2**63 - 1

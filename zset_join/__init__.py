@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from zset_join.errors import (
+from zset_join.core.errors import (
     BadInputError,
     KeyTypeError,
     OptionError,
@@ -16,17 +16,17 @@ from zset_join.errors import (
     WeightOverflowError,
     ZsetJoinError,
 )
+from zset_join.core.relation import ChangelogMode, Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.distinct import Distinct
 from zset_join.operators.join import HashJoin
 from zset_join.operators.select import Select
 from zset_join.operators.union import Union
 from zset_join.operators.where import Where
-from zset_join.protocol import Operator
-from zset_join.relation import ChangelogMode, Relation
 from zset_join.shapes.aggregate import AggregateCall
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import Operator
 
 __all__ = [
     "Aggregate",

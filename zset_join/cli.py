@@ -35,8 +35,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from zset_join.errors import OptionError, ZsetJoinError
-from zset_join.extras import needed_for
+from zset_join.core.errors import OptionError, ZsetJoinError
+from zset_join.core.extras import needed_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,7 +156,7 @@ def _dialect_option(verb: argparse.ArgumentParser) -> None:
 
 
 def _compile(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every verb
-    from zset_join.compiling import compile_kernels
+    from zset_join.tools.compiling import compile_kernels
 
     compile_kernels(say=_tell)
     return 0
@@ -251,7 +251,7 @@ def _explain_row(options: argparse.Namespace) -> int:
 
 
 def _state(options: argparse.Namespace) -> int:
-    from zset_join.inspection import open_state
+    from zset_join.tools.inspection import open_state
 
     with needed_for("looking into the state"):
         import duckdb
@@ -268,7 +268,7 @@ def _state(options: argparse.Namespace) -> int:
 
 
 def _dead_letters(options: argparse.Namespace) -> int:
-    from zset_join.dead_letters import letter_lines, listed, read_letters, replay
+    from zset_join.tools.dead_letters import letter_lines, listed, read_letters, replay
 
     chosen = {"stream": options.stream, "epoch": options.epoch, "code": options.code}
     if options.replay is not None:
@@ -308,14 +308,14 @@ def _rescale(options: argparse.Namespace) -> int:
 
 
 def _backup(options: argparse.Namespace) -> int:
-    from zset_join.savepoint import backup
+    from zset_join.tools.savepoint import backup
 
     _say(backup(options.checkpoint, options.directory, outputs=options.output))
     return 0
 
 
 def _restore(options: argparse.Namespace) -> int:
-    from zset_join.savepoint import restore
+    from zset_join.tools.savepoint import restore
 
     _say(restore(options.directory, checkpoint=options.checkpoint, outputs=options.output, replace=options.replace))
     return 0

@@ -7,8 +7,8 @@ import pytest
 
 from zset_join.aggregates import AggregateCall
 from zset_join.aggregates.accumulation import Accumulation
+from zset_join.core.relation import Relation
 from zset_join.expressions import left
-from zset_join.relation import Relation
 
 RELATION = Relation(
     name="t",

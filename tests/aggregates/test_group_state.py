@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.aggregates.group_state import GroupState
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.kernels.rows import side as s
 
 SCHEMA = pa.schema({"k": pa.string()})

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from zset_join.aggregates import AggregateCall
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.kernels.rows import side as s
 from zset_join.operators.aggregate import Aggregate
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 Live = dict[int, Counter[Any]]

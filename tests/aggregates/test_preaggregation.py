@@ -12,10 +12,10 @@ import pytest
 from tests.epochs import Change, delete, delta_of, insert, lines_of
 from zset_join.aggregates import AggregateCall
 from zset_join.aggregates.preaggregation import Preaggregation
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 SALES = Relation(

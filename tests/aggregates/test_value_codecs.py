@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.aggregates.value_codecs import CompositeCodec, codec_of, valid_flags
-from zset_join.errors import ResourceError
+from zset_join.core.errors import ResourceError
 from zset_join.kernels.aggregate.keys import compare_keys
 from zset_join.shapes.aggregate import is_orderable
 

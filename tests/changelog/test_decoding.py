@@ -18,8 +18,8 @@ from zset_join.changelog import (
     WeightFormat,
     decode,
 )
-from zset_join.errors import BadInputError, OptionError, PlanError
-from zset_join.relation import Relation
+from zset_join.core.errors import BadInputError, OptionError, PlanError
+from zset_join.core.relation import Relation
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
 APPENDED = Relation(name="clicks", schema=SCHEMA, mode="append")

@@ -21,8 +21,8 @@ from zset_join.changelog import (
     format_named,
 )
 from zset_join.changelog.encoding import group_keys
-from zset_join.errors import OptionError, PlanError, ResourceError, SinkError
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError, PlanError, ResourceError, SinkError
+from zset_join.core.relation import Relation
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})

@@ -19,14 +19,14 @@ from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.local_state import remove_unused
 from zset_join.checkpoint.log import LogEntry, merge_logs
 from zset_join.checkpoint.record import BucketHistory
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
 from zset_join.storage.local import lock_file
 from zset_join.storage.sealed import seal, unseal
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
 LEFT = Relation(name="left", schema=SCHEMA, join_key=("k",))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, NewFile
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 
 
 @pytest.fixture

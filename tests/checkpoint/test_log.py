@@ -10,8 +10,8 @@ import pytest
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
 from zset_join.checkpoint.record import BucketHistory
-from zset_join.errors import StateError
-from zset_join.tick import Tick
+from zset_join.core.errors import StateError
+from zset_join.core.tick import Tick
 from zset_join.zset import ZSet
 
 ORDERS = pa.schema({"id": pa.int64(), "note": pa.string()})

@@ -12,7 +12,7 @@ from tests.checkpoint.query_by_hand import QueryByHand, left_rows, right_rows
 from tests.storage.object_store import ObjectStore, install
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, stored_query_id
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 
 LOCATION = "objects://bucket/orders"
 

@@ -17,7 +17,7 @@ from zset_join.checkpoint.open_operators import (
     OpenOperators,
 )
 from zset_join.checkpoint.reading import read_last
-from zset_join.tick import Tick
+from zset_join.core.tick import Tick
 
 
 class Stub:

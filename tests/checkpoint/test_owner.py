@@ -19,7 +19,7 @@ from zset_join.checkpoint import owner
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.owner import SILENT_SECONDS, Claim, Ownership
 from zset_join.checkpoint.record import CommitRecord
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.storage.folder import Folder, open_folder
 from zset_join.storage.operations import Operation, observe
 from zset_join.storage.sealed import seal

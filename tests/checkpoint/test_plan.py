@@ -9,7 +9,7 @@ import pytest
 
 from zset_join.checkpoint.plan import query_plan, stages_of
 from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, PLAN_FILE, stored_plan
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, View, appends
 from zset_join.storage.sealed import seal

@@ -9,8 +9,8 @@ from zset_join.checkpoint.files import FileEntry
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.record import MERGE_AFTER_FILES, BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
-from zset_join.protocol import NextDue
 from zset_join.storage.sealed import UnknownFormatError
+from zset_join.zset.protocol import NextDue
 
 
 def log(epoch: int, *, size: int = 100) -> LogEntry:

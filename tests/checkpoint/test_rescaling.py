@@ -16,8 +16,8 @@ from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, read_committed, stored_buckets
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import SnapshotEntry
-from zset_join.errors import StateError
-from zset_join.tick import Tick
+from zset_join.core.errors import StateError
+from zset_join.core.tick import Tick
 
 
 @pytest.fixture(params=["local", "object store"])

@@ -10,7 +10,7 @@ import pytest
 
 from zset_join.checkpoint.row_causes import CauseFinder, frozen
 from zset_join.checkpoint.row_history import InputChange
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.shapes.join import joined_schema
 
 ORDERS = Relation(

@@ -16,11 +16,11 @@ from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import write_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory, RowQuestion
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
 from zset_join.shapes.join import joined_schema
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 SHOWN, SOURCES = joined_schema(LEFT, RIGHT, "full", using=False, output_names=None)

@@ -10,12 +10,12 @@ import pytest
 from zset_join.checkpoint import snapshot
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.snapshot import SnapshotEntry, open_snapshot, read_snapshot, write_snapshot
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 _ROWS = pa.schema({"id": pa.int64(), "k": pa.int64(), "v": pa.string()})

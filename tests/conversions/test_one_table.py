@@ -24,7 +24,7 @@ from tests.conversions.table_of_conversions import (
     seen,
     text_cells,
 )
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.pipeline import Pipeline, appends
 from zset_join.query.records import records
 from zset_join.sources.csv_rows import CsvForm, read_csv_rows

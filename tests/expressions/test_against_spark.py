@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
 from zset_join.expressions import Call, Cast, Column, Expression, Literal, check, describe, evaluate, left, lit, right
 
 if TYPE_CHECKING:

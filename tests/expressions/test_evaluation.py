@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import BadInputError, PlanError
+from zset_join.core.errors import BadInputError, PlanError
 from zset_join.expressions import Call, Cast, Expression, Literal, check, evaluate, left, lit, right
 
 LEFT = pa.schema(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import BadInputError, PlanError
+from zset_join.core.errors import BadInputError, PlanError
 from zset_join.expressions import Call, Expression, col, describe, lit
 from zset_join.expressions.functions import (
     add_months,

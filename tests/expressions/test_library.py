@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import BadInputError, PlanError
+from zset_join.core.errors import BadInputError, PlanError
 from zset_join.expressions import Call, Expression, Literal, col, describe, lit
 from zset_join.expressions.library import LIBRARY
 from zset_join.expressions.operations import FUNCTIONS

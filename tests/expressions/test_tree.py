@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Call, Cast, Column, Expression, Literal, describe, left, lit, references, right
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.expressions import left, lit, right
 from zset_join.expressions.tree import OPERATIONS, Call, Expression, Literal
 from zset_join.expressions.written import read_expression, write_expression

@@ -10,8 +10,8 @@ from zset_join.kernels.aggregate.read import list_values, read_ends
 from zset_join.kernels.aggregate.store import store_cells
 from zset_join.kernels.aggregate.tree import V_WORDS
 from zset_join.kernels.rows import side as s
-from zset_join.row_layout import RowLayout
 from zset_join.state.rows.row_arena import RowArena
+from zset_join.zset.row_layout import RowLayout
 
 __all__ = ["Multiset"]
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from zset_join.errors import LookupFailedError
+from zset_join.core.errors import LookupFailedError
 from zset_join.lookup import Lookup
 from zset_join.pipeline import Pipeline, appends
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import LookupFailedError
+from zset_join.core.errors import LookupFailedError
+from zset_join.core.relation import Relation
 from zset_join.lookup.fetcher import Fetcher
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import TransientLookupError
-from zset_join.relation import Relation
 from zset_join.shapes.lookup import LookupShape
 from zset_join.testing.lookups import FakeClock, ScriptedSource
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.lookup.shown import forms_of, run_and_tell
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 from zset_join.lookup import FunctionSource, HttpSource, Lookup, PostgresSource, RedisSource, Secret
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})

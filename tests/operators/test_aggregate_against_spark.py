@@ -18,9 +18,9 @@ import pytest
 
 from tests.epochs import lines_of, net
 from zset_join.aggregates import AggregateCall
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from spill.file_pages import FileColdStore
 from tests.epochs import Change, Epochs, delete, delta_of, insert
 from zset_join.aggregates import AggregateCall, hybrid_groups
 from zset_join.aggregates.hybrid_groups import HybridGroups
-from zset_join.errors import OptionError, ResourceError, StateError
+from zset_join.core.errors import OptionError, ResourceError, StateError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.distinct import Distinct
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 
 A_LONG_SHOP, A_LONG_NOTE = "a shop with more than twelve bytes", "a note with more than twelve bytes"
 SALES = Relation(

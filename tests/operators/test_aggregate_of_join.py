@@ -7,10 +7,10 @@ import pyarrow as pa
 
 from tests.epochs import Epochs, upsert
 from zset_join.aggregates import AggregateCall
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 # CREATE MUTABLE STREAM left_mu(i int, k string, k1 string) PRIMARY KEY (k, k1), and the same on the right.

@@ -9,7 +9,7 @@ import pytest
 
 from tests.epochs import Epochs, delete, delta_of, insert, lines_of
 from zset_join import Relation, Tick
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import left, right
 from zset_join.operators.as_of_join import AsOfJoin
 from zset_join.shapes.as_of_join import AsOfOptions

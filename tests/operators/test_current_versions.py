@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join import Relation, Tick, ZSet
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
 from zset_join.operators.current_versions import CurrentVersions
 
 RATES = Relation(

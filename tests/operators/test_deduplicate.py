@@ -9,7 +9,7 @@ import pytest
 
 from tests.epochs import Epochs, delete, insert
 from zset_join import Relation, Tick, ZSet
-from zset_join.errors import BadInputError, OptionError, PlanError
+from zset_join.core.errors import BadInputError, OptionError, PlanError
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.shapes.deduplicate import OrderColumn
 from zset_join.testing.comparison import OperatorRun, exact_tables

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Epochs, delete, insert
-from zset_join.errors import BadInputError, KeyTypeError, PlanError
+from zset_join.core.errors import BadInputError, KeyTypeError, PlanError
+from zset_join.core.relation import Relation
 from zset_join.operators.distinct import Distinct
-from zset_join.protocol import Operator
-from zset_join.relation import Relation
+from zset_join.zset.protocol import Operator
 
 VISITS = Relation(name="visits", schema=pa.schema({"page": pa.string(), "at": pa.float64()}), mode="changelog")
 

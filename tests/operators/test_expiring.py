@@ -7,15 +7,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.expiring import Expiring, ExpiringInput, TimeToLive
 from zset_join.operators.join import HashJoin
-from zset_join.protocol import NextDue
-from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import NextDue
 
 ROWS = pa.schema({"k": pa.int64(), "v": pa.string()})
 

@@ -19,11 +19,11 @@ from faults.profiles import chosen
 from tests.process_memory import Measured, measured_apart, print_sizes
 from zset_join import HashJoin, Relation, ZSet
 from zset_join.aggregates import AggregateCall
+from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.route import Route
 from zset_join.state.rows.unused_memory import CAN_TELL
-from zset_join.tick import Tick
 
 RUNS = [
     ("join", 90, 10_000, 20, 64),

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Change, Epochs, delete, delta_of, insert, net, upsert
-from zset_join.errors import PlanError, StateError
+from zset_join.core.errors import PlanError, StateError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.join import JOIN_TYPES, HashJoin
-from zset_join.protocol import Operator
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import Operator
 
 # Mutable streams with a partial primary key: the join key is the first half of it.
 LEFT_MUTABLE = Relation(

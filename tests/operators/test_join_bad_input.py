@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Change, Epochs, delete, insert, upsert
-from zset_join.errors import BadInputError, OptionError, WeightOverflowError
+from zset_join.core.errors import BadInputError, OptionError, WeightOverflowError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
-from zset_join.tick import Tick
 
 COLUMNS = pa.schema({"id": pa.int64(), "k": pa.string(), "seq": pa.int64()})
 MOST = 2**63 - 1

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Epochs, insert
-from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget
-from zset_join.errors import OptionError, ResourceError
+from zset_join.core.errors import OptionError, ResourceError
+from zset_join.core.options import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 
 CLICKS = Relation(name="clicks", schema=pa.schema({"page": pa.string(), "user": pa.int64()}), join_key=("page",))
 VIEWS = Relation(name="views", schema=pa.schema({"page": pa.string(), "ms": pa.int64()}), join_key=("page",))

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Change, delta_of, insert
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 
 SCHEMA = pa.schema({"id": pa.int64(), "k": pa.string(), "n": pa.int32()})
 LEFT = Relation(name="l", schema=SCHEMA, join_key=("k", "n"), mode="changelog")

@@ -17,12 +17,12 @@ import pytest
 from spill.duckdb_pages import DuckDBPages
 from spill.file_pages import FilePages
 from tests.epochs import Change, Epochs, delete, insert, net, upsert
-from zset_join.errors import OptionError, ResourceError, StateError
+from zset_join.core.errors import OptionError, ResourceError, StateError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
 from zset_join.state.cold import hybrid_rows
 from zset_join.state.rows.unused_memory import UnusedMemory
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 ORDERS = Relation(

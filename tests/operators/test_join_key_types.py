@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Epochs, delete, insert, upsert
-from zset_join.errors import KeyTypeError
+from zset_join.core.errors import KeyTypeError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 NAN = float("nan")

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Change, Epochs, delete, insert, upsert
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
+from zset_join.core.relation import ChangelogMode, Relation
 from zset_join.operators.join import HashJoin
-from zset_join.relation import ChangelogMode, Relation
 
 
 def side(name: str, mode: ChangelogMode = "upsert") -> Relation:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Change, Epochs, delete, insert, upsert
+from zset_join.core.relation import Relation
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
 
 L = Relation(
     name="l",

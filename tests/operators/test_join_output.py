@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import zset_join.row_layout
+import zset_join.zset.row_layout
 from tests.epochs import Change, Epochs, delete, delta_of, insert, net, upsert
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 # ---------------------------------------------------------------- columns
@@ -297,7 +297,7 @@ def test_a_large_epoch_still_retracts_first_and_says_every_line_once(how: str, k
 
 
 def test_a_chunk_whose_strings_exceed_one_arrow_array_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zset_join.row_layout, "_MAX_ARROW_BYTES", 3_000)
+    monkeypatch.setattr(zset_join.zset.row_layout, "_MAX_ARROW_BYTES", 3_000)
     texts = Relation(name="t", schema=pa.schema({"k": pa.int64(), "text": pa.string()}), join_key=("k",))
     keys = Relation(name="k", schema=pa.schema({"k": pa.int64()}), join_key=("k",))
     join = Epochs(HashJoin(texts, keys))

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Change, Epochs, delete, insert, upsert
-from zset_join.errors import BadInputError, PlanError
+from zset_join.core.errors import BadInputError, PlanError
+from zset_join.core.relation import ChangelogMode, Relation
 from zset_join.expressions import Expression, left, lit, right
 from zset_join.operators.join import JOIN_TYPES, HashJoin
-from zset_join.relation import ChangelogMode, Relation
 
 BIDS = Relation(
     name="bids",

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Change, Epochs, delete, insert, upsert
-from zset_join.errors import KeyTypeError, PlanError
+from zset_join.core.errors import KeyTypeError, PlanError
+from zset_join.core.relation import Relation
 from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
 
 A_SECOND = 1_000_000
 NAN = float("nan")

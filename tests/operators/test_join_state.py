@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Change, Epochs, delete, delta_of, insert, upsert
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
+from zset_join.core.relation import ChangelogMode, Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.kernels.rows import side as s
 from zset_join.operators.join import HashJoin
-from zset_join.relation import ChangelogMode, Relation
 from zset_join.state.rows import side_snapshot
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 ITEMS = Relation(

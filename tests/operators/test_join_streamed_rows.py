@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import WeightOverflowError
+from zset_join.core.errors import WeightOverflowError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, left, right
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64(), "text": pa.string()})

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:

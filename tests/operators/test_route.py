@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Change, Epochs, delete, delta_of, insert, upsert
-from zset_join.errors import BadInputError, KeyTypeError, OptionError, PlanError, StateError
+from zset_join.core.errors import BadInputError, KeyTypeError, OptionError, PlanError, StateError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
-from zset_join.protocol import Operator
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import Operator
 
 ORDERS = Relation(
     name="orders",

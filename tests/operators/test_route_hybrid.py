@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Epochs, delete, delta_of, upsert
-from zset_join.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.route import Route
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 
 ORDERS = Relation(
     name="orders",

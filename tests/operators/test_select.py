@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Epochs, delete, insert
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import Relation
 from zset_join.operators.select import Select
-from zset_join.protocol import Operator
-from zset_join.relation import Relation
+from zset_join.zset.protocol import Operator
 
 SALES = Relation(
     name="sales",

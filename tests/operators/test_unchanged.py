@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Epochs, delete, insert
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.unchanged import Unchanged
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
 CLICKS = Relation(name="clicks", schema=pa.schema({"page": pa.string()}), mode="changelog")
 

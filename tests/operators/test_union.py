@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Epochs, delete, insert
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import Relation
 from zset_join.operators.distinct import Distinct
 from zset_join.operators.union import Union
-from zset_join.protocol import Operator
-from zset_join.relation import Relation
+from zset_join.zset.protocol import Operator
 
 SCHEMA = pa.schema({"x": pa.int64(), "s": pa.string()})
 A = Relation(name="a", schema=SCHEMA, mode="changelog")

@@ -7,13 +7,13 @@ import pytest
 
 from tests.epochs import Epochs, delete, insert
 from zset_join.aggregates import AggregateCall
-from zset_join.errors import BadInputError, PlanError, StateError
+from zset_join.core.errors import BadInputError, PlanError, StateError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import left
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.where import Where
-from zset_join.protocol import Operator
-from zset_join.relation import Relation
-from zset_join.tick import Tick
+from zset_join.zset.protocol import Operator
 
 SALES = Relation(name="sales", schema=pa.schema({"shop": pa.string(), "price": pa.int64()}), mode="changelog")
 

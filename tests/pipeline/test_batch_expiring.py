@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.pipeline import Pipeline, StateTtl, View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 

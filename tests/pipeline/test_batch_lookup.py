@@ -7,7 +7,7 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.expressions import col, left, right
 from zset_join.lookup import ArrowSource
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, appends, changes

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 
 from zset_join import ZSet
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import take_rows
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, appends
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.plan.tree import InputRows
-from zset_join.protocol import NOTHING_DUE, NextDue
-from zset_join.relation import Relation
-from zset_join.row_conversion import take_rows
 from zset_join.stages.stage import OutputKey, Stage, StageInput, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
+from zset_join.zset.protocol import NOTHING_DUE, NextDue
 
 CLICKS = {"user": pa.int64(), "at": pa.int64()}
 

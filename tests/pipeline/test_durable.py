@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join import OptionError, StateError
-from zset_join.config import HotBudget
+from zset_join.core.options import HotBudget
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.checkpoint.bucket import close_kept_operators
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.pipeline import Pipeline, appends
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.storage.operations import observe

@@ -7,7 +7,7 @@ import datetime
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import BadInputError, OptionError
+from zset_join.core.errors import BadInputError, OptionError
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, StateTtl, appends, changes, versioned
 from zset_join.query.records import records

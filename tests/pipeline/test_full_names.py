@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.pipeline import Pipeline, appends
 from zset_join.sql import connect
 from zset_join.storage.operations import Operation, observe

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import KeyTypeError, OptionError
+from zset_join.core.errors import KeyTypeError, OptionError
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, appends, versioned
 
 NAN, INFINITE = float("nan"), float("inf")

@@ -14,7 +14,7 @@ import pytest
 import zset_join
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, checkpoint_folder, stored_query_id
-from zset_join.errors import SinkError, StateError, ZsetJoinError
+from zset_join.core.errors import SinkError, StateError, ZsetJoinError
 from zset_join.pipeline import Pipeline, appends
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.pipeline.outputs import FunctionSink

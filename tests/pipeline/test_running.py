@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.pipeline import Pipeline, View, appends
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.pipeline.running import run

@@ -8,7 +8,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import BadInputError, PlanError
+from zset_join.core.errors import BadInputError, PlanError
 from zset_join.expressions import col
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, appends, changes, versioned
 from zset_join.pipeline import functions as F  # noqa: N812 - the name PySpark users know it by

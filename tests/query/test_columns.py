@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import OptionError, PlanError, SqlError
+from zset_join.core.errors import OptionError, PlanError, SqlError
 from zset_join.expressions import Call, col, functions, left, right
 from zset_join.expressions.operations import FUNCTIONS
 from zset_join.expressions.tree import walk

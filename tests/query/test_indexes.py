@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import col, lit
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, appends, changes, versioned
 

@@ -8,7 +8,7 @@ import warnings
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import LookupFailedError, OptionError, PlanError, ResourceError
+from zset_join.core.errors import LookupFailedError, OptionError, PlanError, ResourceError
 from zset_join.expressions import left, right
 from zset_join.lookup import ArrowSource, Lookup, LookupHintWarning, PostgresSource, TransientLookupError
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, appends, changes

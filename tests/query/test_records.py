@@ -15,13 +15,13 @@ from tests.changelog.formats.altered_tables import BAD, COLUMNS, ROWS, altered
 from tests.changelog.formats.records import ORDERS, debezium, table_of
 from zset_join.changelog.formats import RecordOptions
 from zset_join.changelog.formats.records import UNAVAILABLE
-from zset_join.dead_letters import read_letters
-from zset_join.errors import BadInputError, OptionError, PlanError, StateError
+from zset_join.core.errors import BadInputError, OptionError, PlanError, StateError
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.query.records import Baseline, records
 from zset_join.stages import StageOptions
+from zset_join.tools.dead_letters import read_letters
 
 SMALL = pa.schema({"id": pa.int64(), "v": pa.string()})
 

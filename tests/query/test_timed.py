@@ -8,7 +8,7 @@ import warnings
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.expressions import col, left, right
 from zset_join.pipeline import Pipeline, appends, changes, versioned
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users write it

@@ -7,7 +7,7 @@ import copy
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import MissingMethodError
+from zset_join.core.errors import MissingMethodError
 from zset_join.pipeline import View, changes
 from zset_join.query.grouping import GroupedView
 from zset_join.query.unknown_methods import missing_on_view

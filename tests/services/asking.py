@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
 from zset_join.lookup.fetcher import Fetcher
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
-from zset_join.relation import Relation
 from zset_join.shapes.lookup import LookupShape
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected, Source
-from zset_join.errors import LookupFailedError
+from zset_join.core.errors import LookupFailedError
 from zset_join.lookup import Lookup, PostgresSource, RedisSource, Secret
 from zset_join.spark import appends
 

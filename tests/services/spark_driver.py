@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 
 __all__ = ["ROOT", "DriverRun", "main"]
 

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.services.restored_broker import restored_broker
 from tools.servers.kafka_broker import KafkaBroker
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.sources.kafka import RECORD_SCHEMA, KafkaSource
 
 _numbers = itertools.count()

@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 
 from tools.servers.kafka_broker import KafkaBroker
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import SinkError
-from zset_join.relation import Relation
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import SinkError
+from zset_join.core.relation import Relation
 from zset_join.sinks.kafka_topic import KafkaForm, KafkaTopicSink
 from zset_join.sinks.unfit_values import fitting
 from zset_join.zset import ZSet

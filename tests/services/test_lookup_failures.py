@@ -12,7 +12,7 @@ from tests.services.asking import fetch, fetcher_for
 from tests.services.tcp_proxy import TcpProxy
 from tools.servers.postgres_server import PostgresServer
 from tools.servers.redis_server import RedisServer
-from zset_join.errors import LookupFailedError
+from zset_join.core.errors import LookupFailedError
 from zset_join.lookup import PostgresSource, RedisSource
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})

@@ -11,7 +11,7 @@ import pytest
 
 from tests.services.asking import fetch, fetcher_for
 from tools.servers.postgres_server import PostgresServer
-from zset_join.errors import LookupFailedError
+from zset_join.core.errors import LookupFailedError
 from zset_join.lookup import PostgresSource, Secret
 
 SCHEMA = pa.schema(

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from tools.servers.postgres_server import PostgresServer
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import SinkError
-from zset_join.relation import Relation
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import SinkError
+from zset_join.core.relation import Relation
 from zset_join.sinks.postgres_view import PostgresViewSink
 from zset_join.sinks.unfit_values import fitting
 from zset_join.zset import ZSet

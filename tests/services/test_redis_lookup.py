@@ -9,7 +9,7 @@ import pytest
 
 from tests.services.asking import fetch, fetcher_for
 from tools.servers.redis_server import RedisServer
-from zset_join.errors import LookupFailedError, OptionError
+from zset_join.core.errors import LookupFailedError, OptionError
 from zset_join.lookup import RedisSource, Secret
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "total": pa.float64()})

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from tests.spark.conftest import Collected, Source, run  # noqa: F401 - a fixture
 from tools.servers.postgres_server import PostgresServer
 from tools.servers.redis_server import RedisServer
-from zset_join.errors import LookupFailedError
+from zset_join.core.errors import LookupFailedError
 from zset_join.lookup import Lookup, PostgresSource, RedisSource, Secret
 from zset_join.spark import appends, changes, rescale
 

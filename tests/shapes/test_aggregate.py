@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.aggregates import FUNCTIONS, AggregateCall
-from zset_join.errors import KeyTypeError, PlanError
+from zset_join.core.errors import KeyTypeError, PlanError
 from zset_join.expressions import left
 from zset_join.shapes.aggregate import result_field
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join import Relation
-from zset_join.errors import KeyTypeError
+from zset_join.core.errors import KeyTypeError
 from zset_join.shapes.event_time import EventTime
 from zset_join.state.time.order_words import time_words
 

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import KeyTypeError, OptionError, PlanError
-from zset_join.relation import Relation
+from zset_join.core.errors import KeyTypeError, OptionError, PlanError
+from zset_join.core.relation import Relation
 from zset_join.shapes.join import JOIN_TYPES, check_join, joined_schema, output_key
 
 ORDERS = Relation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 from zset_join.shapes.operator_options import check_policy, check_sizes
 
 

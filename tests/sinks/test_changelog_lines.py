@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import SinkError
+from zset_join.core.errors import SinkError
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.zset import ZSet
 

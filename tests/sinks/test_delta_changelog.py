@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from zset_join.errors import OptionError, PlanError, SinkError
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError, PlanError, SinkError
+from zset_join.core.relation import Relation
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_parts import write_delta_part
 from zset_join.zset import ZSet

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import Schema
 
-from zset_join.errors import SinkError
+from zset_join.core.errors import SinkError
 from zset_join.sinks.delta_files import DataFile, delta_schema, read_data_file, write_data_files
 from zset_join.storage.folder import open_folder
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 
-from zset_join.errors import SinkError
+from zset_join.core.errors import SinkError
 from zset_join.sinks import delta_log
 from zset_join.sinks.delta_files import DataFile, write_data_files
 from zset_join.sinks.delta_log import DeltaLog

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from zset_join.errors import OptionError, ResourceError, SinkError, WeightOverflowError
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError, ResourceError, SinkError, WeightOverflowError
+from zset_join.core.relation import Relation
 from zset_join.sinks.delta_view import DeltaViewSink
 from zset_join.storage.operations import observe
 from zset_join.zset import ZSet

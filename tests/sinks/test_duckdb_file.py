@@ -13,8 +13,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from zset_join.errors import OptionError, SinkError
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError, SinkError
+from zset_join.core.relation import Relation
 from zset_join.sinks import duckdb_file
 from zset_join.sinks.duckdb_file import DuckDBFile
 from zset_join.sinks.duckdb_view import DuckDBViewSink

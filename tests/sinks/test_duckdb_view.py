@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zset_join.errors import OptionError, SinkError, WeightOverflowError
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError, SinkError, WeightOverflowError
+from zset_join.core.relation import Relation
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.zset import ZSet
 
@@ -556,7 +556,7 @@ def test_another_version_of_duckdb_computes_the_hashes_anew(tmp_path: Path) -> N
 KILLED_WRITER = """
 import os, sys
 import pyarrow as pa
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.zset import ZSet
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import SinkError
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import SinkError
 from zset_join.sinks.epoch_files import EpochFiles
 from zset_join.sinks.sink import DIGESTS_KEPT
 from zset_join.storage.operations import Operation, observe

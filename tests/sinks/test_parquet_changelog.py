@@ -15,8 +15,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from zset_join.errors import SinkError
-from zset_join.relation import Relation
+from zset_join.core.errors import SinkError
+from zset_join.core.relation import Relation
 from zset_join.sinks.parquet_changelog import (
     ParquetChangelogSink,
     are_staged,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import OptionError, SinkError
-from zset_join.relation import Relation
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import OptionError, SinkError
+from zset_join.core.relation import Relation
 from zset_join.sinks.row_files import RowFilesSink
 from zset_join.zset import ZSet
 

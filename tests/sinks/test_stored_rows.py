@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import SinkError
+from zset_join.core.errors import SinkError
 from zset_join.sinks.stored_rows import RetractedRows, StoredRowsChange
 from zset_join.zset import ZSet
 

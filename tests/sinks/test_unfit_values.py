@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import SinkError
+from zset_join.core.errors import SinkError
+from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_column
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline.outputs import FunctionSink
-from zset_join.relation import Relation
-from zset_join.shown_values import shown_column
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_view import DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from faults.sinks import weighted_lines
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_view import DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink

@@ -12,7 +12,7 @@ import pytest
 
 from tests.changelog.formats.records import CASES, ORDERS, debezium, table_of
 from zset_join.changelog.formats import RecordOptions
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.sources.json_records import JsonRecordReader, ReadRecords
 
 MOMENT = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)

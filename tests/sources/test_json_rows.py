@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
 from zset_join.sinks.json_rows import JsonWriter
 from zset_join.sources.json_rows import read_json_rows
 

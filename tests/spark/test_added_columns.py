@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.changelog.formats.altered_tables import BAD, ROWS, altered
 from tests.spark.conftest import Collected
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.spark import JoinedStream, JoinQuery, changes
 
 Run = Callable[..., JoinQuery]

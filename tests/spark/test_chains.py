@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from faults.profiles import chosen
 from tests.spark.conftest import Collected, Source, view_of, weights
 from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import left, right
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F

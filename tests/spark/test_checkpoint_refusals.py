@@ -12,7 +12,7 @@ import pytest
 from tests.spark.api.test_query import Run, join_of
 from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.reading import checkpoint_folder
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.spark.epoch.offsets import offsets_digest
 from zset_join.storage.sealed import seal
 

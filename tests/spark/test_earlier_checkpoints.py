@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.sinks.parquet_changelog import read_changelog
 from zset_join.spark import View, changes
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F

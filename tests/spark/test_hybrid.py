@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import Source
-from zset_join.errors import OptionError
-from zset_join.inspection import open_state
+from zset_join.core.errors import OptionError
 from zset_join.spark import JoinedStream, JoinQuery, changes
+from zset_join.tools.inspection import open_state
 
 TINY = {"default_hash_join": "hybrid", "max_hot_bytes": 0}
 HOW = "full"

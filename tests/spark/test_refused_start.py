@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected
 from tests.spark.test_added_columns import Run, add, joined
-from zset_join.errors import SinkError, ZsetJoinError
+from zset_join.core.errors import SinkError, ZsetJoinError
 from zset_join.spark import JoinedStream, changes
 
 

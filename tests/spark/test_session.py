@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.spark.session import check_session, cluster_settings, local_session
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.plan import query_plan, stages_of
 from zset_join.checkpoint.reading import read_committed
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.pipeline import PROCESSING_TIME
 from zset_join.spark import JoinStreamWriter, View, appends, changes, rescale
 

@@ -11,7 +11,7 @@ import pytest
 from property_tests.cold_histories import as_bag, as_codes, as_rows
 from spill import cold_store as module
 from spill.cold_store import ColdStore, cold_rows
-from zset_join.errors import OptionError, ResourceError, StateError
+from zset_join.core.errors import OptionError, ResourceError, StateError
 
 
 def test_a_fetch_returns_all_rows_of_the_codes_and_no_others(store: ColdStore) -> None:

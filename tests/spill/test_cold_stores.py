@@ -14,7 +14,7 @@ import pytest
 from property_tests.cold_histories import OWNER, as_bag, as_codes, as_rows
 from spill.cold_stores import ColdStores, closing_on_error
 from spill.opening import open_stores
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 
 MEDIA = ("files", "duckdb")
 ANOTHER_PROCESS = """

@@ -15,7 +15,7 @@ import pytest
 
 from property_tests.cold_histories import OWNER, as_bag, as_codes, as_rows
 from spill.duckdb_pages import DuckDBColdStore, DuckDBFile, DuckDBPages, identifier, quoted, quoted_text
-from zset_join.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.storage.operations import Operation, observe
 
 MEMORY = 64 << 20

@@ -19,7 +19,7 @@ from spill.page_kernels import take_rows
 from spill.read_kernels import LEAST_PAGES, WINDOW_BYTES, WINDOW_WORDS, find_windows, measured_spread, plan_reads
 from spill.run_kernels import RUN_WORDS
 from tests.open_files import open_below
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.storage.operations import Operation, observe
 
 ROWS = [(code, 0, f"row {code}".encode().ljust(200)) for code in range(3000)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spill import media
-from zset_join.config import HotBudget
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
+from zset_join.core.options import HotBudget
 
 
 def test_duckdb_is_refused_by_name_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from spill.file_pages import FileColdStore, FilePages
 from spill.pair_kernels import PAIR_PAGE_BYTES, PAIRS_PER_PAGE
 from spill.pair_store import PairStore
 from tests.open_files import open_below
-from zset_join.errors import ResourceError, StateError
+from zset_join.core.errors import ResourceError, StateError
 from zset_join.storage.operations import Operation, observe
 
 DRAWN = np.random.default_rng(5)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spill.residency import NEVER, ResidencyPolicy
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 
 SCORES = st.floats(width=32, allow_nan=False) | st.sampled_from([float("-inf"), -1.0, 0.0, 1.0, 1.0000001])
 ENTRIES = st.lists(st.tuples(SCORES, st.integers(-1, 1000)), max_size=60)

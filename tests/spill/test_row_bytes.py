@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from property_tests.cold_histories import DuckDBShelf, FileShelf, MemoryShelf, Shelf, as_codes
 from spill.cold_store import cold_rows
 from spill.row_bytes import pack_rows, unpack_rows
+from zset_join.core.relation import Relation
 from zset_join.kernels.values.nested import encode_nested
-from zset_join.relation import Relation
-from zset_join.row_layout import RowLayout
 from zset_join.state.rows.side import SideState
 from zset_join.zset import ZSet
+from zset_join.zset.row_layout import RowLayout
 
 ODD_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8DEADBEEF0001))[0]
 UTC = datetime.UTC

@@ -17,7 +17,7 @@ from spill.cold_store import ColdRows, ColdStore, cold_rows
 from spill.file_pages import FileColdStore
 from spill.run_set import runs_to_merge
 from spill.run_store import RunStore
-from zset_join.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, StateError
 
 
 def numbered(codes: Iterable[int], size: int = 50) -> list[ColdRow]:

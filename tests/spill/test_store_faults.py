@@ -21,7 +21,7 @@ from faults.processes import Outcome, Send, forked
 from property_tests.cold_histories import OWNER, ColdRow, DuckDBShelf, FileShelf, as_bag, as_codes, as_rows
 from spill.cold_store import ColdStore
 from spill.file_pages import FileColdStore
-from zset_join.errors import ResourceError, StateError
+from zset_join.core.errors import ResourceError, StateError
 from zset_join.storage.operations import Operation, observe
 
 Act = Callable[[], Any]

@@ -11,7 +11,7 @@ import pytest
 from sqlglot import exp
 
 from tests.sql.test_documents import FILES, outcome, read
-from zset_join.errors import OptionError, PlanError, SqlError
+from zset_join.core.errors import OptionError, PlanError, SqlError
 from zset_join.sql import Session, SqlWarning, connect
 from zset_join.sql_expressions import consumed
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 from zset_join.plan.tree import drawn
 from zset_join.sql import Query, Session, connect
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tests.sql.against_duckdb import assert_equals_duckdb
-from zset_join.errors import BadInputError, SqlError
+from zset_join.core.errors import BadInputError, SqlError
 from zset_join.sql import SqlWarning, connect
 
 CREATED = """

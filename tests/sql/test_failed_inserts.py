@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.dead_letters import read_letters
-from zset_join.errors import BadInputError, SinkError, SqlError
+from zset_join.core.errors import BadInputError, SinkError, SqlError
 from zset_join.sql import Session, connect
 from zset_join.sql.catalog import ColumnDefinition, Table
 from zset_join.sql.key_claims import KeyClaims
+from zset_join.tools.dead_letters import read_letters
 from zset_join.zset import ZSet
 
 TABLES = "CREATE TABLE orders (id INT, total INT, qty INT, PRIMARY KEY (id))"

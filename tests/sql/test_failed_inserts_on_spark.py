@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from zset_join.dead_letters import read_letters
-from zset_join.errors import BadInputError, SinkError, StateError
+from zset_join.core.errors import BadInputError, SinkError, StateError
 from zset_join.sql import Session, connect
 from zset_join.sql.rehearsal import Rehearsal
+from zset_join.tools.dead_letters import read_letters
 from zset_join.zset import ZSet
 
 TABLES = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.sql import connect
 from zset_join.sql.feeds import KafkaFeed, feeds_of, read_available
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from zset_join.errors import BadInputError, SqlError
+from zset_join.core.errors import BadInputError, SqlError
 from zset_join.sql import SqlWarning, connect
 from zset_join.sql.feeds import read_available
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from zset_join.errors import SinkError
+from zset_join.core.errors import SinkError
 from zset_join.sql import connect
 from zset_join.sql.running_files import run_file
 

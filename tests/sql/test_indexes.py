@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.sql import Session, connect
 
 TABLES = """

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from zset_join.errors import SqlError, StateError
+from zset_join.core.errors import SqlError, StateError
 from zset_join.sql import Query, connect
 from zset_join.sql.lasting import LastingSession
 

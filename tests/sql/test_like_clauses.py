@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.sql import SqlWarning, connect
 
 ORDERS = """

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.sql.timeplus_page import has_the_numbers_of_the_page, query
-from zset_join.errors import PlanError, SqlError
+from zset_join.core.errors import PlanError, SqlError
 from zset_join.spark import appends
 from zset_join.sql import Session, connect
 from zset_join.sql.running_files import run_file

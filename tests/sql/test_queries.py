@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.sql.against_duckdb import assert_equals_duckdb
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.sql import Session, connect
 
 CREATED = """

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from zset_join.errors import BadInputError, SqlError
+from zset_join.core.errors import BadInputError, SqlError
 from zset_join.sql import connect
 
 TABLE = "CREATE TABLE t (k INT, v INT NOT NULL, PRIMARY KEY (k) NOT ENFORCED)"

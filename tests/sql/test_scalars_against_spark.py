@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import BadInputError, SqlError
+from zset_join.core.errors import BadInputError, SqlError
 from zset_join.expressions.rows import compute, value_type
 from zset_join.sql_expressions.dialects import parse_expression, split
 from zset_join.sql_expressions.scalars import ScalarBinder

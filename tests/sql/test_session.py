@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.sql.timeplus_page import has_the_numbers_of_the_page, query, rows
-from zset_join.errors import BadInputError, OptionError, PlanError, SqlError, ZsetJoinError
+from zset_join.core.errors import BadInputError, OptionError, PlanError, SqlError, ZsetJoinError
 from zset_join.sql import Message, Session, SqlWarning, connect
 
 

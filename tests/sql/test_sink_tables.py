@@ -11,7 +11,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from zset_join.errors import SinkError, SqlError
+from zset_join.core.errors import SinkError, SqlError
 from zset_join.sql import Session, SqlWarning, connect
 
 TABLES = """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.sql import SqlWarning, connect
 from zset_join.sql_expressions.dialects import DIALECTS
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import SinkError, StateError
-from zset_join.relation import Relation
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import SinkError, StateError
+from zset_join.core.relation import Relation
 from zset_join.sql.catalog import ColumnDefinition, Table
 from zset_join.sql.file_names import file_name
 from zset_join.sql.stored_tables import StoredTables, StoredTableSink

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import SqlError, StateError
+from zset_join.core.errors import SqlError, StateError
 from zset_join.pipeline import Pipeline
 from zset_join.sql import connect
 from zset_join.sql.catalog import Table

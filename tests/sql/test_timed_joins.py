@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.lookup.sources.function import FunctionSource
 from zset_join.sql import Query, Session, connect
 

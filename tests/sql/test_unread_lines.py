@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from zset_join.cli import main
-from zset_join.dead_letters import read_letters
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
 from zset_join.sql import connect
 from zset_join.sql.feeds import KafkaFeed
 from zset_join.sql_expressions.places import SqlWarning
+from zset_join.tools.dead_letters import read_letters
 
 FILES = {
     "json": '{"id": 1, "v": 10}\n{"id": 2, "v": "ten"}\nnonsense\n{"id": 4, "v": 40}\n',

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.sql import connect
 from zset_join.sql_expressions.places import Place, near
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
 from zset_join.lookup.sources.function import FunctionSource
-from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.as_of_join import AsOfOptions
 from zset_join.shapes.temporal_join import TemporalOptions

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from zset_join import Relation
-from zset_join.config import HotBudget
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
+from zset_join.core.options import HotBudget
 from zset_join.stages import DeduplicateStage, StageOptions, TableKey, read_stage
 
 RATES = Relation(

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.config import HotBudget
-from zset_join.errors import OptionError, PlanError
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.options import HotBudget
+from zset_join.core.relation import Relation
 from zset_join.stages import JoinStage, StageOptions, StateTtl, expiring_stage, read_stage, state_ttls
 
 ROWS = pa.schema({"k": pa.int64(), "at": pa.timestamp("us", "UTC")})

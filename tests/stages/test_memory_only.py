@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.stages.every_stage import STAGES, registered
-from zset_join.config import HotBudget
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
+from zset_join.core.options import HotBudget
 from zset_join.stages.stage import StageOptions
 
 BUDGETS = {"joins": "hot_budget", "routes": "hot_budget", "groups": "table_budget"}

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join import Relation
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.stages import RouteStage, read_stage
 
 ORDERS = Relation(

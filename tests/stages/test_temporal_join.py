@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from zset_join import Relation
-from zset_join.config import HotBudget
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
+from zset_join.core.options import HotBudget
 from zset_join.expressions import left, right
 from zset_join.shapes.temporal_join import TemporalOptions
 from zset_join.stages import StageOptions, TableKey, TemporalJoinStage, read_stage

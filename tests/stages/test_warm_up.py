@@ -3,8 +3,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from zset_join.core.relation import Relation
 from zset_join.expressions import left, right
-from zset_join.relation import Relation
 from zset_join.stages import JoinStage, RouteStage
 from zset_join.stages.warm_up import warm_up
 

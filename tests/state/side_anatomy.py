@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from tests.epochs import Change, delta_of
+from zset_join.core.relation import ChangelogMode, Relation
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.heap import block_bytes
 from zset_join.kernels.values import columns as c
-from zset_join.relation import ChangelogMode, Relation
 from zset_join.state.rows.side import PreparedSide, SideState
 
 __all__ = ["Anatomy", "absorb", "anatomy", "changes_of", "live_through", "make_side", "pieces"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.object_store import ObjectStore, install
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 from zset_join.storage.folder import Folder, folder_below, is_local, local_path, open_folder
 
 PLACES = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.state.rows.region import Region
 from zset_join.storage.ownership import is_own, refuse_foreign, why_foreign
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["LEFT", "RIGHT", "ForgetsRows", "LateByAnEpoch", "SaysZero", "SkipsCrossTerm", "Talks", "join", "spoiled"]

@@ -27,9 +27,9 @@ from zset_join.aggregates.accumulators import (
 from zset_join.aggregates.lines import Int64s, Lines
 from zset_join.aggregates.multisets import ValuesOf
 from zset_join.aggregates.results import Result, result_of
+from zset_join.core.key_types import storage_type
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression, evaluate, references
-from zset_join.key_types import storage_type
-from zset_join.relation import Relation
 from zset_join.shapes.aggregate import BIT_FUNCTIONS, AggregateCall, result_field
 
 __all__ = ["Accumulation", "counted_at"]

@@ -30,10 +30,10 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.aggregates.lines import Int64s, Lines
+from zset_join.core.key_types import storage_type
+from zset_join.core.row_conversion import plain
 from zset_join.kernels.aggregate import floats
 from zset_join.kernels.aggregate.sums import add_counts, add_integers, add_partial_words
-from zset_join.key_types import storage_type
-from zset_join.row_conversion import plain
 
 __all__ = [
     "Accumulator",

@@ -25,19 +25,19 @@ import pyarrow as pa
 from zset_join.aggregates.accumulators import Accumulator
 from zset_join.aggregates.lines import Int64s, Lines
 from zset_join.aggregates.working_arrays import WorkingArrays
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
+from zset_join.core.shown_values import shown_key
 from zset_join.kernels.aggregate.groups import copy_groups, group_delta, load_groups, store_groups
 from zset_join.kernels.join.absorb import heap_bytes_needed
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.values import columns as c
 from zset_join.kernels.values.keys import hash_rows
-from zset_join.row_layout import RowLayout
-from zset_join.shown_values import shown_key
 from zset_join.state.rows.directory_lock import hold_directory
 from zset_join.state.rows.hash_seed import hash_key
 from zset_join.state.rows.row_arena import RowArena
 from zset_join.state.rows.slot_table import SlotTable
 from zset_join.storage.local import make_directory
+from zset_join.zset.row_layout import RowLayout
 
 __all__ = ["GroupState"]
 

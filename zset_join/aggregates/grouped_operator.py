@@ -14,14 +14,14 @@ from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.grouped_input import GroupedInput, PreparedGroups
 from zset_join.aggregates.grouped_output import GroupedOutput
 from zset_join.aggregates.rejected_changes import describe_rejection, rejection_table
-from zset_join.config import HotBudget
-from zset_join.errors import OptionError, StateError
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.options import HotBudget
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.state.rows.answers import Answers
 from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.rows.rejected_rows import no_rejections
 from zset_join.state.rows.usage import closed, make_directory
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["GroupedOperator"]

@@ -14,7 +14,7 @@ import pyarrow as pa
 from zset_join.aggregates.group_state import GroupState
 from zset_join.aggregates.lines import Int64s, Lines
 from zset_join.aggregates.results import Reading, Result
-from zset_join.tick import Tick
+from zset_join.core.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["GroupedOutput"]

@@ -33,8 +33,8 @@ import pyarrow as pa
 from zset_join.aggregates.group_state import GroupState
 from zset_join.aggregates.group_tables import GroupTables, parts_of
 from zset_join.aggregates.lines import Int64s
-from zset_join.config import HotBudget
-from zset_join.errors import ResourceError, StateError
+from zset_join.core.errors import ResourceError, StateError
+from zset_join.core.options import HotBudget
 from zset_join.kernels.rows.moves import piece_end
 from zset_join.state.cold.cold_tables import BusyGroups, ColdTables, FoundRows
 from zset_join.state.cold.row_limit import RowLimit

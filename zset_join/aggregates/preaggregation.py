@@ -24,10 +24,10 @@ import pyarrow as pa
 from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.accumulators import Accumulator
 from zset_join.aggregates.group_state import GroupState
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import conform
 from zset_join.kernels.aggregate.groups import add_rows
-from zset_join.relation import Relation
-from zset_join.row_conversion import conform
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.zset import ZSet

@@ -20,12 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.errors import ResourceError
+from zset_join.core.errors import ResourceError
+from zset_join.core.key_types import storage_type
+from zset_join.core.nested_types import is_bytes, is_nested
+from zset_join.core.row_conversion import plain
 from zset_join.kernels.aggregate.keys import TEXT_WORDS, fill_text_keys, gather_texts
 from zset_join.kernels.values.nested import canonical_nested, decode_nested
-from zset_join.key_types import storage_type
-from zset_join.nested_types import is_bytes, is_nested
-from zset_join.row_conversion import plain
 from zset_join.state.rows.sequence import sequence_words
 
 __all__ = ["CompositeCodec", "Int64s", "ValueCodec", "codec_of", "valid_flags"]

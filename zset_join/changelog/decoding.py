@@ -36,9 +36,9 @@ from zset_join.changelog.formats.rows import (
     UpsertFormat,
     WeightFormat,
 )
-from zset_join.errors import BadInputError, PlanError
+from zset_join.core.errors import BadInputError, PlanError
+from zset_join.core.relation import Relation
 from zset_join.kernels.values.nested import is_nested
-from zset_join.relation import Relation
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Decoded", "decode"]

@@ -35,10 +35,10 @@ from zset_join.changelog.formats.rows import (
     UpsertFormat,
     WeightFormat,
 )
-from zset_join.errors import OptionError, PlanError, ResourceError, SinkError
+from zset_join.core.errors import OptionError, PlanError, ResourceError, SinkError
+from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_key
 from zset_join.kernels.values.nested import canonical_floats, canonical_nested, is_nested
-from zset_join.relation import Relation
-from zset_join.shown_values import shown_key
 from zset_join.zset import ZSet
 
 __all__ = ["check_key", "comparable_values", "encode", "encoded_schema", "group_keys"]

@@ -27,11 +27,11 @@ from zset_join.checkpoint.log import LogEntry, LoggedEpoch, merge_logs, read_log
 from zset_join.checkpoint.open_operators import KeptOperator, LoggedDeltas, OpenOperators
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import SnapshotEntry, open_snapshot, write_snapshot
-from zset_join.errors import StateError
-from zset_join.protocol import DurableOperator
+from zset_join.core.errors import StateError
+from zset_join.core.tick import Tick
 from zset_join.state.rows.directory_lock import locked_outside
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["BucketState", "StageContext"]
 

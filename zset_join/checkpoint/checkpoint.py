@@ -52,10 +52,10 @@ from zset_join.checkpoint.reading import (
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
+from zset_join.core.tick import Tick
 from zset_join.storage.full_disk import EpochOutcome
 from zset_join.storage.sealed import seal, unseal
-from zset_join.tick import Tick
 
 __all__ = ["Checkpoint"]
 

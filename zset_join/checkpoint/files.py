@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.storage.folder import Folder, open_folder
 
 __all__ = ["CheckpointFiles", "FileEntry", "NewFile", "attempt_name"]

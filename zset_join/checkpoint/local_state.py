@@ -34,7 +34,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from zset_join.checkpoint.owner import boot_of_host
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.kernels.machine.compiled import kernels_version
 from zset_join.storage import local
 from zset_join.storage.sealed import seal, unseal

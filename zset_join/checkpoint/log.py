@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from zset_join.checkpoint.added_columns import conformed_zset
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
-from zset_join.errors import StateError
-from zset_join.tick import Tick
+from zset_join.core.errors import StateError
+from zset_join.core.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["LogEntry", "LoggedEpoch", "merge_logs", "read_log", "write_log"]

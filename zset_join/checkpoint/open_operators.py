@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from zset_join.tick import Tick
+from zset_join.core.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["KeptOperator", "LoggedDeltas", "OpenOperators", "Reopenable"]

@@ -39,7 +39,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.storage.folder import Folder
 from zset_join.storage.local import FileLock, lock_file, make_directories, read_bytes
 from zset_join.storage.local_folder import LocalFolder

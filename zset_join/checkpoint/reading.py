@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.storage.folder import Folder, folder_below, is_local, local_path
 from zset_join.storage.sealed import UnknownFormatError, unseal
 

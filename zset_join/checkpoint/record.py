@@ -16,9 +16,9 @@ from typing import Any
 from zset_join.checkpoint.files import FileEntry
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
-from zset_join.epoch_chain import ChainLink, chained_digest
-from zset_join.protocol import NextDue
+from zset_join.core.epoch_chain import ChainLink, chained_digest
 from zset_join.storage.sealed import UnknownFormatError, seal, unseal
+from zset_join.zset.protocol import NextDue
 
 __all__ = [
     "MERGE_AFTER_FILES",

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zset_join.checkpoint.row_history import InputChange, Row
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 
 __all__ = ["CauseFinder", "frozen"]
 

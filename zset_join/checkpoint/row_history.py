@@ -27,14 +27,14 @@ from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
-from zset_join.errors import KeyTypeError, OptionError
-from zset_join.key_types import common_key_type, storage_type
-from zset_join.protocol import DurableOperator, due_of
-from zset_join.relation import Relation
-from zset_join.shown_values import shown_rows
+from zset_join.core.errors import KeyTypeError, OptionError
+from zset_join.core.key_types import common_key_type, storage_type
+from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_rows
+from zset_join.core.tick import Tick
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
-from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
+from zset_join.zset.protocol import DurableOperator, due_of
 
 __all__ = ["InputChange", "Row", "RowEvent", "RowHistory", "RowQuestion", "asked_values", "have_values", "together"]
 

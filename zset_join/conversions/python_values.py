@@ -23,7 +23,7 @@ import pyarrow.types as pt
 
 from zset_join.conversions.converted import Converted, none_convert, whole
 from zset_join.conversions.typed_values import convert_values
-from zset_join.key_types import storage_type
+from zset_join.core.key_types import storage_type
 
 __all__ = ["Leaf", "python_values"]
 

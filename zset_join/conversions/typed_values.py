@@ -29,7 +29,7 @@ import pyarrow.types as pt
 
 from zset_join.conversions.converted import Bools, Converted, flags, joined, none_convert, only
 from zset_join.conversions.texts import read_texts
-from zset_join.key_types import storage_type
+from zset_join.core.key_types import storage_type
 
 __all__ = ["can_convert", "convert_values"]
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.expressions.tree import Call, Expression, Literal, describe
 from zset_join.expressions.type_rules import kind_of
 from zset_join.expressions.vectors import Bools, Vector, to_arrow

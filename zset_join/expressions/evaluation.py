@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zset_join.errors import BadInputError, PlanError
+from zset_join.core.errors import BadInputError, PlanError
 from zset_join.expressions import vectors
 from zset_join.expressions.conversions import convert
 from zset_join.expressions.function_types import function_type

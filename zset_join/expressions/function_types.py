@@ -13,7 +13,7 @@ from functools import reduce
 
 import pyarrow as pa
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.expressions.library import LIBRARY
 from zset_join.expressions.tree import Call, Expression, Literal, describe
 from zset_join.expressions.type_rules import common_type, exact_type, kind_of

@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions.tree import Call, Cast, Expression, Literal, col, lit
 
 __all__ = [

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.expressions.evaluation import result_type, vector_of
 from zset_join.expressions.tree import Alias, Call, Cast, Column, Expression, Literal, describe, walk
 from zset_join.expressions.vectors import Bools, Vector, to_arrow

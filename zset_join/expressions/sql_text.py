@@ -20,7 +20,7 @@ from typing import Literal as OneOf
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.expressions.computed import Function
 from zset_join.expressions.evaluation import result_type
 from zset_join.expressions.library import LIBRARY

@@ -26,7 +26,7 @@ from typing import Literal as OneOf
 import numpy as np
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions.operations import FUNCTIONS, OPERATIONS
 from zset_join.expressions.type_names import named_type
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 
 __all__ = ["named_type"]
 

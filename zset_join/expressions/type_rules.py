@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.expressions.tree import Call, Cast, Expression, Literal, describe
 
 __all__ = ["arithmetic_type", "call_type", "cast_type", "common_type", "exact_type", "finest", "kind_of", "plain_type"]

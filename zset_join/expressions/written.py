@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.expressions.tree import FUNCTIONS, OPERATIONS, Call, Cast, Column, Expression, Literal
 
 __all__ = ["read_expression", "write_expression"]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.row_conversion import take_rows
+from zset_join.core.row_conversion import take_rows
 from zset_join.state.rows.keyed_rows import KeyedRows
 
 __all__ = ["FullCache", "PartialCache"]

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zset_join.errors import LookupFailedError, ZsetJoinError
+from zset_join.core.errors import LookupFailedError, ZsetJoinError
+from zset_join.core.row_conversion import take_rows
 from zset_join.lookup.cache import FullCache, PartialCache
 from zset_join.lookup.clock import Clock, SystemClock
 from zset_join.lookup.loop_thread import LoopThread
@@ -34,7 +35,6 @@ from zset_join.lookup.options import LookupSettings
 from zset_join.lookup.patience import BackOff, Circuit
 from zset_join.lookup.secret import secrets_of, without_secrets
 from zset_join.lookup.source import LookupClient, LookupSource, Opening, TransientLookupError
-from zset_join.row_conversion import take_rows
 from zset_join.shapes.lookup import LookupShape
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.zset import single_batch

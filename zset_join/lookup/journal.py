@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.storage.folder import Folder
 
 __all__ = ["FetchJournal", "digest_of"]

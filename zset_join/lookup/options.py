@@ -43,7 +43,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any
 
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 
 __all__ = ["LOOKUP_NAMES", "Lookup", "LookupHintWarning", "LookupSettings", "parse_duration_us"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from random import Random
 
-from zset_join.errors import LookupFailedError
+from zset_join.core.errors import LookupFailedError
 from zset_join.lookup.clock import Clock
 from zset_join.lookup.options import LookupSettings
 from zset_join.lookup.source import TransientLookupError

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 
 __all__ = [
     "Secret",

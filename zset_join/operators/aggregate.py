@@ -26,9 +26,9 @@ from collections.abc import Sequence
 
 from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.grouped_operator import GroupedOperator
-from zset_join.config import HotBudget
-from zset_join.errors import OptionError
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError
+from zset_join.core.options import HotBudget
+from zset_join.core.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall, grouped_relation
 from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.state.rows.guarded import guarded

@@ -17,8 +17,8 @@ Source: semantics section 14; ASOF JOIN of DuckDB, `joinAsOf` of pandas on Spark
 
 from __future__ import annotations
 
+from zset_join.core.relation import Relation
 from zset_join.operators.timed_join import TimedJoin
-from zset_join.relation import Relation
 from zset_join.shapes.as_of_join import AsOfOptions, as_of_relation, as_of_shape
 from zset_join.shapes.join import check_join
 from zset_join.shapes.operator_options import check_policy, check_sizes

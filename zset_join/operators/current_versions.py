@@ -34,11 +34,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import conform, take_rows
+from zset_join.core.tick import Tick
 from zset_join.kernels.rows import changes as ch
 from zset_join.operators.deduplicate import Deduplicate
-from zset_join.protocol import NOTHING_DUE, NextDue
-from zset_join.relation import Relation
-from zset_join.row_conversion import conform, take_rows
 from zset_join.shapes.current_versions import current_relation
 from zset_join.shapes.event_time import EventTime, has_clock, time_column
 from zset_join.state.rows.guarded import guarded
@@ -47,8 +47,8 @@ from zset_join.state.rows.usage import check_same_epoch
 from zset_join.state.time.bad_rows import NULL_KEY, NULL_TIME, GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
 from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
 from zset_join.state.time.order_words import time_words
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import NOTHING_DUE, NextDue
 
 __all__ = ["GONE", "HELD", "HELD_NET", "CurrentVersions"]
 

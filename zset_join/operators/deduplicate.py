@@ -26,10 +26,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.key_types import storage_type
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import conform
+from zset_join.core.tick import Tick
 from zset_join.kernels.time.first_rows import first_rows
-from zset_join.key_types import storage_type
-from zset_join.relation import Relation
-from zset_join.row_conversion import conform
 from zset_join.shapes.deduplicate import Keep, OrderColumn, check_dedup, first_rows_relation
 from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.state.rows.guarded import guarded
@@ -41,7 +42,6 @@ from zset_join.state.time.key_runs import KeyGroups, KeyRuns
 from zset_join.state.time.order_words import count_order_words, order_words
 from zset_join.state.time.timed_state import TimedState
 from zset_join.state.time.versioned_rows import PreparedRows, VersionedRows
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["Deduplicate"]

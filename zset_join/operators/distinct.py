@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.grouped_operator import GroupedOperator
-from zset_join.config import HotBudget
-from zset_join.relation import Relation
+from zset_join.core.options import HotBudget
+from zset_join.core.relation import Relation
 from zset_join.shapes.aggregate import check_grouping
 from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.state.rows.guarded import guarded

@@ -28,15 +28,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from zset_join.protocol import DurableOperator, NextDue, due_of, earliest
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import describe_rejection, rejection_table
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.usage import check_same_epoch, make_directory
 from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator, NextDue, due_of, earliest
 
 __all__ = ["Expiring", "ExpiringInput", "TimeToLive"]
 

@@ -29,8 +29,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
+from zset_join.core.options import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import Expression
 from zset_join.kernels.join import pairs as p
 from zset_join.operators.join_steps import (
@@ -40,7 +42,6 @@ from zset_join.operators.join_steps import (
     residual_filter,
     weight_overflow,
 )
-from zset_join.relation import Relation
 from zset_join.shapes.join import JOIN_TYPES, join_shape
 from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.state.cold.largest_key import largest_key
@@ -58,7 +59,6 @@ from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.state.rows.usage import check_same_epoch, closed, make_directory
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["JOIN_TYPES", "HashJoin"]
@@ -120,7 +120,7 @@ class HashJoin:
         KeyTypeError: key types that cannot be compared.
         StateError: the directory holds something else.
 
-    >>> from zset_join.relation import Relation
+    >>> from zset_join.core.relation import Relation
     >>> schema = pa.schema({"k": pa.int64(), "v": pa.string()})
     >>> join = HashJoin(Relation(name="l", schema=schema, join_key=("k",)), Relation(name="r", schema=schema, join_key=("k",)))
     >>> delta = [ZSet.of({"k": [1], "v": ["x"]}), ZSet.of({"k": [1], "v": ["y"]})]

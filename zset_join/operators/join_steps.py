@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.errors import PlanError, WeightOverflowError
+from zset_join.core.errors import PlanError, WeightOverflowError
+from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_key
+from zset_join.core.tick import Tick
 from zset_join.expressions import Expression, evaluate, references
 from zset_join.kernels.join import pairs as p
-from zset_join.relation import Relation
-from zset_join.shown_values import shown_key
 from zset_join.state.join.joined_rows import from_c_library
 from zset_join.state.rows.side import SideState
-from zset_join.tick import Tick
 
 __all__ = ["ONE_SIDED", "columns_compared", "key_of", "residual_filter", "weight_overflow"]
 

@@ -19,12 +19,12 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from zset_join.config import HotBudget
+from zset_join.core.options import HotBudget
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.upsert_table import UpsertTable
-from zset_join.relation import Relation
 from zset_join.shapes.latest import latest_rows
 from zset_join.state.rows.guarded import guarded
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["Latest"]

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from zset_join.core.tick import Tick
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.usage import check_same_epoch
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["LatestJoin", "LatestJoins"]

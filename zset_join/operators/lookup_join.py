@@ -30,12 +30,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import LookupFailedError, OptionError, ResourceError, StateError
+from zset_join.core.errors import LookupFailedError, OptionError, ResourceError, StateError
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import conform, take_rows
+from zset_join.core.tick import Tick
 from zset_join.expressions import Expression
 from zset_join.operators.join_steps import columns_compared
-from zset_join.protocol import NOTHING_DUE, NextDue
-from zset_join.relation import Relation
-from zset_join.row_conversion import conform, take_rows
 from zset_join.shapes.lookup import FOUND, LookupShape, RetryPolicy, looked_up_relation
 from zset_join.shapes.operator_options import check_policy
 from zset_join.state.join.lookup_rows import fetched_rows
@@ -61,8 +61,8 @@ from zset_join.state.rows.side import SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.state.rows.usage import check_same_epoch
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import NOTHING_DUE, NextDue
 
 __all__ = ["LookupJoin"]
 

@@ -24,14 +24,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.changelog.encoding import group_keys
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import conform
+from zset_join.core.tick import Tick
 from zset_join.operators.latest import Latest
-from zset_join.relation import Relation
-from zset_join.row_conversion import conform
 from zset_join.shapes.latest import TRUNCATE, without_control
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
-from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["PartialUpserts"]

@@ -27,13 +27,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import take_rows
+from zset_join.core.tick import Tick
 from zset_join.expressions import Expression
 from zset_join.expressions import left as left_column
 from zset_join.expressions import right as right_column
 from zset_join.operators.join_steps import columns_compared
 from zset_join.operators.latest_joins import LatestJoins
-from zset_join.relation import Relation
-from zset_join.row_conversion import take_rows
 from zset_join.shapes.lookup import LookupShape, process_time_relation
 from zset_join.shapes.operator_options import check_policy
 from zset_join.state.join.latest_table import LatestTable
@@ -56,7 +57,6 @@ from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["ProcessTimeJoin"]

@@ -22,13 +22,13 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from zset_join.config import HotBudget
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
+from zset_join.core.options import HotBudget
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import conform, take_rows
+from zset_join.core.tick import Tick
 from zset_join.operators.upsert_table import UpsertTable
-from zset_join.relation import Relation
-from zset_join.row_conversion import conform, take_rows
 from zset_join.state.rows.guarded import guarded
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["Route"]

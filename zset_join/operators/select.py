@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import conform
 from zset_join.operators.stateless import StatelessOperator
-from zset_join.relation import Relation
-from zset_join.row_conversion import conform
 from zset_join.zset import ZSet
 
 __all__ = ["Select"]

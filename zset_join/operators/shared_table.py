@@ -18,12 +18,12 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from zset_join.protocol import DurableOperator, NextDue, corrections_of, due_of, earliest
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import no_rejections
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator, NextDue, corrections_of, due_of, earliest
 
 __all__ = ["SharedState", "SharedTable", "TableReader"]
 

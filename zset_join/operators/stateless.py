@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import BadInputError, OptionError, PlanError
-from zset_join.relation import Relation
-from zset_join.row_conversion import take_rows
-from zset_join.shown_values import shown_key
+from zset_join.core.errors import BadInputError, OptionError, PlanError
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import take_rows
+from zset_join.core.shown_values import shown_key
+from zset_join.core.tick import Tick
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, no_rejections
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["StatelessOperator"]

@@ -29,13 +29,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import take_rows
+from zset_join.core.tick import Tick
 from zset_join.operators.timed_join import TimedJoin
-from zset_join.relation import Relation
-from zset_join.row_conversion import take_rows
 from zset_join.shapes.join import check_join
 from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.shapes.temporal_join import TemporalOptions, temporal_relation, temporal_shape
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["TemporalJoin"]

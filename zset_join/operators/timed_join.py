@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from zset_join.protocol import NOTHING_DUE, NextDue
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.time.version_join import VersionJoin
 from zset_join.state.time.version_joins import VersionJoins
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import NOTHING_DUE, NextDue
 
 __all__ = ["TimedJoin"]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import conform
+from zset_join.core.tick import Tick
 from zset_join.operators.stateless import StatelessOperator
-from zset_join.relation import Relation
-from zset_join.row_conversion import conform
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["Unchanged"]

@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.config import HotBudget
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
+from zset_join.core.key_types import check_key_type
+from zset_join.core.options import HotBudget
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import conform
+from zset_join.core.tick import Tick
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
-from zset_join.key_types import check_key_type
-from zset_join.relation import Relation
-from zset_join.row_conversion import conform
 from zset_join.shapes.operator_options import check_policy
 from zset_join.state.cold.hybrid_rows import HybridRows
 from zset_join.state.rows.answers import Answers
@@ -30,7 +31,6 @@ from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.state.rows.usage import closed, make_directory
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["UpsertTable"]

@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import conform, take_rows
 from zset_join.expressions import Expression, check, evaluate, references
 from zset_join.operators.stateless import StatelessOperator
-from zset_join.relation import Relation
-from zset_join.row_conversion import conform, take_rows
 from zset_join.zset import ZSet
 
 __all__ = ["Where"]

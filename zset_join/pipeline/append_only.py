@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from zset_join.errors import BadInputError
-from zset_join.relation import Relation
+from zset_join.core.errors import BadInputError
+from zset_join.core.relation import Relation
 from zset_join.zset import ZSet
 
 __all__ = ["check_appends"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from zset_join.errors import BadInputError
-from zset_join.shown_values import shown_key
+from zset_join.core.errors import BadInputError
+from zset_join.core.shown_values import shown_key
 from zset_join.zset import ZSet
 
 __all__ = ["Contents", "repeated"]

@@ -7,7 +7,7 @@ the same file again.
     <directory>/dead-letters/<epoch>.parquet
 
 A row that a stage refused is there as JSON, with its weight; a record that could not be decoded with its bytes, key and value,
-and its place in Kafka. `zset-join dead-letters` lists them, see `zset_join.dead_letters`.
+and its place in Kafka. `zset-join dead-letters` lists them, see `zset_join.tools.dead_letters`.
 
 Memory: the rows of the last epoch.
 """
@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zset_join.shown_values import shown_names, shown_value
+from zset_join.core.shown_values import shown_names, shown_value
 from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet
 

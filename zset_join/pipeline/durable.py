@@ -32,7 +32,8 @@ from zset_join.checkpoint.owner import Ownership, claimed_query_id
 from zset_join.checkpoint.reading import checkpoint_folder, stored_query_id
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
+from zset_join.core.tick import Tick
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import write_dead_letters
 from zset_join.pipeline.engine import AnsweredEpoch
@@ -40,13 +41,12 @@ from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.stage_states import operators_of
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan, StageNode
-from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator, due_of
 from zset_join.stages.effect import CHANGEABLE, Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.full_disk import EpochOutcome, nothing_committed, reporting_full_disk
-from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
+from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator, due_of
 
 __all__ = ["DurableEpoch", "PipelineDirectory"]
 

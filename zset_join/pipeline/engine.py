@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from zset_join.core.tick import Tick
 from zset_join.pipeline.dead_letters import RejectedRows
 from zset_join.pipeline.feeding import Feeding
 from zset_join.pipeline.stage_states import StageStates
 from zset_join.pipeline.watermarks import KnownTimes, Watermarks
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.protocol import TimedOperator, corrections_of
 from zset_join.stages.effect import EffectStage
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import TimedOperator, corrections_of
 
 __all__ = ["AnsweredEpoch", "Engine"]
 

@@ -26,20 +26,20 @@ from typing import Any
 import numpy as np
 
 from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
-from zset_join.errors import BadInputError, OptionError, StateError
+from zset_join.core.errors import BadInputError, OptionError, StateError
+from zset_join.core.row_conversion import take_rows
+from zset_join.core.shown_values import shown_names, shown_rows
+from zset_join.core.tick import Tick
 from zset_join.pipeline.engine import Engine
 from zset_join.pipeline.history import PastEpoch
 from zset_join.pipeline.stage_states import MemoryStates
 from zset_join.pipeline.watermarks import KnownTimes, Watermarks
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.protocol import DurableOperator
-from zset_join.row_conversion import take_rows
-from zset_join.shown_values import shown_names, shown_rows
 from zset_join.stages.effect import EffectStage
 from zset_join.stages.expiring import ExpiringStage
 from zset_join.stages.stage import StageOptions
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["explain_row"]
 

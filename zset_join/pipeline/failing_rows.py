@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
+from zset_join.core.row_conversion import conform
+from zset_join.core.shown_values import shown_names, shown_value
 from zset_join.pipeline.feeding import feeding
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.query.reading import Reading
-from zset_join.row_conversion import conform
-from zset_join.shown_values import shown_names, shown_value
 from zset_join.zset import ZSet
 
 __all__ = ["failing_rows", "unread_rows"]

@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
+from zset_join.core.row_conversion import take_rows
+from zset_join.core.shown_values import shown_key, shown_value
 from zset_join.pipeline.dead_letters import RejectedRows
 from zset_join.pipeline.watermarks import KnownTimes
 from zset_join.plan.query_plan import PlanSource
-from zset_join.row_conversion import take_rows
 from zset_join.shapes.event_time import EventTime
-from zset_join.shown_values import shown_key, shown_value
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
 from zset_join.state.time.order_words import time_words
 from zset_join.zset import ZSet

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import take_rows
 from zset_join.expressions.rows import columns_read, compute, plain_column, rows_where
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, RowStep, SelectStep, WhereStep
-from zset_join.relation import Relation
-from zset_join.row_conversion import take_rows
 from zset_join.zset import ZSet
 
 __all__ = ["Feeding", "feeding"]

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from zset_join.epoch_chain import ChainLink, accepts_argument
-from zset_join.errors import OptionError, SinkError
+from zset_join.core.epoch_chain import ChainLink, accepts_argument
+from zset_join.core.errors import OptionError, SinkError
+from zset_join.core.relation import Relation
 from zset_join.pipeline.dead_letters import RejectedRows
-from zset_join.relation import Relation
 from zset_join.sinks.sink import ChainedSink, Sink, SinkProgress, write_epoch
 from zset_join.sinks.unfit_values import UnfitRows, check_fits, fitting, reasons_by_row, unfit_rows
 from zset_join.zset import ZSet

@@ -27,8 +27,10 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.checkpoint.row_history import RowHistory
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import OptionError, PlanError, StateError
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import OptionError, PlanError, StateError
+from zset_join.core.row_conversion import conform
+from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_on_first_use
 from zset_join.pipeline.append_only import check_appends
 from zset_join.pipeline.contents import Contents, repeated
@@ -49,17 +51,15 @@ from zset_join.pipeline.unfinished import closed, out_of_memory, unfinished
 from zset_join.pipeline.verification import Verification, verify
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.protocol import NextDue, earliest
 from zset_join.query.reading import Reading, readings_of
 from zset_join.query.view import View
-from zset_join.row_conversion import conform
 from zset_join.sinks.sink import Sink
 from zset_join.sources.unread import Undecodable
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
-from zset_join.tick import Tick
 from zset_join.tools.batch import BatchTimes
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import NextDue, earliest
 
 __all__ = ["Pipeline"]
 

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.pipeline.durable import DurableEpoch
 from zset_join.pipeline.engine import AnsweredEpoch
 from zset_join.sources.unread import Undecodable

@@ -10,7 +10,7 @@ import operator
 import time
 from typing import Any
 
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 
 __all__ = ["processing_time_us"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zset_join.dead_letters import REPLAYED_POSITION, mark_places, places_of, read_letters, records_of, waiting_records
+from zset_join.tools.dead_letters import REPLAYED_POSITION, mark_places, places_of, read_letters, records_of, waiting_records
 
 __all__ = ["replay_letters"]
 

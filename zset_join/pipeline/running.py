@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.pipeline.pipeline import Pipeline
 from zset_join.sources.source import Source
 

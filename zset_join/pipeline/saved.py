@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.protocol import DurableOperator
 from zset_join.zset import ZSet, single_batch
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["SavedState", "load_state", "save_state"]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from zset_join.core.tick import Tick
 from zset_join.operators.shared_table import SharedTable
 from zset_join.plan.query_plan import QueryPlan, StateNode
-from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator, due_of
 from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator, due_of
 
 __all__ = ["MemoryStates", "StageStates", "operators_of"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.storage.full_disk import EpochOutcome
 
 __all__ = ["closed", "out_of_memory", "unfinished"]

@@ -22,12 +22,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.errors import PlanError
-from zset_join.extras import needed_for
+from zset_join.core.errors import PlanError
+from zset_join.core.extras import needed_for
+from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_rows
 from zset_join.pipeline.history import InputHistory
 from zset_join.plan.query_plan import PlanSource, QueryPlan
-from zset_join.relation import Relation
-from zset_join.shown_values import shown_rows
 from zset_join.tools.batch import DUCKDB, EPOCHS, BatchTimes, batch_parts, one_statement, source_name
 from zset_join.zset import ZSet
 

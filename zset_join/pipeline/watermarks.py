@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.zset import ZSet
 

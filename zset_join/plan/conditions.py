@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.expressions import Call, Expression, Literal, references
 from zset_join.expressions.rows import columns_read, compute
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import Feed, QueryPlan, StageNode
-from zset_join.relation import Relation
 from zset_join.stages.expiring import ExpiringStage
 from zset_join.stages.stage import Stage
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named, plain_column
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
 from zset_join.plan.tree import InputRows
-from zset_join.relation import Relation
 from zset_join.stages.current_versions import CurrentVersionsStage
 from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage

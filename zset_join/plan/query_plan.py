@@ -18,9 +18,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.relation import Relation
 from zset_join.plan.row_steps import RowStep, read_row_step, relation_after
-from zset_join.relation import Relation
 from zset_join.stages.shared_table import SharedTableStage
 from zset_join.stages.stage import Stage, read_stage
 from zset_join.stages.written import read_relation, write_relation

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named, plain_column
 from zset_join.plan.tree import InputRows, shown_only
-from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.stages.aggregate import AggregateStage
 from zset_join.stages.join import JoinStage

@@ -17,11 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression, describe
 from zset_join.expressions.rows import check_condition, plain_column, value_type
 from zset_join.expressions.written import read_expression, write_expression
-from zset_join.relation import Relation
 from zset_join.stages.written import read_relation, write_relation
 
 __all__ = ["OpaqueStep", "RowStep", "SelectStep", "WhereStep", "keeps_upserts", "read_row_step", "relation_after"]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.plan.tree import InputRows, StageRequest
-from zset_join.relation import Relation
 from zset_join.shapes.as_of_join import AsOfOptions
 from zset_join.shapes.deduplicate import Keep
 from zset_join.shapes.temporal_join import TemporalOptions

@@ -20,12 +20,12 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import RowStep, SelectStep, WhereStep, as_changelog, keeps_upserts
-from zset_join.relation import Relation
 from zset_join.stages.stage import Stage
 
 __all__ = [

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
+from zset_join.core.relation import Relation
 from zset_join.expressions.functions import coalesce
 from zset_join.expressions.rows import named, plain_column
 from zset_join.expressions.tree import Expression, lit
@@ -19,7 +20,6 @@ from zset_join.plan.requests import LatestRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
 from zset_join.plan.timed_requests import DedupRequest
 from zset_join.plan.tree import Apply, Node, Operate
-from zset_join.relation import Relation
 
 __all__ = ["Versioning", "current_versions", "every_change", "of_relation", "versioning_of"]
 

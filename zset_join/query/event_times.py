@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.errors import OptionError
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError
+from zset_join.core.relation import Relation
 from zset_join.shapes.event_time import is_measured
 
 __all__ = ["duration", "jump_of", "with_watermark"]

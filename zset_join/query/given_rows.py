@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.conversions import Converted, can_convert, convert_values, python_values
-from zset_join.errors import BadInputError, PlanError
-from zset_join.row_conversion import take_rows
-from zset_join.shown_values import shown_value
+from zset_join.core.errors import BadInputError, PlanError
+from zset_join.core.row_conversion import take_rows
+from zset_join.core.shown_values import shown_value
 
 __all__ = ["GivenRows", "given_rows", "table_of"]
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.plan.table_index import TableIndex
 
 __all__ = ["Indexed", "chosen_index", "create_index", "indexes_of"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import is_plain, named, value_type
 from zset_join.plan.conditions import JoinCondition, no_key, split_condition, together

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named, plain_column, value_type
 from zset_join.lookup.options import Lookup

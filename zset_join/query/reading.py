@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 
 from zset_join.changelog import ChangelogFormat, Decoded, decode
 from zset_join.changelog.formats import IMAGE
-from zset_join.errors import BadInputError, PlanError
+from zset_join.core.errors import BadInputError, PlanError
+from zset_join.core.row_conversion import take_rows
+from zset_join.core.shown_values import shown_names, shown_value
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import columns_read, rows_where
 from zset_join.query.binding import Binding
 from zset_join.query.given_rows import GivenRows, given_rows
-from zset_join.row_conversion import take_rows
-from zset_join.shown_values import shown_names, shown_value
 from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet, single_batch
 

@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 from zset_join.changelog import AppendFormat
 from zset_join.changelog.formats import METADATA, RecordOptions, record_format
 from zset_join.conversions import python_values
-from zset_join.errors import BadInputError, OptionError, PlanError
+from zset_join.core.errors import BadInputError, OptionError, PlanError
+from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.requests import LatestRequest
 from zset_join.plan.tree import Node, Operate, Read
@@ -30,7 +31,6 @@ from zset_join.query.event_times import jump_of, with_watermark
 from zset_join.query.given_rows import table_of
 from zset_join.query.reading import Reading
 from zset_join.query.view import View
-from zset_join.relation import Relation
 from zset_join.shapes.latest import TRUNCATE
 from zset_join.sources.json_records import JsonRecordReader, ReadRecords
 from zset_join.sources.unread import Undecodable

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import is_plain, named, plain_column
 from zset_join.plan.planner import plan_query

@@ -28,7 +28,8 @@ from zset_join.changelog.formats import (
     is_record_format,
     row_format_arguments,
 )
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.relation import ChangelogMode, Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import check_condition
 from zset_join.plan.query_plan import PlanSource
@@ -37,7 +38,6 @@ from zset_join.query.columns import condition_on, schema_given
 from zset_join.query.event_times import jump_of, with_watermark
 from zset_join.query.reading import Reading
 from zset_join.query.view import View
-from zset_join.relation import ChangelogMode, Relation
 
 __all__ = ["appends", "changes", "versioned", "with_jump"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, TemporalRequest, lasting
 from zset_join.plan.tree import Operate, Read

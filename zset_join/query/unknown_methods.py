@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zset_join.errors import MissingMethodError
+from zset_join.core.errors import MissingMethodError
 
 __all__ = ["missing_on_grouped", "missing_on_view"]
 

@@ -7,10 +7,10 @@ from typing import Literal, get_args
 
 import pyarrow.types as pt
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.key_types import storage_type
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression, check
-from zset_join.key_types import storage_type
-from zset_join.relation import Relation
 from zset_join.shapes.event_time import EventTime, is_measured
 from zset_join.shapes.join import compared_types, joined_schema
 from zset_join.shapes.version_join import VersionJoinShape

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.shapes.deduplicate import OrderColumn, check_dedup
 from zset_join.shapes.event_time import EventTime, time_column
 

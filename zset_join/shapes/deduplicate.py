@@ -8,9 +8,9 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError
-from zset_join.key_types import check_key_type
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.key_types import check_key_type
+from zset_join.core.relation import Relation
 from zset_join.shapes.kept_types import check_kept, count_sequence_words
 
 __all__ = ["Keep", "OrderColumn", "check_dedup", "first_rows_relation"]

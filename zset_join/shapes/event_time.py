@@ -19,9 +19,9 @@ from fractions import Fraction
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.errors import KeyTypeError, PlanError
-from zset_join.key_types import common_key_type, storage_type
-from zset_join.relation import Relation
+from zset_join.core.errors import KeyTypeError, PlanError
+from zset_join.core.key_types import common_key_type, storage_type
+from zset_join.core.relation import Relation
 
 __all__ = ["EventTime", "has_clock", "is_measured", "time_column"]
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.key_types import check_key_type, common_key_type
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression, check
-from zset_join.key_types import check_key_type, common_key_type
-from zset_join.relation import Relation
 from zset_join.shapes.kept_types import check_kept
 
 __all__ = [

@@ -12,10 +12,10 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.errors import KeyTypeError, PlanError
-from zset_join.key_types import storage_type
-from zset_join.nested_types import is_nested, refuse_unsupported
-from zset_join.relation import Relation
+from zset_join.core.errors import KeyTypeError, PlanError
+from zset_join.core.key_types import storage_type
+from zset_join.core.nested_types import is_nested, refuse_unsupported
+from zset_join.core.relation import Relation
 
 __all__ = ["KeptAs", "check_kept", "count_sequence_words", "kept_as"]
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from zset_join.errors import PlanError
-from zset_join.key_types import check_key_type
-from zset_join.relation import Relation
+from zset_join.core.errors import PlanError
+from zset_join.core.key_types import check_key_type
+from zset_join.core.relation import Relation
 from zset_join.shapes.kept_types import check_kept
 
 __all__ = ["MOST_COLUMNS", "TRUNCATE", "latest_rows", "without_control"]

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.key_types import check_key_type, common_key_type, storage_type
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import cast_key, plain, take_rows
 from zset_join.expressions import Expression, check, evaluate, references
-from zset_join.key_types import check_key_type, common_key_type, storage_type
-from zset_join.relation import Relation
-from zset_join.row_conversion import cast_key, plain, take_rows
 from zset_join.shapes.join import joined_schema
 from zset_join.shapes.kept_types import check_kept
 

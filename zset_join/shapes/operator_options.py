@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 
 __all__ = ["check_policy", "check_sizes"]
 

@@ -10,11 +10,11 @@ from typing import get_args
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression, check
 from zset_join.expressions import left as left_column
 from zset_join.expressions import right as right_column
-from zset_join.relation import Relation
 from zset_join.shapes.event_time import EventTime, time_column
 from zset_join.shapes.join import compared_types, joined_schema
 from zset_join.shapes.version_join import Emit, Late, VersionJoinShape

@@ -7,8 +7,8 @@ from typing import Literal
 
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
-from zset_join.relation import Relation
 from zset_join.shapes.event_time import EventTime
 
 __all__ = ["COUNTERS", "Emit", "Late", "VersionJoinShape"]

@@ -36,7 +36,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from zset_join.changelog import ChangelogForm
-from zset_join.errors import SinkError
+from zset_join.core.errors import SinkError
 from zset_join.storage import local
 from zset_join.storage.folder import is_local, open_folder
 from zset_join.storage.sealed import seal, unseal

@@ -24,9 +24,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from zset_join.changelog import ChangelogForm, format_named
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import SinkError
-from zset_join.relation import Relation
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import SinkError
+from zset_join.core.relation import Relation
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.delta_files import DataFile, read_data_file
 from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
@@ -51,7 +51,7 @@ class DeltaChangelogSink:
         storage_options: what delta-rs needs to reach the table.
 
     >>> import tempfile
-    >>> from zset_join.relation import Relation
+    >>> from zset_join.core.relation import Relation
     >>> from zset_join.zset import ZSet
     >>> delta = ZSet.of({"k": [1, 2]}, [-1, 1])
     >>> changelog = DeltaChangelogSink(tempfile.mkdtemp())

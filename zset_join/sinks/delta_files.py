@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from zset_join.errors import SinkError
+from zset_join.core.errors import SinkError
 from zset_join.storage.folder import Folder, FolderFile
 
 __all__ = ["DataFile", "delta_schema", "read_data_file", "write_data_files"]

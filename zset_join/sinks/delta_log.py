@@ -38,9 +38,9 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import SinkError
-from zset_join.extras import needed_for
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import SinkError
+from zset_join.core.extras import needed_for
 from zset_join.sinks.delta_files import DataFile
 from zset_join.sinks.sink import is_same_epoch
 from zset_join.storage.folder import Folder, is_local, local_path, open_folder

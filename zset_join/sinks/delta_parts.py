@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.delta_files import DataFile, delta_schema, write_data_files
 from zset_join.storage.folder import Folder, open_folder

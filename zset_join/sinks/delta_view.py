@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import OptionError, SinkError
-from zset_join.relation import Relation
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import OptionError, SinkError
+from zset_join.core.relation import Relation
 from zset_join.sinks.delta_files import DataFile, delta_schema, read_data_file, write_data_files
 from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
@@ -61,7 +61,7 @@ class DeltaViewSink:
         target_bytes: size of a file.
 
     >>> import tempfile
-    >>> from zset_join.relation import Relation
+    >>> from zset_join.core.relation import Relation
     >>> from zset_join.zset import ZSet
     >>> ones = ZSet.of({"k": [1, 1, 2]})
     >>> view = DeltaViewSink(tempfile.mkdtemp())

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from zset_join.errors import OptionError, SinkError
-from zset_join.extras import needed_for
+from zset_join.core.errors import OptionError, SinkError
+from zset_join.core.extras import needed_for
 
 with needed_for("a DuckDB output"):
     import duckdb

@@ -42,11 +42,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import OptionError, SinkError, WeightOverflowError
-from zset_join.extras import needed_for
-from zset_join.relation import Relation
-from zset_join.shown_values import shown_key
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import OptionError, SinkError, WeightOverflowError
+from zset_join.core.extras import needed_for
+from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_key
 from zset_join.sinks.duckdb_file import HOLD_SECONDS, PATIENCE_SECONDS, DuckDBFile
 from zset_join.sinks.duckdb_sql import (
     ADD_CHAIN,
@@ -86,7 +86,7 @@ class DuckDBViewSink:
         hold_seconds: how long the file stays open after an epoch; 0 closes it at once, None keeps others out.
         patience_seconds: how long an epoch waits for others that have the file open.
 
-    >>> from zset_join.relation import Relation
+    >>> from zset_join.core.relation import Relation
     >>> from zset_join.zset import ZSet
     >>> ones = ZSet.of({"k": [1, 1, 2]})
     >>> view = DuckDBViewSink(":memory:", "counts")

@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import SinkError
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import SinkError
 from zset_join.sinks.sink import DIGESTS_KEPT, is_same_epoch
 from zset_join.storage.local import (
     file_size,

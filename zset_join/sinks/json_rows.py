@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.extras import needed_for
+from zset_join.core.extras import needed_for
 from zset_join.sinks.duckdb_sql import quote
 from zset_join.sinks.unfit_values import within_microseconds
 

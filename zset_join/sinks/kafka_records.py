@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from zset_join.extras import needed_for
+from zset_join.core.extras import needed_for
 
 with needed_for("sending records to Kafka"):
     from confluent_kafka import KafkaException, Producer

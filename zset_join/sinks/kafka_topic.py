@@ -32,10 +32,10 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from zset_join.changelog import encoded_schema
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import OptionError, SinkError
-from zset_join.extras import needed_for
-from zset_join.relation import Relation
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import OptionError, SinkError
+from zset_join.core.extras import needed_for
+from zset_join.core.relation import Relation
 from zset_join.sinks.record_texts import RECORD_FORMS, RecordForm, RecordWriter
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
 from zset_join.sinks.unfit_values import UnfitRows

@@ -32,9 +32,9 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import SinkError
-from zset_join.relation import Relation
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import SinkError
+from zset_join.core.relation import Relation
 from zset_join.sinks.changelog_directory import ChangelogDirectory, Header, Manifest, PartFile, first_checksum
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.sink import SinkProgress, check_output, holds_duration, is_same_epoch
@@ -66,7 +66,7 @@ class ParquetChangelogSink:
         form: see `changelog.formats`; with the key of the output relation, retraction and insertion of one key are an update.
 
     >>> import tempfile
-    >>> from zset_join.relation import Relation
+    >>> from zset_join.core.relation import Relation
     >>> from zset_join.zset import ZSet
     >>> delta = ZSet.of({"k": [1, 2]}, [-1, 1])
     >>> directory = tempfile.mkdtemp()

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.types as pt
 
-from zset_join.extras import needed_for
+from zset_join.core.extras import needed_for
 from zset_join.zset import ZSet
 
 with needed_for("a PostgreSQL output", "psycopg"):

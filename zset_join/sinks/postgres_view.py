@@ -29,11 +29,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import OptionError, SinkError, ZsetJoinError
-from zset_join.extras import needed_for
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import OptionError, SinkError, ZsetJoinError
+from zset_join.core.extras import needed_for
+from zset_join.core.relation import Relation
 from zset_join.lookup.secret import Secret, without_secrets
-from zset_join.relation import Relation
 from zset_join.sinks.postgres_sql import (
     EPOCHS,
     RESERVED,

@@ -23,9 +23,9 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from zset_join.changelog import AppendFormat, encode
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import OptionError, SinkError
-from zset_join.relation import Relation
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import OptionError, SinkError
+from zset_join.core.relation import Relation
 from zset_join.sinks.epoch_files import EpochFiles
 from zset_join.sinks.json_rows import JsonWriter
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output

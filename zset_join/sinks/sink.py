@@ -24,9 +24,9 @@ from typing import Protocol, cast, runtime_checkable
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.epoch_chain import ChainLink, accepts_argument
-from zset_join.errors import SinkError
-from zset_join.relation import Relation
+from zset_join.core.epoch_chain import ChainLink, accepts_argument
+from zset_join.core.errors import SinkError
+from zset_join.core.relation import Relation
 from zset_join.zset import ZSet
 
 __all__ = [

@@ -27,8 +27,8 @@ import pyarrow.types as pt
 
 from zset_join.changelog import AppendFormat, encode
 from zset_join.changelog.encoding import comparable_values, group_keys
-from zset_join.errors import SinkError
-from zset_join.shown_values import shown_value
+from zset_join.core.errors import SinkError
+from zset_join.core.shown_values import shown_value
 from zset_join.zset import ZSet
 
 __all__ = ["RetractedRows", "StoredRowsChange"]

@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.errors import SinkError
-from zset_join.shown_values import shown_value
+from zset_join.core.errors import SinkError
+from zset_join.core.shown_values import shown_value
 from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from zset_join.changelog.formats import RecordFormat
 from zset_join.changelog.formats.exact_numbers import LONG_FRACTION, ODD_NUMBER, holds_fractions, with_marks
-from zset_join.extras import needed_for
+from zset_join.core.extras import needed_for
 
 with needed_for("reading records of JSON"):
     import duckdb

@@ -36,8 +36,8 @@ from zset_join.changelog.formats.record_sql import (
     RecordStatements,
 )
 from zset_join.conversions import read_texts
-from zset_join.errors import PlanError
-from zset_join.extras import needed_for
+from zset_join.core.errors import PlanError
+from zset_join.core.extras import needed_for
 from zset_join.sources.exact_records import ExactRecords
 from zset_join.sources.json_texts import read_json_texts
 from zset_join.sources.json_values import parsed_json, text_of_value

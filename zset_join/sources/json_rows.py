@@ -21,7 +21,7 @@ import pyarrow.json as pj
 import pyarrow.types as pt
 
 from zset_join.conversions import convert_values
-from zset_join.errors import BadInputError
+from zset_join.core.errors import BadInputError
 from zset_join.sources.json_values import json_values, parsed_json
 from zset_join.sources.unread import UnreadText
 

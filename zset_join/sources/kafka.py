@@ -27,8 +27,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import OptionError, StateError
-from zset_join.extras import needed_for
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.extras import needed_for
 
 with needed_for("a Kafka source"):
     from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition

@@ -24,7 +24,7 @@ from pyspark import __version__ as pyspark_version
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 
 __all__ = ["check_session", "cluster_settings", "local_session"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from zset_join.errors import PlanError, SqlError
+from zset_join.core.errors import PlanError, SqlError
 from zset_join.expressions import Call, Column, Expression, lit
 from zset_join.query import Aggregated, StateTtl, View
 from zset_join.sql.binding import QueryContext

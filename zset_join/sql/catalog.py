@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from sqlglot import exp
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.lookup.source import LookupSource
 from zset_join.query import View, appends, changes
 from zset_join.sql.bound import BoundQuery

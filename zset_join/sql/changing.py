@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.expressions.sql_text import type_name
 from zset_join.sql.catalog import Table
 from zset_join.sql.contexts import StatementContext

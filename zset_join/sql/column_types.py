@@ -11,7 +11,7 @@ from __future__ import annotations
 import pyarrow as pa
 from sqlglot.tokenizer_core import TokenType
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.sql.readers import Reader
 from zset_join.sql_expressions.places import near
 from zset_join.sql_expressions.types import type_named

@@ -19,7 +19,7 @@ from typing import TextIO
 
 import pyarrow as pa
 
-from zset_join.errors import SqlError, ZsetJoinError
+from zset_join.core.errors import SqlError, ZsetJoinError
 from zset_join.sql.connecting import connect
 from zset_join.sql.results import Message, Query, Running
 from zset_join.sql.session import Session

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zset_join.errors import OptionError
-from zset_join.extras import needed_for
+from zset_join.core.errors import OptionError
+from zset_join.core.extras import needed_for
 from zset_join.sql.session import Session
 from zset_join.sql_expressions.dialects import dialect_named
 from zset_join.sql_expressions.places import near

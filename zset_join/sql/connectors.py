@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from zset_join.changelog.formats import RECORD_FORMATS
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.sinks.record_texts import RecordForm
 from zset_join.sql.lookup_options import lookup_of, lookup_without_effect
 from zset_join.sql_expressions.places import Place, near

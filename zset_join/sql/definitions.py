@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from sqlglot import exp
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.sql.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Mode, Table
 from zset_join.sql.column_types import read_type
 from zset_join.sql.connectors import CONNECTORS, check_options, form_of, holds_records, metadata_of, sink_options

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.sql.catalog import Catalog
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.readers import Reader

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.changelog.formats import RecordOptions
-from zset_join.errors import BadInputError, SqlError
+from zset_join.core.errors import BadInputError, SqlError
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.query.reading import Reading, readings_of
 from zset_join.sql.catalog import Table

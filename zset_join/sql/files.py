@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 
 from zset_join.changelog.formats import RECORD_FORMATS
 from zset_join.conversions import can_convert, convert_values
-from zset_join.errors import BadInputError, SqlError
+from zset_join.core.errors import BadInputError, SqlError
+from zset_join.core.shown_values import shown_value
 from zset_join.pipeline.dead_letters import PartlyRead
-from zset_join.shown_values import shown_value
 from zset_join.sources.json_rows import part_json_rows, read_json_objects
 from zset_join.sources.unread import UnreadText, unread_records
 from zset_join.sql.catalog import Table

@@ -27,7 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.sinks.sink import Sink
 from zset_join.sql.catalog import Table
 from zset_join.sql.file_names import file_name

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.tree import Apply
 from zset_join.query import View

@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from zset_join.errors import PlanError, SqlError
+from zset_join.core.errors import PlanError, SqlError
 from zset_join.expressions import Call, Column, Expression, lit, references
 from zset_join.expressions.rows import named
 from zset_join.plan.conditions import together

@@ -28,7 +28,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import SqlError, ZsetJoinError
+from zset_join.core.errors import SqlError, ZsetJoinError
 from zset_join.pipeline import Pipeline
 from zset_join.sql.catalog import Table
 from zset_join.sql.in_directory import InDirectory, claim_directory

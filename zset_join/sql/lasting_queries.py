@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zset_join.errors import BadInputError, ZsetJoinError
+from zset_join.core.errors import BadInputError, ZsetJoinError
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.sql.key_claims import KeyClaims

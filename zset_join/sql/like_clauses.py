@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from sqlglot.tokenizer_core import TokenType
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.sql.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Table
 from zset_join.sql.definitions import Model
 from zset_join.sql.readers import Reader

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zset_join.errors import OptionError, SqlError
+from zset_join.core.errors import OptionError, SqlError
 from zset_join.lookup.options import LOOKUP_NAMES, Lookup
 from zset_join.sql_expressions.places import Place, near
 

@@ -31,10 +31,10 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from zset_join.errors import SqlError, StateError, ZsetJoinError
+from zset_join.core.errors import SqlError, StateError, ZsetJoinError
+from zset_join.core.relation import Relation
 from zset_join.expressions.sql_text import quote_name, to_sql
 from zset_join.plan.query_plan import PlanSource
-from zset_join.relation import Relation
 from zset_join.sinks.sink import Sink
 from zset_join.spark import View, local_session
 from zset_join.spark.api.streams import changed_stream

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import pyarrow as pa
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.lookup.secret import holds_credentials
 from zset_join.lookup.source import LookupSource
 from zset_join.sql_expressions.places import Place

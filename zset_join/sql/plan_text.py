@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.expressions import Call, Column, Expression
 from zset_join.expressions.rows import named
 from zset_join.expressions.sql_text import quote_name, quote_text, to_sql

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.expressions import Column, Expression
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.scopes import Scope

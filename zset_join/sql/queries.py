@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
-from zset_join.errors import PlanError, SqlError
+from zset_join.core.errors import PlanError, SqlError
 from zset_join.expressions import Call, Cast, Column, Expression
 from zset_join.expressions.evaluation import result_type
 from zset_join.expressions.rows import named

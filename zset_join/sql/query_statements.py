@@ -11,7 +11,7 @@ import warnings
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.readers import Reader
 from zset_join.sql.results import Query

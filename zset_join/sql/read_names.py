@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.sql.file_names import file_name
 from zset_join.storage import local
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.sql_expressions.dialects import Statement
 
 __all__ = ["Reader"]

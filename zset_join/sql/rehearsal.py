@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from zset_join.checkpoint.reading import read_committed
-from zset_join.errors import PlanError, ZsetJoinError
+from zset_join.core.errors import PlanError, ZsetJoinError
 from zset_join.pipeline import Pipeline
 from zset_join.sql.catalog import Catalog, Table
 from zset_join.sql.file_names import file_name

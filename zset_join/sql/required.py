@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.errors import BadInputError, SqlError
+from zset_join.core.errors import BadInputError, SqlError
+from zset_join.core.shown_values import shown_value
 from zset_join.expressions import Call, Cast, Literal
-from zset_join.shown_values import shown_value
 from zset_join.sql.catalog import ColumnDefinition, Table
 
 __all__ = ["check_required", "required_text", "required_value"]

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zset_join.errors import PlanError, SqlError
+from zset_join.core.errors import PlanError, SqlError
 from zset_join.pipeline import Pipeline
 from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.tree import Operate

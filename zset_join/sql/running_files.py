@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 from zset_join.sql.commands import file_text, write_lines
 from zset_join.sql.connecting import connect
 from zset_join.sql.feeds import Feed, feed_of, feeds_of

@@ -13,7 +13,7 @@ from typing import Literal
 
 from sqlglot import exp
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.expressions import Call, Column, Expression
 from zset_join.lookup.source import LookupSource
 from zset_join.plan.tree import Node

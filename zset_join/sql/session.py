@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from zset_join.conversions import convert_values
-from zset_join.errors import BadInputError, OptionError, SqlError
+from zset_join.core.errors import BadInputError, OptionError, SqlError
+from zset_join.core.shown_values import shown_value
 from zset_join.expressions.rows import compute
 from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import Pipeline
 from zset_join.query.given_rows import given_rows
 from zset_join.query.sources import with_jump
-from zset_join.shown_values import shown_value
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
 from zset_join.sql.definitions import TP_DELTA
 from zset_join.sql.key_claims import Claimed, KeyClaims

@@ -32,8 +32,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget, parse_seconds
-from zset_join.errors import OptionError, PlanError, SqlError
+from zset_join.core.errors import OptionError, PlanError, SqlError
+from zset_join.core.options import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget, parse_seconds
 from zset_join.lookup.options import Lookup
 from zset_join.sql_expressions.places import Place, near
 from zset_join.stages.expiring import StateTtl

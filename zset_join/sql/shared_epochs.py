@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from zset_join.errors import BadInputError, PlanError, ZsetJoinError
+from zset_join.core.errors import BadInputError, PlanError, ZsetJoinError
 from zset_join.pipeline import Pipeline
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.pipeline.failing_rows import failing_rows, unread_rows

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zset_join.extras import needed_for
+from zset_join.core.extras import needed_for
 from zset_join.sql.aggregation import AGGREGATES
 from zset_join.sql.settings import SETTINGS
 from zset_join.sql_expressions.dialects import split

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.expressions.sql_text import quote_name, quote_text, type_name
 from zset_join.sql.aggregation import AGGREGATES
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Table

@@ -15,7 +15,7 @@ import warnings
 
 from sqlglot import exp
 
-from zset_join.errors import SqlError, ZsetJoinError
+from zset_join.core.errors import SqlError, ZsetJoinError
 from zset_join.sql.catalog import ColumnDefinition, Table
 from zset_join.sql.connectors import check_options, sink_options
 from zset_join.sql.contexts import StatementContext

@@ -25,9 +25,9 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
-from zset_join.errors import SinkError, SqlError
+from zset_join.core.errors import SinkError, SqlError
+from zset_join.core.relation import Relation
 from zset_join.lookup.secret import holds_credentials
-from zset_join.relation import Relation
 from zset_join.sinks.sink import Sink
 from zset_join.sql.catalog import Table
 from zset_join.sql.connectors import CONNECTORS

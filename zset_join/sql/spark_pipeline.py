@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zset_join.errors import SqlError, ZsetJoinError
+from zset_join.core.errors import SqlError, ZsetJoinError
+from zset_join.core.relation import Relation
 from zset_join.pipeline.contents import Contents
 from zset_join.query.reading import Reading, readings_of
-from zset_join.relation import Relation
 from zset_join.sinks.sink import Sink, SinkProgress
 from zset_join.sql.results import Running
 from zset_join.zset import ZSet, single_batch

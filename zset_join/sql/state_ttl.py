@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 from zset_join.sql.hints import Hints
 from zset_join.sql.scopes import Item
 from zset_join.sql.settings import state_ttl_of

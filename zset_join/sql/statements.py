@@ -17,7 +17,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.conversions import can_convert, convert_values
-from zset_join.errors import PlanError, SqlError, ZsetJoinError
+from zset_join.core.errors import PlanError, SqlError, ZsetJoinError
 from zset_join.expressions import Cast
 from zset_join.expressions.rows import compute, named, value_type
 from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table

@@ -31,9 +31,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zset_join.epoch_chain import ChainLink
-from zset_join.errors import SinkError, StateError
-from zset_join.relation import Relation
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import SinkError, StateError
+from zset_join.core.relation import Relation
 from zset_join.sinks.sink import SinkProgress
 from zset_join.sql.catalog import Table
 from zset_join.sql.file_names import file_name

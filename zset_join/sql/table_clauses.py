@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.expressions.type_rules import kind_of
 from zset_join.sql.catalog import ColumnDefinition
 from zset_join.sql.connectors import CONNECTORS

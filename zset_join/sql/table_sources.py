@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zset_join.changelog.formats import METADATA
-from zset_join.errors import PlanError, SqlError, StateError
+from zset_join.core.errors import PlanError, SqlError, StateError
 from zset_join.expressions import Call, Cast, Literal
 from zset_join.expressions.rows import named
 from zset_join.pipeline.dead_letters import PartlyRead

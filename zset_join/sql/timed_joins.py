@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from sqlglot import exp
 
-from zset_join.errors import PlanError, SqlError
+from zset_join.core.errors import PlanError, SqlError
 from zset_join.expressions import Call, Column, Expression
 from zset_join.expressions.rows import named
 from zset_join.expressions.tree import walk

@@ -22,7 +22,7 @@ import datetime
 import pyarrow as pa
 from sqlglot import exp
 
-from zset_join.errors import PlanError, SqlError
+from zset_join.core.errors import PlanError, SqlError
 from zset_join.expressions import Call, Column, Expression, lit
 from zset_join.expressions.rows import named
 from zset_join.expressions.type_rules import kind_of, plain_type

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import PlanError, SqlError
+from zset_join.core.errors import PlanError, SqlError
 from zset_join.expressions import Cast
 from zset_join.expressions.rows import named
 from zset_join.expressions.type_rules import kind_of, plain_type

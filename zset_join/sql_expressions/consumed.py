@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from sqlglot import exp
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.sql_expressions.places import Place, place_of
 
 __all__ = ["argument", "check_consumed", "copied", "disregard", "flattened", "tracked"]

@@ -20,7 +20,7 @@ from sqlglot.errors import ParseError, SqlglotError, TokenError
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
-from zset_join.errors import OptionError, SqlError
+from zset_join.core.errors import OptionError, SqlError
 from zset_join.sql_expressions.consumed import tracked
 from zset_join.sql_expressions.places import Place, near, place_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zset_join.extras import needed_for
+from zset_join.core.extras import needed_for
 
 with needed_for("a text of SQL in a query"):
     import sqlglot  # noqa: F401 - looked for, used elsewhere

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from sqlglot import exp
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 
 __all__ = ["Place", "SqlWarning", "check_distinct", "near", "pick", "place_of", "without_credentials", "written_name"]
 

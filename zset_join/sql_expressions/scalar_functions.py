@@ -23,7 +23,7 @@ import pyarrow as pa
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.expressions import Call, Cast, Expression, Literal, lit
 from zset_join.expressions.calendar_functions import PATTERN_LETTERS
 from zset_join.expressions.type_rules import kind_of

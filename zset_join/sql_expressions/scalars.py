@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 from sqlglot import exp
 
-from zset_join.errors import BadInputError, PlanError, SqlError
+from zset_join.core.errors import BadInputError, PlanError, SqlError
 from zset_join.expressions import Call, Cast, Column, Expression, Literal, lit
 from zset_join.expressions.evaluation import result_type
 from zset_join.expressions.rows import compute

@@ -16,7 +16,7 @@ import pyarrow as pa
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.expressions import Column, Expression
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import Statement, dialect_named, parse_expression, split

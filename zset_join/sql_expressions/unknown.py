@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from sqlglot import exp
 
-from zset_join.errors import SqlError
+from zset_join.core.errors import SqlError
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.places import near, place_of, written_name
 

@@ -15,10 +15,9 @@ from typing import Any, Literal
 from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.group_tables import table_names
 from zset_join.aggregates.preaggregation import Preaggregation
+from zset_join.core.relation import Relation
 from zset_join.expressions import references
 from zset_join.operators.aggregate import Aggregate
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall, grouped_relation
 from zset_join.stages.comparisons import Comparison
 from zset_join.stages.stage import (
@@ -33,6 +32,7 @@ from zset_join.stages.stage import (
 )
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["AggregateStage"]
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from zset_join.core.relation import Relation
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.as_of_join import AsOfJoin
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
 from zset_join.shapes.as_of_join import AsOfOptions, as_of_relation, as_of_shape
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.comparisons import Comparison, compared_in_condition
@@ -18,6 +17,7 @@ from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.temporal_join import timed_inputs, timed_never_null, timed_output_key
 from zset_join.stages.written import read_relation, write_relation
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["AsOfJoinStage"]
 

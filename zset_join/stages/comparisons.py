@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from zset_join.core.relation import Relation
 from zset_join.expressions import references
-from zset_join.relation import Relation
 
 __all__ = ["Comparison", "compared_in_condition"]
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from zset_join.key_types import storage_type
+from zset_join.core.key_types import storage_type
+from zset_join.core.relation import Relation
 from zset_join.operators.current_versions import HELD, HELD_NET, CurrentVersions
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
 from zset_join.shapes.current_versions import current_relation
 from zset_join.shapes.event_time import has_clock
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["CurrentVersionsStage"]
 

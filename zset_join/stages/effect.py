@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from zset_join.protocol import DurableOperator
+from zset_join.core.tick import Tick
 from zset_join.stages.stage import Stage, StageOptions
 from zset_join.storage.folder import Folder
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["CHANGEABLE", "Effect", "EffectStage", "Effects", "unchangeable"]
 

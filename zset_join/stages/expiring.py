@@ -13,17 +13,17 @@ from typing import Any, Literal, get_args
 
 import pyarrow.types as pt
 
-from zset_join.config import parse_seconds
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.options import parse_seconds
+from zset_join.core.relation import Relation
 from zset_join.operators.expiring import Expiring, ExpiringInput
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
 from zset_join.stages.comparisons import Comparison
 from zset_join.stages.join import JoinStage
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.state.time.expiring_rows import TimeToLive
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["ExpiringStage", "StateTtl", "expiring_stage", "state_ttls"]
 

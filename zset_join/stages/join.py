@@ -13,15 +13,15 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.join import HashJoin
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
 from zset_join.shapes.join import JoinShape, join_shape, output_key
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.stage import NO_LIMIT, OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.state.join.append_buffer import with_distinct_ages
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["JoinStage"]
 

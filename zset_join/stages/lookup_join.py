@@ -17,7 +17,9 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import references
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.lookup.clock import Clock
@@ -27,8 +29,6 @@ from zset_join.lookup.options import Lookup, LookupSettings
 from zset_join.lookup.source import LookupSource, SelectiveSource
 from zset_join.lookup.sources import EpochSource, read_source
 from zset_join.operators.lookup_join import LookupJoin
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
 from zset_join.shapes.lookup import LookupShape, looked_up_relation
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.effect import CHANGEABLE, Effect
@@ -36,8 +36,8 @@ from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.storage.folder import Folder
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["LookupJoinStage", "explained_for"]
 

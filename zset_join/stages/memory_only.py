@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from zset_join.config import HotBudget
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
+from zset_join.core.options import HotBudget
 
 __all__ = ["refuse_hybrid"]
 

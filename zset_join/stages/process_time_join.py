@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.process_time_join import ProcessTimeJoin
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
 from zset_join.shapes.lookup import LookupShape, process_time_relation
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["ProcessTimeJoinStage"]
 

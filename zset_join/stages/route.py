@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from zset_join.key_types import storage_type
+from zset_join.core.key_types import storage_type
+from zset_join.core.relation import Relation
 from zset_join.operators.route import Route
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["RouteStage", "needs_route"]
 

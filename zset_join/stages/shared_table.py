@@ -16,12 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
 from zset_join.expressions.rows import with_columns_called
 from zset_join.operators.latest_joins import LatestJoins
 from zset_join.operators.process_time_join import ProcessTimeJoin
 from zset_join.operators.shared_table import SharedTable
 from zset_join.operators.temporal_join import TemporalJoin
-from zset_join.relation import Relation
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
 from zset_join.stages.temporal_join import TemporalJoinStage

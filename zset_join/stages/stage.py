@@ -31,12 +31,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from zset_join.config import BufferLimit, HotBudget
-from zset_join.errors import PlanError
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
+from zset_join.core.errors import PlanError
+from zset_join.core.options import BufferLimit, HotBudget
+from zset_join.core.relation import Relation
 from zset_join.stages.comparisons import Comparison
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = [
     "NO_LIMIT",

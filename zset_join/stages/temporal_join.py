@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.temporal_join import TemporalJoin
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
 from zset_join.shapes.temporal_join import TemporalOptions, temporal_relation, temporal_shape
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["TemporalJoinStage", "timed_inputs", "timed_never_null", "timed_output_key"]
 

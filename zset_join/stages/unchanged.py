@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.key_types import storage_type
+from zset_join.core.key_types import storage_type
+from zset_join.core.relation import Relation
 from zset_join.operators.unchanged import Unchanged
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["UnchangedStage"]
 

@@ -17,13 +17,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.config import HotBudget
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
+from zset_join.core.options import HotBudget
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.stages.effect import EffectStage
 from zset_join.stages.stage import Stage, StageOptions
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["warm_up"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 
 __all__ = ["read_relation", "read_schema", "write_relation", "write_schema"]
 

@@ -26,7 +26,7 @@ from urllib.parse import unquote, urlparse
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 from zset_join.storage.local_folder import LocalFolder
 from zset_join.storage.object_folder import ObjectFolder
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 
 __all__ = ["DISK_ERRORS", "EpochOutcome", "nothing_committed", "reporting_full_disk", "storage_failure"]
 
@@ -68,7 +68,7 @@ def reporting_full_disk(
     ...     raise OSError(28, "No space left on device")
     Traceback (most recent call last):
         ...
-    zset_join.errors.StateError: [STORAGE_FAILED] a file operation failed: [Errno 28] No space left on device. Nothing ...
+    zset_join.core.errors.StateError: [STORAGE_FAILED] a file operation failed: [Errno 28] No space left on device. Nothing ...
     """
     try:
         yield

@@ -13,7 +13,7 @@ import os
 import stat
 from pathlib import Path
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 
 __all__ = ["is_own", "refuse_foreign", "why_foreign"]
 

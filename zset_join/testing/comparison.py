@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zset_join.protocol import Operator
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.testing.reference import Counts, row_identity, total
 from zset_join.testing.reference_tables import Lines
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import Operator
 
 __all__ = [
     "EmittedRows",

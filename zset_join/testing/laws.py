@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from zset_join.protocol import Operator
 from zset_join.testing.comparison import (
     Epoch,
     LawBrokenError,
@@ -23,6 +22,7 @@ from zset_join.testing.comparison import (
     exact_tables,
 )
 from zset_join.testing.reference_tables import BatchFunction, live_rows
+from zset_join.zset.protocol import Operator
 
 __all__ = [
     "LAWS",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.testing.reference import row_identity
 from zset_join.testing.values import other_bits
 

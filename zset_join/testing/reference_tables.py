@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.testing.reference import Bag, Residual, Side, batch_join, lay_out, resolve
 from zset_join.testing.reference_aggregate import Call, batch_aggregate
 

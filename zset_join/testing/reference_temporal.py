@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zset_join.extras import needed_for
+from zset_join.core.extras import needed_for
 from zset_join.testing.reference import Counts, IllegalHistoryError, row_identity
 
 with needed_for("zset_join.testing.reference_temporal, unlike the rest of zset_join.testing,"):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zset_join.errors import OptionError
-from zset_join.extras import needed_for
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError
+from zset_join.core.extras import needed_for
+from zset_join.core.relation import Relation
 from zset_join.testing.legal_changes import Line, LiveRows
 from zset_join.testing.values import value_pool
 

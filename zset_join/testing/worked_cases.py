@@ -15,12 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
-from zset_join.protocol import Operator
-from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.testing.comparison import Epoch, OperatorRun, compare_counts, counts_of
+from zset_join.zset.protocol import Operator
 
 __all__ = ["WorkedCase", "assert_worked_case", "extremes_case", "left_join_case", "upsert_case"]
 

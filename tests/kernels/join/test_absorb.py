@@ -9,10 +9,10 @@ import pytest
 
 from tests.epochs import Change, delete, delta_of, insert, upsert
 from tests.state.side_anatomy import absorb, anatomy, changes_of, live_through, make_side, pieces
+from zset_join.core.relation import ChangelogMode
 from zset_join.kernels.join.absorb import heap_bytes_needed
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.values import columns as c
-from zset_join.relation import ChangelogMode
 from zset_join.state.rows.side import SideState
 
 LONG = "a text that is longer than twelve bytes"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.kernels.machine import kept_code
 from zset_join.kernels.machine.kept_code import KeptCode, find_directory
 

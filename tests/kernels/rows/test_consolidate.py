@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.kernels.rows.consolidate import sum_weights
-from zset_join.row_layout import RowLayout
+from zset_join.zset.row_layout import RowLayout
 
 MOST = 2**63 - 1
 

@@ -23,7 +23,7 @@ from zset_join.kernels.rows.slots import (
     replace_slot,
     slot_number,
 )
-from zset_join.row_layout import RowLayout
+from zset_join.zset.row_layout import RowLayout
 
 BITS = 4
 INVERSE = pow(0x9E3779B1, -1, 1 << 32)  # of what hashes are multiplied by

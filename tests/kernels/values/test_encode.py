@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.kernels.values import columns as c
-from zset_join.row_layout import RowLayout
+from zset_join.zset.row_layout import RowLayout
 
 LONG = "longer than the twelve bytes that fit in a slot"
 KINDS = {

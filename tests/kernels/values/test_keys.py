@@ -12,7 +12,7 @@ import pytest
 
 from zset_join.kernels.values import columns as c
 from zset_join.kernels.values.keys import equal_columns, has_null, hash_row, hash_rows, is_null, variable_bytes
-from zset_join.row_layout import ColumnTable, EncodedRows, RowLayout
+from zset_join.zset.row_layout import ColumnTable, EncodedRows, RowLayout
 
 ALL_BITS = 0xFFFFFFFF
 NAN = float("nan")

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zset_join.errors import KeyTypeError, StateError
+from zset_join.core.errors import KeyTypeError, StateError
 from zset_join.kernels.values.nested import (
     canonical_floats,
     canonical_nested,

@@ -6,10 +6,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import LookupFailedError
+from zset_join.core.errors import LookupFailedError
+from zset_join.core.relation import Relation
 from zset_join.lookup import DuckDBFileSource, Fetcher, Lookup, SQLiteFileSource
 from zset_join.lookup.sources import read_source
-from zset_join.relation import Relation
 from zset_join.shapes.lookup import LookupShape
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 from zset_join.lookup import DataFrameSource
 from zset_join.lookup.source import Opening
 from zset_join.storage.folder import Folder

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.lookup import FunctionSource, Opening
 from zset_join.lookup.sources import read_source
 

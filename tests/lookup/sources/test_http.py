@@ -15,10 +15,10 @@ from urllib.parse import parse_qs, urlparse
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import LookupFailedError, OptionError
+from zset_join.core.errors import LookupFailedError, OptionError
+from zset_join.core.relation import Relation
 from zset_join.lookup import Fetcher, HttpSource, Lookup, Secret
 from zset_join.pipeline import Pipeline, changes
-from zset_join.relation import Relation
 from zset_join.shapes.lookup import LookupShape
 from zset_join.stages.stage import StageOptions
 from zset_join.testing.lookups import FakeClock

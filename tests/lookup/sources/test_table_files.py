@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from zset_join.errors import LookupFailedError, OptionError, PlanError
+from zset_join.core.errors import LookupFailedError, OptionError, PlanError
+from zset_join.core.relation import Relation
 from zset_join.lookup import ArrowSource, DeltaSource, Fetcher, Lookup, Opening, ParquetSource
 from zset_join.lookup.sources import read_source
-from zset_join.relation import Relation
 from zset_join.shapes.lookup import LookupShape
 from zset_join.testing.lookups import FakeClock
 

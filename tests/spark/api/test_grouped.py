@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tests.spark.api.test_query import emitted, join_of, names, upserts
 from tests.spark.conftest import Collected, Source, weights
 from zset_join.aggregates import FUNCTIONS, AggregateCall
-from zset_join.errors import BadInputError, OptionError, PlanError, SinkError, StateError
+from zset_join.core.errors import BadInputError, OptionError, PlanError, SinkError, StateError
 from zset_join.expressions import left
 from zset_join.query import Aggregated
 from zset_join.spark import JoinedStream, JoinQuery, appends, changes

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Source
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.expressions import left, right
 from zset_join.spark import ChangeStream, appends, changes
 

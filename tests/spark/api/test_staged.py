@@ -15,8 +15,8 @@ from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.plan import stages_of
 from zset_join.checkpoint.reading import read_committed
-from zset_join.inspection import open_state
 from zset_join.spark import appends, changes, rescale
+from zset_join.tools.inspection import open_state
 
 Run = Callable[..., Any]
 RATES = pa.schema([("currency", pa.string()), ("at", pa.int64()), ("rate", pa.float64())])

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Source
-from zset_join.errors import PlanError, ZsetJoinError
+from zset_join.core.errors import PlanError, ZsetJoinError
 from zset_join.spark import appends, changes
 from zset_join.spark.api.streams import REJECT, WEIGHT
 

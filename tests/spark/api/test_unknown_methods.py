@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.api.test_query import join_of
 from tests.spark.conftest import Source
-from zset_join.errors import MissingMethodError, PlanError
+from zset_join.core.errors import MissingMethodError, PlanError
 from zset_join.spark import appends
 from zset_join.spark.api.unknown_methods import missing_on_view, missing_on_writer
 

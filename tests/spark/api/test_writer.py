@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import Collected, Source
-from zset_join.errors import OptionError, PlanError, SinkError
+from zset_join.core.errors import OptionError, PlanError, SinkError
 from zset_join.spark import JoinedStream, JoinStreamWriter, appends, changes
 
 COLD_FILES = '  cold_store="files": plain files, the default because an epoch of a join takes less than with "duckdb"'

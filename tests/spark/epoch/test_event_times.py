@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.reading import read_committed
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.spark import StateTtl, appends
 from zset_join.spark.epoch.event_times import EventTimes
 

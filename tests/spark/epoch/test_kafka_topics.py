@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from py4j.java_gateway import JavaPackage
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.spark.epoch.kafka_topics import KafkaTopics
 
 KNOWN = {"orders": {"shop.orders": "id of the first"}}

@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.spark.epoch.lost_records import lost_records
 
 RETENTION = """[STREAM_FAILED] Query [id = 1] terminated with exception: [KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been

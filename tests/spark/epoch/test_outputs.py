@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import Source
 from tests.spark.epoch.conftest import finished
-from zset_join.errors import OptionError, PlanError, SinkError
+from zset_join.core.errors import OptionError, PlanError, SinkError
 from zset_join.spark import JoinedStream, JoinStreamWriter
 from zset_join.spark.epoch.delta_outputs import DeltaChangelogOutput
 from zset_join.spark.epoch.outputs import ChangelogOutput, FunctionOutput, SinkOutput

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from tests.spark.conftest import Collected, Source
 from tests.spark.epoch.conftest import finished
-from zset_join.errors import SinkError
+from zset_join.core.errors import SinkError
 from zset_join.sinks.parquet_changelog import committed_epochs, read_changelog
 from zset_join.spark import JoinedStream, JoinStreamWriter
 

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from tests.epochs import Epochs, insert, net
 from tests.spark.conftest import Collected, Source, weights
 from zset_join.checkpoint.record import BucketHistory
-from zset_join.config import BufferLimit
-from zset_join.errors import OptionError, ResourceError, StateError
+from zset_join.core.errors import OptionError, ResourceError, StateError
+from zset_join.core.options import BufferLimit
 from zset_join.operators.join import HashJoin
 from zset_join.spark import JoinedStream, JoinQuery, appends, changes
 from zset_join.spark.planning.buffer_limit import QueryBuffer

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.api.test_query import emitted, join_of, names, upserts
 from tests.spark.conftest import Collected, Source, weights
-from zset_join.errors import PlanError, StateError
+from zset_join.core.errors import PlanError, StateError
 from zset_join.spark import JoinedStream, JoinQuery
 
 Run = Callable[..., JoinQuery]

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import CUSTOMERS, ORDERS, Collected, Source, weights
-from zset_join.errors import BadInputError, PlanError, StateError, ZsetJoinError
+from zset_join.core.errors import BadInputError, PlanError, StateError, ZsetJoinError
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, appends, changes
 from zset_join.spark.rows.schemas import spark_schema
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 from zset_join.spark import JoinQuery, changes
 
 Run = Callable[..., JoinQuery]

@@ -17,11 +17,11 @@ from tests.changelog.formats.records import ORDERS, debezium, table_of
 from tests.spark.conftest import Collected
 from zset_join.changelog.formats import RecordOptions
 from zset_join.changelog.formats.records import UNAVAILABLE
-from zset_join.dead_letters import read_letters
-from zset_join.errors import BadInputError, OptionError, PlanError
+from zset_join.core.errors import BadInputError, OptionError, PlanError
 from zset_join.pipeline import Pipeline
 from zset_join.query.records import records as records_in_process
 from zset_join.spark import JoinQuery, appends, changes
+from zset_join.tools.dead_letters import read_letters
 
 Run = Callable[..., JoinQuery]
 RECORDS = "key string, value string, topic string, partition int, offset long"

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.api.test_query import join_of
 from tests.spark.conftest import Collected, Source
-from zset_join.config import QueryOptions
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
+from zset_join.core.options import QueryOptions
 from zset_join.spark import JoinQuery, appends
 from zset_join.spark.rows.user_functions import (
     UserFunction,

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected, Source
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 from zset_join.lookup import DataFrameSource
 from zset_join.pipeline import PROCESSING_TIME
 from zset_join.spark import appends, changes

@@ -17,14 +17,14 @@ from tests.spark.conftest import CUSTOMERS, Collected, Source
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, checkpoint_folder, read_committed, stored_buckets, stored_plan
 from zset_join.checkpoint.snapshot import read_snapshot
-from zset_join.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.expressions import left, right
-from zset_join.inspection import open_state
 from zset_join.spark import JoinedStream, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.state.rows.side_snapshot import snapshot_counts
 from zset_join.storage.operations import Operation, observe
 from zset_join.storage.sealed import seal
+from zset_join.tools.inspection import open_state
 
 Step = Callable[[], None]
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tests.spark.api.test_query import Run, join_of
 from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.row_history import RowHistory
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 from zset_join.spark import JoinedStream
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.spark.tools.row_explaining import explain_row

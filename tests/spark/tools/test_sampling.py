@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.api.test_query import Run, emitted, join_of, names, upserts
 from tests.spark.conftest import Collected, Source, view_of
-from zset_join.errors import OptionError
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError
+from zset_join.core.relation import Relation
 from zset_join.spark import ChangeStream, JoinedStream, changes
 from zset_join.spark import View as AnyView
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.errors import SinkError, StateError
-from zset_join.relation import Relation
+from zset_join.core.errors import SinkError, StateError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, commit_epoch, read_changelog
 from zset_join.spark.epoch.delta_outputs import DeltaChangelogOutput
@@ -28,7 +29,6 @@ from zset_join.spark.worker.parts import (
     tidied,
 )
 from zset_join.spark.worker.quarantine import LETTERS
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected, Source
 from zset_join.changelog import RowKindFormat, WeightFormat, decode
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.spark import JoinQuery, changes
 from zset_join.spark.worker.quarantine import undecodable_reasons
 

@@ -13,8 +13,8 @@ from spill.cold_store import ColdRows, cold_rows
 from spill.cold_stores import FileStores
 from tests.epochs import Change, delta_of, upsert
 from tests.state.side_anatomy import absorb, anatomy, make_side, pieces
-from zset_join.errors import ResourceError, StateError
-from zset_join.relation import ChangelogMode
+from zset_join.core.errors import ResourceError, StateError
+from zset_join.core.relation import ChangelogMode
 from zset_join.state.cold.cold_side import ColdSide, matchable_codes
 
 LONG = "a text that is longer than twelve bytes"

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.config import HotBudget
+from zset_join.core.options import HotBudget
 from zset_join.state.cold.cold_tables import BusyGroups, ColdTables
 
 KEYS = pa.schema({"k": pa.string(), "n": pa.int64()})

@@ -10,9 +10,9 @@ import pytest
 
 from spill.cold_stores import FileStores
 from tests.epochs import Change, delete, delta_of, upsert
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
+from zset_join.core.relation import Relation
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
-from zset_join.relation import Relation
 from zset_join.state.cold import cold_tombstones
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.rows.side import SideState

@@ -10,9 +10,9 @@ import pytest
 from spill.cold_store import ColdRows
 from tests.epochs import Change, delta_of, insert, upsert
 from tests.state.side_anatomy import absorb, anatomy, make_side, pieces
+from zset_join.core.relation import ChangelogMode
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.heap import block_bytes
-from zset_join.relation import ChangelogMode
 from zset_join.state.cold.hot_rows import HotRows
 from zset_join.state.rows.side import SideState
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from tests.state.side_anatomy import anatomy
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
 from zset_join.state.join import append_buffer
 from zset_join.state.join.append_buffer import with_distinct_ages
 from zset_join.state.rows.side_snapshot import SNAPSHOT_SEQUENCE
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})

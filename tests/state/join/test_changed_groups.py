@@ -9,8 +9,8 @@ import pytest
 
 from tests.epochs import Change, delete, delta_of, insert
 from tests.state.side_anatomy import absorb, make_side
+from zset_join.core.relation import ChangelogMode
 from zset_join.kernels.join.pairs import SHOWN_MATCHED, SHOWN_UNMATCHED
-from zset_join.relation import ChangelogMode
 from zset_join.state.join.changed_groups import ChangedGroups, OutputArrays, Step
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.unused_memory import resident_bytes

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.state.join.match_memo import JOINED, PARKED, MatchMemo, TakenBack, first_arrival
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from spill.runs import Runs
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64(), "text": pa.string()})

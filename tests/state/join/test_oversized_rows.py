@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Epochs, delete, insert, net
-from zset_join.errors import ResourceError, WeightOverflowError
+from zset_join.core.errors import ResourceError, WeightOverflowError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
-from zset_join.relation import Relation
 from zset_join.storage.operations import Operation, observe
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 ORDERS = Relation(

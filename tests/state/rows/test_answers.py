@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.expressions import left
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.deduplicate import Deduplicate
@@ -20,10 +22,8 @@ from zset_join.operators.route import Route
 from zset_join.operators.select import Select
 from zset_join.operators.union import Union
 from zset_join.operators.where import Where
-from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.state.rows.answers import Answers
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64()})

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
+from zset_join.core.relation import Relation
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
-from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.state.rows.directory_lock import locked_outside
 

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 from tests.stages.every_stage import CONTROLLED, EVENTS, QUOTES, STAGES, registered
-from zset_join.errors import PlanError, StateError
+from zset_join.core.errors import PlanError, StateError
+from zset_join.core.tick import Tick
 from zset_join.expressions import left
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.operators.select import Select
 from zset_join.operators.union import Union
 from zset_join.operators.where import Where
 from zset_join.stages import Stage, StageOptions
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 TICK = Tick(0, 1_000)

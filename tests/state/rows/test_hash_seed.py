@@ -14,12 +14,13 @@ import pyarrow as pa
 import pytest
 
 from tests.stages.every_stage import EVENTS, QUOTES, ROWS, STAGES, VERSIONS, registered
-from zset_join.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.distinct import Distinct
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
-from zset_join.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.temporal_join import TemporalOptions
 from zset_join.stages import (
@@ -35,7 +36,6 @@ from zset_join.stages import (
 from zset_join.stages.effect import EffectStage
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.hash_seed import SEED_FILE, choose_seed, hash_key, seed_of_query
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64()})

@@ -6,10 +6,10 @@ import pytest
 
 from tests.epochs import Change, delete, insert, upsert
 from tests.state.side_anatomy import absorb, changes_of, make_side
-from zset_join.errors import BadInputError, WeightOverflowError
-from zset_join.relation import ChangelogMode
+from zset_join.core.errors import BadInputError, WeightOverflowError
+from zset_join.core.relation import ChangelogMode
+from zset_join.core.tick import Tick
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, describe_rejection, no_rejections, rejection_table
-from zset_join.tick import Tick
 
 MOST = 2**63 - 1
 

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import ResourceError
+from zset_join.core.errors import ResourceError
 from zset_join.kernels.rows import side as s
-from zset_join.row_layout import RowLayout
 from zset_join.state.rows.row_arena import RowArena
+from zset_join.zset.row_layout import RowLayout
 
 LAYOUT = RowLayout(pa.schema({"x": pa.int64(), "text": pa.string()}), sequence_words=1, has_degree=True)
 

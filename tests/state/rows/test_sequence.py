@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import KeyTypeError
+from zset_join.core.errors import KeyTypeError
 from zset_join.shapes.kept_types import count_sequence_words
 from zset_join.state.rows.sequence import sequence_nulls, sequence_words
 

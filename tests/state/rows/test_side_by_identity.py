@@ -11,7 +11,7 @@ import pytest
 
 from tests.epochs import delete, insert, upsert
 from tests.state.side_anatomy import absorb, anatomy, changes_of, make_side, pieces
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.state.rows.side import SideState
 
 

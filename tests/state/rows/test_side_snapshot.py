@@ -10,8 +10,8 @@ import pytest
 
 from tests.epochs import delete, insert, upsert
 from tests.state.side_anatomy import absorb, anatomy, changes_of, make_side, pieces
-from zset_join.errors import StateError
-from zset_join.relation import ChangelogMode
+from zset_join.core.errors import StateError
+from zset_join.core.relation import ChangelogMode
 from zset_join.state.rows import side_snapshot
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.side_snapshot import (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zset_join.errors import ResourceError
+from zset_join.core.errors import ResourceError
 from zset_join.kernels.rows.slots import find_row_slot, insert_slot
 from zset_join.state.rows.slot_table import SlotTable
 

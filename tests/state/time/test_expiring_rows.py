@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.state.time.expiring_rows import ExpiringRows, TimeToLive
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 EVENTS = pa.schema({"k": pa.int64(), "at": pa.int64()})

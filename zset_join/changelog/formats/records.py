@@ -34,7 +34,7 @@ from typing import Literal, get_args
 import pyarrow as pa
 
 from zset_join.changelog.formats.rows import ROW_FORMATS
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 
 __all__ = [
     "METADATA",

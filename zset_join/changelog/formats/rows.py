@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 
 __all__ = [
     "CHANGE_FEED_COLUMN",

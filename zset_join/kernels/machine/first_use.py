@@ -28,7 +28,7 @@ from zset_join.kernels.machine.compiled import compiled_kernels_directory, kerne
 __all__ = ["COMPILE_VARIABLE", "compile_on_first_use", "mark_complete", "progress_bar"]
 
 COMPILE_VARIABLE = "ZSET_JOIN_COMPILE"
-_PROGRAM = (sys.executable, "-P", "-m", "zset_join.compiling")  # -P: nothing is imported from the working directory
+_PROGRAM = (sys.executable, "-P", "-m", "zset_join.tools.compiling")  # -P: nothing is imported from the working directory
 _ROOT = str(Path(__file__).parents[3])
 _WIDTH = 24
 _logger = logging.getLogger("zset_join")

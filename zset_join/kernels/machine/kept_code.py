@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 import platformdirs
 from numba.core.caching import IndexDataCacheFile
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.storage.ownership import is_own, why_foreign
 
 __all__ = ["KeptCode", "find_directory"]

@@ -43,7 +43,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zset_join.errors import ResourceError, StateError
+from zset_join.core.errors import ResourceError, StateError
+from zset_join.core.nested_types import (
+    fixed_width,
+    flag_bytes,
+    has_float,
+    has_large_offsets,
+    is_bytes,
+    is_list,
+    is_nested,
+    refuse_unsupported,
+    stored_type,
+)
 from zset_join.kernels.values.nested_bytes import (
     copy_runs,
     get_bits,
@@ -59,17 +70,6 @@ from zset_join.kernels.values.nested_bytes import (
     put_list_fixed,
     put_list_variable,
     put_variable,
-)
-from zset_join.nested_types import (
-    fixed_width,
-    flag_bytes,
-    has_float,
-    has_large_offsets,
-    is_bytes,
-    is_list,
-    is_nested,
-    refuse_unsupported,
-    stored_type,
 )
 
 __all__ = ["canonical_floats", "canonical_nested", "decode_nested", "encode_nested", "has_float", "is_nested"]

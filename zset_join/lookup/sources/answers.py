@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import LookupFailedError
+from zset_join.core.errors import LookupFailedError
 
 __all__ = ["table_of", "table_of_columns", "table_of_records"]
 

@@ -18,8 +18,8 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from zset_join.errors import LookupFailedError
-from zset_join.extras import needed_for
+from zset_join.core.errors import LookupFailedError
+from zset_join.core.extras import needed_for
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of
 from zset_join.lookup.sources.written import register_source

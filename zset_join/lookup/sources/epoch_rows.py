@@ -22,7 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from zset_join.errors import PlanError, ResourceError, StateError
+from zset_join.core.errors import PlanError, ResourceError, StateError
 from zset_join.lookup.options import parse_duration_us
 from zset_join.lookup.source import LookupClient, LookupSource, Opening
 from zset_join.lookup.sources.table_files import ArrowSource

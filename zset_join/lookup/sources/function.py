@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.lookup.source import LookupClient, Opening
 from zset_join.lookup.sources.written import register_source
 from zset_join.lookup.written_schema import read_schema, write_schema

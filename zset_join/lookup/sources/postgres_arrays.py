@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.extras import needed_for
+from zset_join.core.extras import needed_for
 
 __all__ = ["BinaryArray", "binary_array", "possible_keys", "register_binary_arrays"]
 

@@ -22,8 +22,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import LookupFailedError, OptionError
-from zset_join.extras import needed_for
+from zset_join.core.errors import LookupFailedError, OptionError
+from zset_join.core.extras import needed_for
 from zset_join.lookup.secret import Secret, as_secret, refuse_credentials, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of_records

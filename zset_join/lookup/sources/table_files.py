@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError
-from zset_join.extras import needed_for
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.extras import needed_for
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.written import register_source
 from zset_join.lookup.written_schema import read_schema, write_schema

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.lookup.source import LookupSource
 
 __all__ = ["read_source", "register_source"]

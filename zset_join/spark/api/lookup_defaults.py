@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 from zset_join.lookup import Lookup
 
 __all__ = ["PREFIX", "check_connections", "is_lookup_option", "job_defaults"]

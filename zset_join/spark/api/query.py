@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.checkpoint.reading import stored_query_id
-from zset_join.errors import StateError, ZsetJoinError
+from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.spark.api.stored_query import StoredQuery
 from zset_join.spark.epoch.runner import EpochRunner
 from zset_join.spark.planning.placed_query import PlacedQuery

@@ -19,8 +19,8 @@ from zset_join.spark.planning.placed_query import PlacedQuery
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
-    from zset_join.savepoint import Savepoint
     from zset_join.spark.tools.view_comparison import VerificationReport
+    from zset_join.tools.savepoint import Savepoint
 
 __all__ = ["StoredQuery"]
 
@@ -90,7 +90,7 @@ class StoredQuery:
         )
 
     def backup(self, directory: str | Path) -> Savepoint:
-        """Copy checkpoint and output together, between two epochs; `zset_join.savepoint.restore` brings both back.
+        """Copy checkpoint and output together, between two epochs; `zset_join.tools.savepoint.restore` brings both back.
 
         Epochs wait meanwhile. What an output outside of files holds (a database, a topic, a function's own) is not copied.
 

@@ -37,8 +37,8 @@ from zset_join.changelog.formats import (
     is_record_format,
     row_format_arguments,
 )
-from zset_join.errors import OptionError, PlanError
-from zset_join.relation import ChangelogMode
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.relation import ChangelogMode
 from zset_join.spark.api.stream_arguments import (
     check_combination,
     check_dataframe,

@@ -24,8 +24,8 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StringType, StructField, StructType
 
-from zset_join.errors import OptionError, PlanError
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.relation import Relation
 from zset_join.spark.api.streams import appended_stream, changed_stream
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.rows.conversions import exact_json, of_parsed, of_text, parsed_type, text_of_parsed

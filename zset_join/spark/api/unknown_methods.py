@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from zset_join.errors import MissingMethodError
+from zset_join.core.errors import MissingMethodError
 
 __all__ = ["missing_on_view", "missing_on_writer"]
 

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Self
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named
 from zset_join.lookup import DataFrameSource, Lookup, LookupSource
@@ -30,7 +31,6 @@ from zset_join.query import looking_up
 from zset_join.query import view as words
 from zset_join.query.grouping import Aggregated
 from zset_join.query.rows import Rows
-from zset_join.relation import Relation
 from zset_join.shapes.version_join import Emit, Late
 from zset_join.spark.api.bound import BoundSource, BoundTransform, bindings_of, opaque_after_dedup
 from zset_join.spark.api.grouped import GroupedStream, Grouping

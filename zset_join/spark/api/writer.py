@@ -18,8 +18,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
-from zset_join.config import QueryOptions
-from zset_join.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_on_first_use
 from zset_join.sinks.sink import Sink
 from zset_join.spark.api.lookup_defaults import check_connections, is_lookup_option, job_defaults
@@ -63,7 +63,7 @@ class JoinStreamWriter:
         raise missing_on_writer(name)
 
     def option(self, name: str, value: Any) -> JoinStreamWriter:
-        """Set one option; see `zset_join.config` for all of them."""
+        """Set one option; see `zset_join.core.options` for all of them."""
         self._options[name] = value
         return self
 

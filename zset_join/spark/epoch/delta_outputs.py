@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_files import DataFile
 from zset_join.sinks.delta_view import DeltaViewSink

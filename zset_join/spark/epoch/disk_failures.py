@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from zset_join.errors import StateError, ZsetJoinError
+from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.storage.full_disk import DISK_ERRORS, EpochOutcome, nothing_committed, storage_failure
 
 __all__ = ["causes", "disk_failure"]

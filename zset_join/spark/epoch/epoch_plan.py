@@ -23,7 +23,8 @@ from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.record import CommitRecord
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.spark.planning.buffer_limit import QueryBuffer
 from zset_join.spark.planning.fusing import FusedStages
 from zset_join.spark.planning.normalise import TaggedStreams, stage_bucket
@@ -39,7 +40,6 @@ from zset_join.spark.worker.parts import PartWriter
 from zset_join.spark.worker.quarantine import DeadLetters
 from zset_join.spark.worker.tasks import ReplayTask, StageTask
 from zset_join.stages import StageInput, StageOptions
-from zset_join.tick import Tick
 
 __all__ = ["EpochPlan", "dead_letters_of"]
 

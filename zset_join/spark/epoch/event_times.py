@@ -25,12 +25,12 @@ import pyarrow.types as pt
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.protocol import TimedOperator
-from zset_join.shown_values import shown_value
+from zset_join.core.shown_values import shown_value
+from zset_join.core.tick import Tick
 from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.layout import REJECTED, TARGET, SlotLayout
 from zset_join.stages import Stage, StageOptions
-from zset_join.tick import Tick
+from zset_join.zset.protocol import TimedOperator
 
 __all__ = ["EventTimes", "as_number", "is_timed", "stage_watermark"]
 

@@ -30,7 +30,7 @@ from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 
 __all__ = ["KafkaTopics", "TopicIds"]
 

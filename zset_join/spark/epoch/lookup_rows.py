@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
+from zset_join.core.tick import Tick
 from zset_join.lookup import DataFrameSource
 from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.names import column_named
 from zset_join.stages import LookupJoinStage
 from zset_join.storage.folder import Folder
-from zset_join.tick import Tick
 
 __all__ = ["keep_epoch_rows"]
 

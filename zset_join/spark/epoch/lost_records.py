@@ -18,7 +18,7 @@ import re
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from zset_join.errors import StateError, ZsetJoinError
+from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.spark.epoch.disk_failures import causes
 
 __all__ = ["lost_records"]

@@ -19,9 +19,9 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord
-from zset_join.epoch_chain import accepts_argument
-from zset_join.errors import StateError
-from zset_join.relation import Relation
+from zset_join.core.epoch_chain import accepts_argument
+from zset_join.core.errors import StateError
+from zset_join.core.relation import Relation
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, are_staged, commit_epoch, committed_files
 from zset_join.sinks.sink import Sink, has_epoch, write_epoch
 from zset_join.sinks.unfit_values import SelectiveSink, check_fits, fitting, unfit_rows

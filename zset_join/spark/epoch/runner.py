@@ -31,11 +31,10 @@ from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_description
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
-from zset_join.config import QueryOptions
-from zset_join.errors import SinkError, StateError
-from zset_join.protocol import NOTHING_DUE, NextDue
-from zset_join.relation import Relation
-from zset_join.savepoint import Savepoint, backup
+from zset_join.core.errors import SinkError, StateError
+from zset_join.core.options import QueryOptions
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
 from zset_join.spark.epoch.disk_failures import disk_failure
 from zset_join.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.spark.epoch.event_times import EventTimes
@@ -62,7 +61,8 @@ from zset_join.stages import StageOptions
 from zset_join.stages.lookup_join import explained_for
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.full_disk import EpochOutcome, nothing_committed
-from zset_join.tick import Tick
+from zset_join.tools.savepoint import Savepoint, backup
+from zset_join.zset.protocol import NOTHING_DUE, NextDue
 
 __all__ = ["EpochRunner"]
 

@@ -21,8 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.changelog import UpsertFormat, encoded_schema
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord
-from zset_join.errors import PlanError, SinkError
-from zset_join.relation import Relation
+from zset_join.core.errors import PlanError, SinkError
+from zset_join.core.relation import Relation
 from zset_join.spark.epoch.outputs import FunctionOutput
 from zset_join.spark.rows.names import quoted
 from zset_join.spark.rows.schemas import refuse_collations

@@ -27,17 +27,17 @@ from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.checkpoint.record import BucketHistory
-from zset_join.config import BufferLimit
-from zset_join.errors import OptionError, ResourceError
-from zset_join.protocol import DurableOperator
+from zset_join.core.errors import OptionError, ResourceError
+from zset_join.core.options import BufferLimit
+from zset_join.core.tick import Tick
 from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.worker.buffered_bytes import AppendBuffer
 from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.stages import StageOptions
 from zset_join.stages.stage import NO_LIMIT
 from zset_join.state.join.append_buffer import buffer_full
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["QueryBuffer", "explained_limit", "limited_join"]
 

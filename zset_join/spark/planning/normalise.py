@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.types import DataType
 
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.spark.planning.stages import PlannedStage, Stream
 from zset_join.spark.rows.baseline import union
 from zset_join.spark.rows.layout import GLOBAL_BUCKET, RECEIPT_FLAG, REJECTED, TARGET, SlotLayout, assign_slots, make_layout

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.relation import Relation
 from zset_join.spark.planning.stages import PlannedStage, Stream
 from zset_join.stages import ExpiringStage, JoinStage, Stage
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from zset_join.config import QueryOptions
+from zset_join.core.options import QueryOptions
+from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.sharing import prepared_alike
-from zset_join.relation import Relation
 from zset_join.spark.planning.buffer_limit import explained_limit
 from zset_join.spark.planning.collations import refuse_compared_collations
 from zset_join.spark.planning.explaining import explained_query

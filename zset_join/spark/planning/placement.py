@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import Relation
 from zset_join.plan.input_names import tell_inputs_apart
 from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
@@ -22,7 +23,6 @@ from zset_join.plan.requests import LatestRequest
 from zset_join.plan.row_steps import OpaqueStep
 from zset_join.plan.row_steps import RowStep as PlanStep
 from zset_join.plan.tree import Node, Operate, Read, rebuilt
-from zset_join.relation import Relation
 from zset_join.spark.planning.row_steps import RowStep, Transform, row_step
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import PlannedStage

@@ -21,9 +21,9 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import Relation
 from zset_join.plan.row_steps import SelectStep, WhereStep
-from zset_join.relation import Relation
 from zset_join.spark.planning.job_settings import job_settings
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import first_line, names_clash

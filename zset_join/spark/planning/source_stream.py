@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.changelog.formats import IMAGE
+from zset_join.core.relation import ChangelogMode, Relation
 from zset_join.plan.row_steps import RowStep
 from zset_join.plan.table_index import TableIndex
-from zset_join.relation import ChangelogMode, Relation
 from zset_join.spark.rows.record_streams import reject_partial
 from zset_join.spark.rows.row_reading import REJECT
 from zset_join.spark.rows.user_functions import UserFunction

@@ -23,10 +23,10 @@ from typing import ClassVar, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from zset_join.config import HotBudget, QueryOptions
-from zset_join.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.options import HotBudget, QueryOptions
+from zset_join.core.relation import Relation
 from zset_join.plan.row_steps import RowStep as PlanStep
-from zset_join.relation import Relation
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stage_names import rows_stage, stage_name
 from zset_join.spark.planning.stream_places import StreamPlace

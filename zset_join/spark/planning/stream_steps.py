@@ -13,12 +13,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.sql_text import quote_name, to_sql
 from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
 from zset_join.plan.row_steps import RowStep as PlanStep
-from zset_join.relation import Relation
 from zset_join.spark.planning.row_steps import RowStep, row_step
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.rows.row_reading import RAW, REJECT, WEIGHT

@@ -36,8 +36,8 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.types import ByteType, DataType, DoubleType, FloatType, IntegerType, LongType, ShortType
 
 from zset_join.checkpoint.earlier_descriptions import described_streams
-from zset_join.errors import OptionError, PlanError, StateError
-from zset_join.relation import ChangelogMode
+from zset_join.core.errors import OptionError, PlanError, StateError
+from zset_join.core.relation import ChangelogMode
 from zset_join.storage.folder import folder_below, is_local, local_path
 
 __all__ = [

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 
 __all__ = ["check_names", "column_named", "first_line", "literal", "names_clash", "quoted"]
 

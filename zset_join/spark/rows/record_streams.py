@@ -38,7 +38,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, StructField, Stru
 from zset_join.changelog.formats import RecordFormat, RecordOptions, record_format
 from zset_join.changelog.formats.record_sql import CHANGE, UNAVAILABLE_BITS
 from zset_join.changelog.formats.record_sql import REJECT as LINE_REJECT
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.shapes.latest import MOST_COLUMNS, TRUNCATE
 from zset_join.spark.rows.json_records import read_records
 from zset_join.spark.rows.names import column_named

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.types import IntegralType, StringType
 
 from zset_join.changelog.formats import IMAGE
-from zset_join.errors import PlanError
-from zset_join.relation import ChangelogMode
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import ChangelogMode
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import quoted
 from zset_join.spark.rows.text_select import select_text

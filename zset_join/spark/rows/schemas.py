@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 
 __all__ = ["arrow_schema", "field_type", "nullable_type", "refuse_collations", "spark_schema", "spark_type"]
 

@@ -32,7 +32,7 @@ from pyspark.errors import PySparkException
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 
 __all__ = [
     "UserFunction",

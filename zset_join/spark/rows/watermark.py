@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyspark.sql import DataFrame
 
-from zset_join.config import parse_seconds
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.options import parse_seconds
 
 __all__ = ["check_time_type", "duration_of", "watermark_of", "with_watermark", "within_jump"]
 

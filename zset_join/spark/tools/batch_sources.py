@@ -20,7 +20,7 @@ from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.spark.epoch.event_times import stage_watermark
 from zset_join.spark.planning.placed import Placed, visible_columns_of

@@ -22,7 +22,7 @@ from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.shapes.latest import TRUNCATE
 from zset_join.spark.rows.names import column_named
 

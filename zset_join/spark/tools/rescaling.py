@@ -47,8 +47,9 @@ from zset_join.checkpoint.reading import (
 )
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import write_snapshot
-from zset_join.config import BufferLimit, QueryOptions
-from zset_join.errors import OptionError, StateError, ZsetJoinError
+from zset_join.core.errors import OptionError, StateError, ZsetJoinError
+from zset_join.core.options import BufferLimit, QueryOptions
+from zset_join.core.tick import Tick
 from zset_join.spark.planning.job_settings import job_settings, wanted_settings
 from zset_join.spark.planning.normalise import slot_bucket
 from zset_join.spark.rows.layout import SlotLayout, collect_rows, make_layout, pack_receipts, pack_rows, travelling_schema
@@ -58,7 +59,6 @@ from zset_join.spark.worker.receipts import TaskReceipt, error_of_receipt
 from zset_join.spark.worker.tasks import TOO_LATE, task_bucket
 from zset_join.stages import Stage, StageInput, StageOptions, TableKey
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["RescaleReport", "rescale"]

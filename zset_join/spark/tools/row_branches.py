@@ -25,9 +25,9 @@ from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.row_causes import CauseFinder
 from zset_join.checkpoint.row_history import Row, RowHistory, RowQuestion, have_values
-from zset_join.errors import OptionError
-from zset_join.relation import Relation
-from zset_join.shown_values import shown_rows
+from zset_join.core.errors import OptionError
+from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_rows
 from zset_join.spark.planning.placed import feeding, hands_on, join_in, kept_by
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stages import PlannedStage, name_after

@@ -36,9 +36,9 @@ import pyarrow as pa
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.row_causes import frozen
 from zset_join.checkpoint.row_history import InputChange, Row, RowEvent, RowHistory, asked_values, together
-from zset_join.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.relation import Relation
 from zset_join.pipeline.explaining import explain_row as replay_row
-from zset_join.relation import Relation
 from zset_join.spark.epoch.runner import EpochRunner
 from zset_join.spark.planning.placed import Placed, ends_of, feeding
 from zset_join.spark.planning.stages import PlannedStage

@@ -31,8 +31,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.errors import KeyTypeError, OptionError
-from zset_join.key_types import common_key_type
+from zset_join.core.errors import KeyTypeError, OptionError
+from zset_join.core.key_types import common_key_type
 from zset_join.spark.planning.normalise import hashed_type
 from zset_join.spark.planning.placed import Placed, ends_of, feeding, kept_by, visible_columns_of
 from zset_join.spark.planning.stages import PlannedStage, Stream, name_after

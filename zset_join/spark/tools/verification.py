@@ -23,8 +23,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.errors import OptionError, PlanError, StateError
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError, PlanError, StateError
+from zset_join.core.relation import Relation
 from zset_join.spark.epoch.runner import EpochRunner
 from zset_join.spark.planning.placed_query import PlacedQuery
 from zset_join.spark.planning.source_stream import SourceStream

@@ -22,8 +22,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.relation import Relation
-from zset_join.shown_values import shown_rows
+from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_rows
 from zset_join.spark.planning.placed import Placed
 from zset_join.spark.rows.text_select import sums_per_row
 from zset_join.zset import single_batch

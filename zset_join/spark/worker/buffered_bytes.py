@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from zset_join.core.tick import Tick
 from zset_join.state.join.append_buffer import BufferedEpoch
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["AppendBuffer", "note_of_buffer"]

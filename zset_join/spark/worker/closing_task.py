@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 from zset_join.spark.rows.layout import as_type
 from zset_join.spark.worker.deliveries import Delivery
 from zset_join.spark.worker.handover import Handover

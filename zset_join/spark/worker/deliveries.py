@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.core.tick import Tick
 from zset_join.spark.rows.layout import WEIGHT, SlotLayout, as_type, fitted_batch, pack_receipts, pack_rows, travelling_schema
 from zset_join.spark.worker.handover import Handover
 from zset_join.spark.worker.parts import PartWriter, merged
@@ -25,7 +26,6 @@ from zset_join.spark.worker.quarantine import LETTERS
 from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.stages import StageInput
 from zset_join.stages.stage import Reduction
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["RECEIPTS", "Delivery", "ToExpressions", "ToOutput", "ToSameTask", "ToStage"]

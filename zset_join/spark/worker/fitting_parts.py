@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import PartEntry
+from zset_join.core.tick import Tick
 from zset_join.sinks.unfit_values import UnfitRows, check_fits, reasons_by_row, unfit_values, within_microseconds
 from zset_join.spark.worker.parts import PartWriter
 from zset_join.spark.worker.quarantine import DeadLetters, Rejected
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["FittingParts", "add_unfit", "unfit_flags"]

@@ -32,7 +32,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.config import LocalityMode
+from zset_join.core.options import LocalityMode
 
 __all__ = ["Locality", "executor_name"]
 

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from zset_join.checkpoint.bucket import StageContext
-from zset_join.protocol import DurableOperator
 from zset_join.stages import Stage, StageOptions
 from zset_join.stages.effect import Effect, EffectStage
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["with_outside"]
 

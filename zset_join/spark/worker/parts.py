@@ -23,11 +23,11 @@ from zset_join.changelog import ChangelogForm
 from zset_join.checkpoint.answer_parts import ArrowParts, CountedChunks, read_arrow_parts, with_first
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
 from zset_join.checkpoint.record import PartEntry
+from zset_join.core.tick import Tick
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.delta_files import DataFile
 from zset_join.sinks.delta_parts import write_delta_part
 from zset_join.sinks.parquet_changelog import write_part
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = [

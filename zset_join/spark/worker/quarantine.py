@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 
 from zset_join.checkpoint.files import CheckpointFiles, attempt_name
 from zset_join.checkpoint.record import PartEntry
-from zset_join.errors import BadInputError
-from zset_join.shown_values import shown_value
+from zset_join.core.errors import BadInputError
+from zset_join.core.shown_values import shown_value
+from zset_join.core.tick import Tick
 from zset_join.storage.folder import open_folder
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["LETTERS", "DeadLetters", "Rejected", "forget", "publish_dead_letters", "refusal"]

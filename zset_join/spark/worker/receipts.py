@@ -10,11 +10,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-import zset_join.errors as known_errors
+import zset_join.core.errors as known_errors
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.record import PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
-from zset_join.errors import ZsetJoinError
+from zset_join.core.errors import ZsetJoinError
 
 __all__ = ["TaskReceipt", "error_of_receipt"]
 

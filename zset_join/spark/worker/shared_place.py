@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from zset_join.operators.shared_table import SharedTable
 from zset_join.plan.query_plan import SharedIndex
-from zset_join.protocol import DurableOperator
 from zset_join.stages import Stage
 from zset_join.stages.shared_table import SharedTableStage
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["SharedPlace"]
 

@@ -27,8 +27,7 @@ from pyspark import TaskContext
 
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.log import LogEntry, read_log
-from zset_join.errors import ZsetJoinError
-from zset_join.protocol import DurableOperator, TimedOperator, corrections_of
+from zset_join.core.errors import ZsetJoinError
 from zset_join.spark.rows.layout import GLOBAL_BUCKET, Arrivals, SlotLayout
 from zset_join.spark.worker.buffered_bytes import AppendBuffer, note_of_buffer
 from zset_join.spark.worker.deliveries import Delivery
@@ -40,6 +39,7 @@ from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.spark.worker.shared_place import SharedPlace
 from zset_join.stages import Stage, StageOptions
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator, TimedOperator, corrections_of
 
 __all__ = ["TOO_LATE", "ReplayTask", "StageTask", "refuse_in_receipt", "task_bucket"]
 

@@ -29,9 +29,9 @@ from spill.cold_stores import ColdStores, closing_on_error
 from spill.opening import open_stores
 from spill.residency import NEVER, ResidencyPolicy, Scores
 from spill.row_bytes import pack_rows, unpack_rows
-from zset_join.config import HotBudget
-from zset_join.row_layout import RowLayout
+from zset_join.core.options import HotBudget
 from zset_join.state.rows.private_directory import PrivateDirectory
+from zset_join.zset.row_layout import RowLayout
 
 __all__ = ["BusyGroups", "ColdTables", "FoundRows"]
 

@@ -34,8 +34,8 @@ from spill.cold_store import ColdRows, Int64s
 from spill.cold_stores import ColdStores, closing_on_error
 from spill.opening import open_stores
 from spill.residency import ResidencyPolicy, lowest_scores
-from zset_join.config import HotBudget
-from zset_join.errors import ResourceError, StateError
+from zset_join.core.errors import ResourceError, StateError
+from zset_join.core.options import HotBudget
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.moves import piece_end
 from zset_join.state.cold.cold_side import ColdSide, matchable_codes

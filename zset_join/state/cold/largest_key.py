@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from spill.row_bytes import UnpackedRows
+from zset_join.core.shown_values import shown_key
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.changes import OK
 from zset_join.kernels.values import columns as c
-from zset_join.shown_values import shown_key
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.rows.key_equality import KeyRow, equal_keys
 from zset_join.state.rows.side import PreparedSide, SideState

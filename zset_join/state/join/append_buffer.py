@@ -24,8 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.config import BufferLimit
-from zset_join.errors import ResourceError
+from zset_join.core.errors import ResourceError
+from zset_join.core.options import BufferLimit
+from zset_join.core.tick import Tick
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.changes import NOTHING, OK
 from zset_join.kernels.rows.eviction import accepted_bytes
@@ -34,7 +35,6 @@ from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.cold.largest_key import largest_key
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_snapshot import SNAPSHOT_SEQUENCE
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["AppendBuffer", "BufferedEpoch", "buffer_full", "with_distinct_ages"]

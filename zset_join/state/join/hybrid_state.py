@@ -30,7 +30,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spill.cold_store import Int64s
-from zset_join.config import HotBudget
+from zset_join.core.options import HotBudget
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.cold.hybrid_rows import HybridRows
 from zset_join.state.join.match_witnesses import MatchWitnesses

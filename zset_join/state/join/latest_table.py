@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from zset_join.relation import Relation
+from zset_join.core.relation import Relation
 from zset_join.state.rows.keyed_rows import KeyFinder
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from zset_join.key_types import storage_type
-from zset_join.row_conversion import plain, take_rows
+from zset_join.core.key_types import storage_type
+from zset_join.core.row_conversion import plain, take_rows
 from zset_join.shapes.lookup import LookupShape, RetryPolicy
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.zset import ZSet, single_batch

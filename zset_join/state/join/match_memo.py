@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.state.rows.keyed_rows import KeyedRows
 
 __all__ = [

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spill.cold_store import Int64s
-from zset_join.config import HotBudget
+from zset_join.core.options import HotBudget
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.join.oversized_rows import one_of_each
 from zset_join.state.rows.side import PreparedSide

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.zset import ZSet
 
 __all__ = ["Answers"]
@@ -25,7 +25,7 @@ class Answers:
     >>> next(late)
     Traceback (most recent call last):
         ...
-    zset_join.errors.StateError: [ANSWER_OUTDATED] ...
+    zset_join.core.errors.StateError: [ANSWER_OUTDATED] ...
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.storage.local import FileLock, lock_file
 from zset_join.storage.operations import perform
 

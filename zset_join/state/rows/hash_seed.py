@@ -13,7 +13,7 @@ import hashlib
 import secrets
 from pathlib import Path
 
-from zset_join.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.storage.operations import perform
 
 __all__ = ["SEED_FILE", "choose_seed", "hash_key", "seed_of_query"]

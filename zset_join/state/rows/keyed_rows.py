@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import conform
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.chains import count_matches, list_matches
 from zset_join.kernels.values import columns as c
-from zset_join.relation import Relation
-from zset_join.row_conversion import conform
-from zset_join.row_layout import RowLayout
 from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.side_snapshot import restore_side, side_reader
 from zset_join.zset import ZSet
+from zset_join.zset.row_layout import RowLayout
 
 __all__ = ["KeyFinder", "KeyedRows", "Matches"]
 

@@ -20,7 +20,7 @@ import os
 import sys
 from pathlib import Path
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.storage.local import remove_file, rename
 from zset_join.storage.operations import perform
 from zset_join.storage.ownership import refuse_foreign

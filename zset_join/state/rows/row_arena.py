@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.errors import ResourceError
+from zset_join.core.errors import ResourceError
 from zset_join.kernels.rows import side as s
-from zset_join.row_layout import RowLayout
 from zset_join.state.rows.region import Region
+from zset_join.zset.row_layout import RowLayout
 
 __all__ = ["RowArena"]
 

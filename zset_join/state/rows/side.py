@@ -20,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import conform
 from zset_join.kernels.join import absorb as kernels_absorb
 from zset_join.kernels.rows import changes as ch
 from zset_join.kernels.rows import compact as kernels_compact
@@ -29,9 +31,6 @@ from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.eviction import bytes_of_rows, evict_rows, list_evictions
 from zset_join.kernels.rows.tombstones import list_tombstones
 from zset_join.kernels.values import columns as c
-from zset_join.relation import Relation
-from zset_join.row_conversion import conform
-from zset_join.row_layout import EncodedRows, RowLayout
 from zset_join.shapes.kept_types import count_sequence_words
 from zset_join.state.rows.delta_arrays import DeltaArrays, table_bits
 from zset_join.state.rows.directory_lock import hold_directory
@@ -40,6 +39,7 @@ from zset_join.state.rows.row_arena import RowArena
 from zset_join.state.rows.sequence import sequence_nulls, sequence_words
 from zset_join.state.rows.slot_table import SlotTable
 from zset_join.zset import ZSet
+from zset_join.zset.row_layout import EncodedRows, RowLayout
 
 __all__ = ["PreparedSide", "SideState"]
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spill.row_bytes import UnpackedRows
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.kernels.machine.compiled import kernel
 from zset_join.kernels.machine.memory import load_u8, load_u32, load_u64, store_u64
 from zset_join.kernels.rows import side as s

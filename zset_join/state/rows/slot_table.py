@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.errors import ResourceError
+from zset_join.core.errors import ResourceError
 from zset_join.kernels.rows.slots import rehash
 from zset_join.state.rows.region import Region
 

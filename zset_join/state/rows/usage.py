@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError, StateError
-from zset_join.relation import Relation
+from zset_join.core.errors import OptionError, PlanError, StateError
+from zset_join.core.relation import Relation
 from zset_join.zset import ZSet
 
 __all__ = ["check_deltas", "check_same_epoch", "check_tables", "closed", "make_directory"]

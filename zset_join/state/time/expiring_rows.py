@@ -24,12 +24,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import cast_key, take_rows
+from zset_join.core.tick import Tick
 from zset_join.kernels.rows import delta as d
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.time.runs import NEVER
 from zset_join.kernels.values import columns as c
-from zset_join.relation import Relation
-from zset_join.row_conversion import cast_key, take_rows
 from zset_join.shapes.event_time import EventTime
 from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.rows.keyed_rows import KeyedRows
@@ -38,7 +39,6 @@ from zset_join.state.rows.side_changes import NetChanges, SideChanges
 from zset_join.state.rows.side_snapshot import restore_side, side_reader
 from zset_join.state.time.expiries import Expiries
 from zset_join.state.time.order_words import time_words
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["COUNTERS", "ExpiringEpoch", "ExpiringRows", "TimeToLive"]

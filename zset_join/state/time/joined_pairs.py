@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression, evaluate, references
-from zset_join.relation import Relation
-from zset_join.row_layout import RowLayout
 from zset_join.state.time.kept_rows import KeptRows
 from zset_join.zset import ZSet
+from zset_join.zset.row_layout import RowLayout
 
 __all__ = ["JoinedPairs", "Transitions"]
 

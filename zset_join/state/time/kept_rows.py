@@ -19,9 +19,9 @@ import pyarrow as pa
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.time import runs as r
 from zset_join.kernels.values import columns as c
-from zset_join.row_layout import RowLayout
 from zset_join.state.time.key_runs import KeyRuns
 from zset_join.state.time.state_files import open_arena
+from zset_join.zset.row_layout import RowLayout
 
 __all__ = ["KeptRows"]
 

@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.key_types import storage_type
+from zset_join.core.row_conversion import cast_key, plain
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.time import groups as g
 from zset_join.kernels.time import runs as r
-from zset_join.key_types import storage_type
-from zset_join.row_conversion import cast_key, plain
-from zset_join.row_layout import RowLayout
 from zset_join.state.rows.directory_lock import hold_directory
 from zset_join.state.rows.hash_seed import hash_key
 from zset_join.state.rows.slot_table import SlotTable
 from zset_join.state.time.state_files import open_arena, refuse_half_written
+from zset_join.zset.row_layout import RowLayout
 
 __all__ = ["KeyGroups", "KeyRuns"]
 

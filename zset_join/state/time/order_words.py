@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.row_conversion import cast_key
+from zset_join.core.row_conversion import cast_key
 from zset_join.shapes.event_time import EventTime
 from zset_join.shapes.kept_types import count_sequence_words
 from zset_join.state.rows.sequence import sequence_words

@@ -10,10 +10,10 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 from zset_join.kernels.rows import side as s
-from zset_join.row_layout import RowLayout
 from zset_join.state.rows.row_arena import RowArena
+from zset_join.zset.row_layout import RowLayout
 
 __all__ = ["fingerprint", "open_arena", "refuse_half_written"]
 

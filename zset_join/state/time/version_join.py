@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.row_conversion import conform
+from zset_join.core.tick import Tick
 from zset_join.kernels.rows import changes as ch
 from zset_join.kernels.time import versions as v
 from zset_join.kernels.time.runs import NEVER
-from zset_join.row_conversion import conform
-from zset_join.row_layout import RowLayout
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.state.rows.rejected_rows import no_rejections
 from zset_join.state.time import bad_rows as b
@@ -39,8 +39,8 @@ from zset_join.state.time.order_words import NULL_WORD, count_order_words, order
 from zset_join.state.time.version_epoch import VersionEpoch
 from zset_join.state.time.versioned_rows import PreparedRows, VersionedRows
 from zset_join.state.time.waiting_rows import DueRows, WaitingRows
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
+from zset_join.zset.row_layout import RowLayout
 
 __all__ = ["VersionJoin"]
 

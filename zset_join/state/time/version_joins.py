@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.core.tick import Tick
 from zset_join.shapes.version_join import COUNTERS
 from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.timed_state import TimedState
 from zset_join.state.time.version_join import VersionJoin
-from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["VersionJoins"]

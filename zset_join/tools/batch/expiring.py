@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.stages.expiring import ExpiringStage
 from zset_join.state.time.expiring_rows import TimeToLive
 from zset_join.tools.batch.tables import BatchScope, BatchTable, batch_query, register_batch_query, tied_query

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.shapes.event_time import has_clock
 from zset_join.shapes.join import joined_schema
 from zset_join.shapes.lookup import LookupShape

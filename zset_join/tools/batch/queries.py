@@ -19,10 +19,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
-from zset_join.relation import Relation
 from zset_join.stages.current_versions import CurrentVersionsStage
 from zset_join.tools.batch.dialect import Dialect
 from zset_join.tools.batch.tables import (

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.changelog.formats import IMAGE
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.sql_text import to_sql
-from zset_join.relation import Relation
 from zset_join.stages.current_versions import CurrentVersionsStage
 from zset_join.stages.stage import Stage
 from zset_join.tools.batch.dialect import Dialect

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import pyarrow.types as pt
 
-from zset_join.errors import PlanError
+from zset_join.core.errors import PlanError
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.as_of_join import AsOfJoinStage
 from zset_join.stages.deduplicate import DeduplicateStage

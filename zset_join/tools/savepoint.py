@@ -41,7 +41,7 @@ from zset_join.checkpoint.reading import (
     read_committed,
     stored_query_id,
 )
-from zset_join.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.storage import local
 from zset_join.storage.folder import Folder, is_local, local_path, open_folder
 from zset_join.storage.sealed import seal, unseal

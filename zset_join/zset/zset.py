@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import BadInputError, PlanError, WeightOverflowError
+from zset_join.core.errors import BadInputError, PlanError, WeightOverflowError
+from zset_join.core.row_conversion import take_rows
 from zset_join.kernels.rows.consolidate import sum_weights
-from zset_join.row_conversion import take_rows
-from zset_join.row_layout import RowLayout
+from zset_join.zset.row_layout import RowLayout
 
 __all__ = ["ZSet", "single_batch"]
 
@@ -78,7 +78,7 @@ class ZSet:
         >>> ZSet.of({"k": [1]}, [0.5])
         Traceback (most recent call last):
             ...
-        zset_join.errors.BadInputError: [WEIGHT_NOT_WHOLE] ...
+        zset_join.core.errors.BadInputError: [WEIGHT_NOT_WHOLE] ...
         """
         if isinstance(columns, pa.RecordBatch):
             rows = columns if schema is None else columns.cast(schema)

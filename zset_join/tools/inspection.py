@@ -47,16 +47,16 @@ from zset_join.checkpoint.plan import stages_of
 from zset_join.checkpoint.reading import CommittedState, no_checkpoint, read_committed, stored_description
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
-from zset_join.config import BufferLimit
-from zset_join.errors import StateError
-from zset_join.extras import needed_for
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
+from zset_join.core.errors import StateError
+from zset_join.core.extras import needed_for
+from zset_join.core.options import BufferLimit
+from zset_join.core.relation import Relation
 from zset_join.sinks.duckdb_sql import quote
 from zset_join.stages import Stage, StageOptions
 from zset_join.state.rows.side_snapshot import SNAPSHOT_DEGREE, SNAPSHOT_SEQUENCE, SNAPSHOT_WATERMARK, SNAPSHOT_WEIGHT
 from zset_join.storage.local import lock_file
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
 with needed_for("looking into the state"):
     import duckdb

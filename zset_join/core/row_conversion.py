@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import PlanError
-from zset_join.key_types import storage_type
-from zset_join.relation import Relation
+from zset_join.core.errors import PlanError
+from zset_join.core.key_types import storage_type
+from zset_join.core.relation import Relation
 
 __all__ = ["cast_key", "conform", "plain", "take_rows"]
 

@@ -39,7 +39,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Self, cast, get_args
 
 from spill.media import duckdb_memory_bytes, require_medium
-from zset_join.errors import OptionError
+from zset_join.core.errors import OptionError
 
 __all__ = [
     "DEFAULT_JOIN_MAX_BUFFERED_BYTES",

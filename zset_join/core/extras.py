@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from zset_join.errors import MissingPackageError
+from zset_join.core.errors import MissingPackageError
 
 __all__ = ["EXTRAS", "needed_for"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from zset_join.errors import KeyTypeError
+from zset_join.core.errors import KeyTypeError
 
 __all__ = [
     "fixed_width",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zset_join.errors import StateError
+from zset_join.core.errors import StateError
 
 __all__ = ["Tick"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.errors import KeyTypeError
+from zset_join.core.errors import KeyTypeError
 
 __all__ = ["check_key_type", "common_key_type", "storage_type"]
 

@@ -23,7 +23,7 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.core.errors import OptionError, PlanError
 
 __all__ = ["ChangelogMode", "Relation"]
 

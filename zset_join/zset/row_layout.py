@@ -20,11 +20,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zset_join.core.key_types import storage_type
+from zset_join.core.row_conversion import cast_key, plain
 from zset_join.kernels.values import columns as c
 from zset_join.kernels.values.encode import encode_rows, gather_fixed, gather_variable, read_arrow_array
 from zset_join.kernels.values.nested import decode_nested, encode_nested
-from zset_join.key_types import storage_type
-from zset_join.row_conversion import cast_key, plain
 from zset_join.shapes.kept_types import KeptAs, kept_as
 
 __all__ = ["Allocate", "ColumnTable", "EncodedRows", "GatherPlan", "RowLayout"]

@@ -28,8 +28,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from zset_join.checkpoint.reading import no_checkpoint, read_committed
-from zset_join.errors import OptionError, StateError
-from zset_join.shown_values import shown_names, shown_value
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.shown_values import shown_names, shown_value
 from zset_join.storage.folder import Folder, folder_below, open_folder
 
 __all__ = [
