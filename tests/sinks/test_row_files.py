@@ -17,17 +17,17 @@ ANSWER = Relation(name="answer", schema=ROWS.schema, mode="changelog")
 
 
 def test_the_name_of_a_file_says_its_epoch_and_chain_and_an_epoch_without_rows_is_not_seen(tmp_path: Path) -> None:
-    sink = RowFilesSink(tmp_path, "csv")
+    sink = RowFilesSink(tmp_path, "parquet")
     sink.open(ANSWER, "query")
     sink.write(0, [ROWS], link=ChainLink("d0"))
     sink.write(1, [], link=ChainLink("d1", "d0"))
     sink.write(2, [ROWS], link=ChainLink("d2", "d1"))
 
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "_epoch-000000000001-d1.csv",
+        "_epoch-000000000001-d1.parquet",
         "_query.json",
-        "epoch-000000000000-d0.csv",
-        "epoch-000000000002-d2.csv",
+        "epoch-000000000000-d0.parquet",
+        "epoch-000000000002-d2.parquet",
     ]
 
 
@@ -49,5 +49,5 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_form_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="a form is one of json, csv, parquet"):
+    with pytest.raises(OptionError, match="a form is one of json, parquet"):
         RowFilesSink(tmp_path, "orc")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from zset_join.connectors import tables
 from zset_join.sql.statements import _RUN
-from zset_join.sql.tables.connectors import CONNECTORS, FORMATS
+from zset_join.sql.tables.connectors import FORMATS
 from zset_join.sql.tables.settings import SETTINGS
 from zset_join.sql_expressions.dialects import DIALECTS
 
@@ -16,9 +17,9 @@ CONNECTORS_PAGE = (DOCS / "reference" / "sql-connectors.md").read_text(encoding=
 SQL_PAGE = (DOCS / "reference" / "sql.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", CONNECTORS)
+@pytest.mark.parametrize("name", tables())
 def test_every_connector_is_on_its_page_with_its_options(name: str) -> None:
-    options = CONNECTORS[name].options - {"connector", "properties.bootstrap.server"}
+    options = tables()[name].by_name.keys() - {"properties.bootstrap.server"}
     row = next(line for line in CONNECTORS_PAGE.splitlines() if line.startswith("| ") and f"`{name}`" in line.split("|")[1])
 
     assert sorted(one for one in options if f"`{one}`" not in row and "as `kafka`" not in row) == []

@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from zset_join.changelog import ChangelogForm, RecordForm, format_named
 from zset_join.connectors.connector import Connector, Option, OutputSide, TableSide, WrittenTable
-from zset_join.connectors.tables import duckdb_output, files_output, jdbc_output, kafka_output
+from zset_join.connectors.tables import duckdb_output, jdbc_output, kafka_output, local_path_of
 from zset_join.core.errors import OptionError, SqlError
 from zset_join.core.shown_values import near
+from zset_join.sinks.csv_files import CsvForm
 from zset_join.sinks.sink import Sink
 
 __all__ = ["CONNECTORS", "register", "sink", "sink_of_table", "sinks_of", "tables"]
@@ -34,6 +35,12 @@ def _blackhole() -> Sink:
     from zset_join.sinks.printed import PrintSink
 
     return PrintSink(is_silent=True)
+
+
+def _csv(path: str | Path, *, form: CsvForm = "weight") -> Sink:
+    from zset_join.sinks.csv_files import CsvFilesSink
+
+    return CsvFilesSink(path, form)
 
 
 def _delta(
@@ -77,11 +84,18 @@ def _duckdb(
     return DuckDBViewSink(path, table, key, **times)
 
 
-def _files(path: str | Path, *, form: str = "json", with_weights: bool = False) -> Sink:
+def _files(path: str | Path, *, form: Literal["json", "parquet"] = "json", with_weights: bool = False) -> Sink:
     from zset_join.sinks.row_files import RowFilesSink
 
-    written: Any = form
-    return RowFilesSink(path, written, with_weights=with_weights)
+    return RowFilesSink(path, form, with_weights=with_weights)
+
+
+def _files_output(table: WrittenTable) -> tuple[str, dict[str, Any]]:
+    """Return the files that a table of the connector `filesystem` is written as."""
+    path, form = local_path_of(table.name, table.options), table.options.get("format", "json")
+    if form == "csv":
+        return "csv", {"path": path, "form": "tp_delta" if table.takes_back else "append"}
+    return "filesystem", {"path": path, "form": form, "with_weights": table.takes_back}
 
 
 def _json_lines(path: str | Path, *, form: RecordForm = "upsert", key: Sequence[str] | None = None) -> Sink:
@@ -151,6 +165,7 @@ _ALL = (
         OutputSide(_blackhole, "nothing", "nothing"),
         TableSide((_FORMAT,), output=lambda _: ("blackhole", {}), as_written="nowhere"),
     ),
+    Connector("csv", OutputSide(_csv, "every change")),
     Connector(
         "datagen",
         table=TableSide(
@@ -181,7 +196,7 @@ _ALL = (
             ignored=_OF_FILES,
             reads=("csv", "json", "parquet", *_CDC),
             writes=("csv", "json", "parquet"),
-            output=files_output,
+            output=_files_output,
             as_read="a file, or the files of a directory in the order of their names, each an epoch; with a primary key the "
             "row of the [last file by name](#files-with-a-primary-key) counts, of a file the last one",
             as_written="a file per epoch; of a query that takes rows back with `_tp_delta`",

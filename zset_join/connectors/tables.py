@@ -17,7 +17,7 @@ from zset_join.lookup.secret import holds_credentials
 if TYPE_CHECKING:
     from zset_join.sql_expressions.places import Place
 
-__all__ = ["duckdb_output", "files_output", "jdbc_output", "kafka_config", "kafka_output", "local_path_of", "postgres_url"]
+__all__ = ["duckdb_output", "jdbc_output", "kafka_config", "kafka_output", "local_path_of", "postgres_url"]
 
 Request = tuple[str, dict[str, Any]]
 
@@ -80,12 +80,6 @@ def duckdb_output(table: WrittenTable) -> Request:
     """Return the view in a DuckDB file that a table is."""
     options = table.options
     return "duckdb", {"path": options["path"], "table": options.get("table-name", table.name), "key": list(table.key)}
-
-
-def files_output(table: WrittenTable) -> Request:
-    """Return the files that a table of the connector `filesystem` is written as."""
-    path, form = local_path_of(table.name, table.options), table.options.get("format", "json")
-    return "filesystem", {"path": path, "form": form, "with_weights": table.takes_back}
 
 
 def kafka_output(table: WrittenTable) -> Request:

@@ -1,4 +1,4 @@
-"""Rows in files, one per epoch: JSON lines, CSV or Parquet in a directory.
+"""Rows in files, one per epoch: JSON lines or Parquet in a directory.
 
     orders/epoch-000000000012-5f0c....json      {"id":1,"total":30,"_tp_delta":1}
 
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import pyarrow as pa
-import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from zset_join.changelog import AppendFormat, encode
@@ -33,7 +32,7 @@ from zset_join.zset import ZSet
 
 __all__ = ["RowFilesSink", "RowForm"]
 
-RowForm = Literal["json", "csv", "parquet"]
+RowForm = Literal["json", "parquet"]
 _WEIGHT = "_tp_delta"
 
 
@@ -42,7 +41,7 @@ class RowFilesSink:
 
     Args:
         path: the directory; made when it is not there.
-        form: json (lines), csv (with a header) or parquet.
+        form: json (lines) or parquet.
         with_weights: write the weight of each row, as `_tp_delta`; without, a retraction is refused.
 
     Raises:
@@ -51,7 +50,7 @@ class RowFilesSink:
     >>> import tempfile
     >>> ones = ZSet.of({"k": [1, 2]})
     >>> with tempfile.TemporaryDirectory() as directory:
-    ...     sink = RowFilesSink(directory, "csv", with_weights=True)
+    ...     sink = RowFilesSink(directory, "parquet", with_weights=True)
     ...     sink.open(Relation(name="answer", schema=ones.schema, mode="changelog"), "doctest")
     ...     sink.write(0, [ones]).rows
     2
@@ -155,10 +154,6 @@ class RowFilesSink:
         if self._json is not None:
             return "".join(f"{text}\n" for text in self._json.texts(lines)).encode()
         sink = pa.BufferOutputStream()
-        table = pa.Table.from_batches([lines])
-        if self.form == "csv":
-            pc.write_csv(table, sink)
-        else:
-            pq.write_table(table, sink)
+        pq.write_table(pa.Table.from_batches([lines]), sink)
         written: bytes = sink.getvalue().to_pybytes()
         return written
