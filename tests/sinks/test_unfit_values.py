@@ -128,6 +128,16 @@ def test_ordinary_values_fit_every_output(tmp_path: Path) -> None:
         sink.close()
 
 
+def test_null_in_the_only_column_is_refused_where_its_line_of_csv_would_be_empty(tmp_path: Path) -> None:
+    rows = ZSet.of({"v": ["a", None]})
+    sink = opened(CsvFilesSink(tmp_path / "rows", "append"), rows.schema)
+
+    with pytest.raises(SinkError, match="line would be empty") as refused:
+        sink.write(0, [rows])
+
+    assert (refused.value.code, sink.last_epoch()) == ("SINK_VALUE", None)
+
+
 def unit_names(found: Any) -> list[str]:
     return [one.column for one in found]
 

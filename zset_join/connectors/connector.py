@@ -17,7 +17,7 @@ from zset_join.sinks.sink import Sink
 __all__ = ["Connector", "Keeps", "Option", "OutputSide", "Promise", "TableSide", "WrittenTable"]
 
 Keeps: TypeAlias = Literal["a view", "every change", "a view, or every change", "nothing"]
-Promise: TypeAlias = Literal["exactly once", "at least once", "nothing"]
+Promise: TypeAlias = Literal["exactly once", "at least once", "no promise"]
 
 
 @dataclass(frozen=True)
@@ -77,16 +77,17 @@ class OutputSide:
     @cached_property
     def options(self) -> Mapping[str, Option]:
         """Return the options by name."""
-        hints = get_type_hints(self.make)
+        nothing = inspect.Parameter.empty
         return {
-            name: Option(
-                name,
-                is_required=parameter.default is inspect.Parameter.empty,
-                default=None if parameter.default is inspect.Parameter.empty else parameter.default,
-                choices=_choices(hints.get(name)),
-            )
-            for name, parameter in inspect.signature(self.make).parameters.items()
+            name: Option(name, is_required=one.default is nothing, default=None if one.default is nothing else one.default)
+            for name, one in inspect.signature(self.make).parameters.items()
         }
+
+    @property
+    def choices(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the texts that options may be, by name, where their types name them."""
+        hints = get_type_hints(self.make)
+        return {name: _choices(hints.get(name)) for name in self.options}
 
 
 @dataclass(frozen=True)

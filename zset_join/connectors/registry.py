@@ -162,7 +162,7 @@ _KAFKA = TableSide(
 _ALL = (
     Connector(
         "blackhole",
-        OutputSide(_blackhole, "nothing", "nothing"),
+        OutputSide(_blackhole, "nothing", "no promise"),
         TableSide((_FORMAT,), output=lambda _: ("blackhole", {}), as_written="nowhere"),
     ),
     Connector("csv", OutputSide(_csv, "every change")),
@@ -220,7 +220,7 @@ _ALL = (
     Connector("postgres", OutputSide(_postgres, "a view", extra="postgres")),
     Connector(
         "print",
-        OutputSide(_print, "nothing", "nothing"),
+        OutputSide(_print, "nothing", "no promise"),
         TableSide(
             (Option("print-identifier"), _FORMAT),
             ignored=("standard-error", "sink.parallelism"),
