@@ -232,7 +232,10 @@ _ALL = (
         "redis",
         table=TableSide(
             (
-                *(Option("host"), Option("port", least=1, most=65_535), Option("database", least=0), Option("key-pattern")),
+                Option("key-pattern", is_required=True),
+                Option("host"),
+                Option("port", least=1, most=65_535),
+                Option("database", least=0),
                 Option("layout", choices=("hash", "json")),
                 *_USER,
             ),

@@ -29,27 +29,21 @@ def outside_source(name: str, schema: pa.Schema, options: Mapping[str, str], *, 
     """Return the outside table that a declaration describes; nothing is connected yet.
 
     Raises:
-        SqlError: an option that is not known, is missing, or names a database that is not offered.
+        SqlError: an option names a database that is not offered, or holds credentials.
     """
     connector = options["connector"]
-    looked_up: Any = _redis(name, schema, options, at) if connector == "redis" else _jdbc(name, schema, options, at)
+    looked_up: Any = _redis(name, schema, options) if connector == "redis" else _jdbc(name, schema, options, at)
     source: LookupSource = looked_up
     return source
 
 
-def _needed(options: Mapping[str, str], option: str, at: Place) -> str:
-    if option not in options:
-        raise SqlError(f"the option '{option}' is missing.", code="MISSING_OPTION", at=at)
-    return options[option]
-
-
-def _redis(name: str, schema: pa.Schema, options: Mapping[str, str], at: Place) -> Any:
+def _redis(name: str, schema: pa.Schema, options: Mapping[str, str]) -> Any:
     from zset_join.lookup.sources.redis import RedisSource
 
     return RedisSource(
         name=name,
         schema=schema,
-        key_pattern=_needed(options, "key-pattern", at),
+        key_pattern=options["key-pattern"],
         layout=options.get("layout", "hash"),
         host=options.get("host", "localhost"),
         user=options.get("username"),
@@ -60,7 +54,7 @@ def _redis(name: str, schema: pa.Schema, options: Mapping[str, str], at: Place) 
 
 
 def _jdbc(name: str, schema: pa.Schema, options: Mapping[str, str], at: Place) -> Any:
-    url, table = _needed(options, "url", at), _needed(options, "table-name", at)
+    url, table = options["url"], options["table-name"]
     if holds_credentials(url):
         raise SqlError(
             "the url holds credentials, which would be shown; give them as the options 'username' and 'password'.",
