@@ -14,7 +14,7 @@ Cost: the rows of the epoch.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -26,8 +26,9 @@ from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
 from zset_join.sinks.epoch_files import EpochFiles
-from zset_join.sinks.json_rows import JsonWriter
+from zset_join.sinks.json_rows import JsonWriter, representable
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
+from zset_join.sinks.unfit_values import UnfitRows, fitting, unfit_values, within_microseconds
 from zset_join.zset import ZSet
 
 __all__ = ["RowFilesSink", "RowForm"]
@@ -111,11 +112,15 @@ class RowFilesSink:
         """
         return self._files.has(epoch, link)
 
+    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
+        """Return the rows that the files cannot hold: text that is no UTF-8, times without a text or beyond 64 bits."""
+        return unfit_values(rows, representable if self.form == "json" else within_microseconds)
+
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Write the file of an epoch.
 
         Raises:
-            SinkError: see `has`; a retraction where no weights are written, or the file cannot be written.
+            SinkError: see `has`; a row that does not fit, a retraction without weights, or the file cannot be written.
         """
         started = time.perf_counter()
         if self._output is None:
@@ -126,7 +131,7 @@ class RowFilesSink:
         for chunk in chunks:
             check_chunk(repr(self), epoch, self._output.schema, chunk)
             parts.append(chunk)
-        delta = ZSet.concat(parts, schema=self._output.schema)
+        delta = fitting(self, ZSet.concat(parts, schema=self._output.schema), drops=False, epoch=epoch)
         try:
             data = self._bytes(self._lines(delta)) if len(delta) else None
         except pa.ArrowException as error:
