@@ -65,6 +65,7 @@ MAKERS: dict[str, UnderTest] = {
     "json-lines-upsert": UnderTest(lambda place: JsonLinesSink(place / "lines"), has_hook=False),
     "rows-json": UnderTest(lambda place: RowFilesSink(place / "rows", "json", with_weights=True), has_hook=False),
     "csv-weight": UnderTest(lambda place: CsvFilesSink(place / "rows")),
+    "csv-tp-delta": UnderTest(lambda place: CsvFilesSink(place / "rows", "tp_delta"), has_hook=False),
     "csv-row-kind": UnderTest(lambda place: CsvFilesSink(place / "rows", "row_kind"), has_hook=False),
     "csv-feed": UnderTest(lambda place: CsvFilesSink(place / "rows", "change_data_feed"), has_hook=False),
     "rows-parquet": UnderTest(lambda place: RowFilesSink(place / "rows", "parquet", with_weights=True), has_hook=False),
