@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
+from zset_join.sinks.csv_files import CsvFilesSink
 from zset_join.sinks.row_files import RowFilesSink
+from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
 
 ROWS = ZSet.of({"k": [1, 2]})
@@ -51,3 +54,14 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
 def test_a_form_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="a form is one of json, parquet"):
         RowFilesSink(tmp_path, "orc")
+
+
+@pytest.mark.parametrize(
+    "make", [lambda place: RowFilesSink(place, with_weights=True), lambda place: CsvFilesSink(place, "tp_delta")]
+)
+def test_a_column_that_is_called_as_the_weight_is_refused(tmp_path: Path, make: Callable[[Path], Sink]) -> None:
+    rows = ZSet.of({"_tp_delta": [1]})
+
+    with pytest.raises(SinkError) as refused:
+        make(tmp_path).open(Relation(name="answer", schema=rows.schema, mode="changelog"), "query")
+    assert refused.value.code == "SINK_COLUMNS"
