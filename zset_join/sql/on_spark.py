@@ -31,6 +31,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from zset_join.connectors.tables import kafka_config
 from zset_join.core.errors import SqlError, StateError, ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.expressions.sql_text import quote_name, to_sql
@@ -61,7 +62,7 @@ from zset_join.sql.session import Session
 from zset_join.sql.spark_pipeline import RunningOnSpark, SparkPipeline
 from zset_join.sql.tables.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.tables.connectors import holds_records
-from zset_join.sql.tables.feeds import kafka_config, record_form, record_options, start_of
+from zset_join.sql.tables.feeds import record_form, record_options, start_of
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.file_order import NAME_WORDS
 from zset_join.sql.tables.files import csv_options
@@ -381,7 +382,7 @@ class SessionOnSpark(InDirectory, Session):
         else:
             form = record_form(table)
             topic, start = table.options["topic"], start_of(table, ("earliest", "latest"))
-            records = kafka_records(self.spark, kafka_config(table), topic, start=start, name=table.name)
+            records = kafka_records(self.spark, kafka_config(table.options), topic, start=start, name=table.name)
             if form != "json":
                 options = record_options(table)
                 own = pa.schema([field for field in given if field.name not in options.metadata.values()])

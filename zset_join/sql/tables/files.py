@@ -17,7 +17,6 @@ import codecs
 import json
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from zset_join.changelog.formats import RECORD_FORMATS
+from zset_join.connectors.tables import local_path_of
 from zset_join.conversions import can_convert, convert_values
 from zset_join.core.errors import BadInputError, SqlError
 from zset_join.core.shown_values import shown_value
@@ -35,32 +35,13 @@ from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.file_order import with_file_order
 from zset_join.sql_expressions.places import near
 
-__all__ = ["csv_options", "list_files", "part_file", "path_of", "read_file", "read_records"]
+__all__ = ["csv_options", "list_files", "part_file", "read_file", "read_records"]
 
 _FORMATS = ("csv", "json", "parquet", *RECORD_FORMATS)
 _SAYS_SOMETHING = r"[^\t\n\v\f\r ]"
 _RECORD = pa.schema(
     {"key": pa.binary(), "value": pa.binary(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 )
-
-
-def path_of(table: Table) -> Path:
-    """Return the path of a table of files; `file:///data/orders` is `/data/orders`.
-
-    Raises:
-        SqlError: it is on another file system.
-    """
-    given = table.options.get("path", "")
-    if "://" not in given and not given.startswith("file:"):
-        return Path(given)
-    parts = urlsplit(given)
-    if parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
-        raise SqlError(
-            f"\"{table.name}\": '{given}' is not on this machine. Mount it, or copy it here, and give a path.",
-            code="NOT_OFFERED",
-            name=table.name,
-        )
-    return Path(unquote(parts.path))
 
 
 def list_files(table: Table) -> list[Path]:
@@ -71,7 +52,7 @@ def list_files(table: Table) -> list[Path]:
     Raises:
         SqlError: there is nothing at the path, or no such format.
     """
-    path, form = path_of(table), table.options.get("format", "json")
+    path, form = local_path_of(table.name, table.options), table.options.get("format", "json")
     if form not in _FORMATS:
         raise SqlError(
             f'"{table.name}": files are read as {", ".join(_FORMATS)}, not as {form}.', code="UNKNOWN_FORMAT", name=table.name
