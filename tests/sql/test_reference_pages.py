@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from zset_join.sql.connectors import CONNECTORS, FORMATS
-from zset_join.sql.settings import SETTINGS
 from zset_join.sql.statements import _RUN
+from zset_join.sql.tables.connectors import CONNECTORS, FORMATS
+from zset_join.sql.tables.settings import SETTINGS
 from zset_join.sql_expressions.dialects import DIALECTS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
