@@ -39,15 +39,15 @@ SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # full. A JVM whose heap is full ends at once, and its last line says so, instead of failing every test that follows.
 ROOMY_JVM = "-Xss4m -XX:+ExitOnOutOfMemoryError"
 JVM_HEAP = "3g"
-SHORT_HISTORY = {
-    name: 20
-    for name in (
+SHORT_HISTORY = dict.fromkeys(
+    (
         "spark.sql.streaming.numRecentProgressUpdates",
         "spark.sql.ui.retainedExecutions",
         "spark.ui.retainedJobs",
         "spark.ui.retainedStages",
-    )
-}
+    ),
+    20,
+)
 """Spark keeps a thousand plans, jobs and stages for its pages, which nobody opens here."""
 
 MOST_SHOWN = 4_000
