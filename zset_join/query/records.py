@@ -24,7 +24,6 @@ from zset_join.conversions import python_values
 from zset_join.core.errors import BadInputError, OptionError, PlanError
 from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import PlanSource
-from zset_join.plan.requests import LatestRequest
 from zset_join.plan.tree import Node, Operate, Read
 from zset_join.query.columns import schema_given
 from zset_join.query.event_times import jump_of, with_watermark
@@ -34,6 +33,7 @@ from zset_join.query.view import View
 from zset_join.shapes.latest import TRUNCATE
 from zset_join.sources.json_records import JsonRecordReader, ReadRecords
 from zset_join.sources.unread import Undecodable
+from zset_join.stages.latest import LatestRequest
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Baseline", "RecordReading", "records"]

@@ -8,7 +8,7 @@ another one then, and so is its log.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from zset_join.expressions import references
 from zset_join.operators.aggregate import Aggregate
 from zset_join.shapes.aggregate import AggregateCall, grouped_relation
 from zset_join.stages.comparisons import Comparison
+from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import (
     OutputKey,
     Reduction,
@@ -34,7 +35,7 @@ from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["AggregateStage"]
+__all__ = ["AggregateRequest", "AggregateStage"]
 
 _KEEP_VALUES = ("min", "max", "count_distinct", "collect_list", "collect_set", "min_by", "max_by")
 
@@ -199,6 +200,34 @@ class AggregateStage(Stage):
             "calls": [call.to_json() for call in self.calls],
             "reduces": self.reduces,
         }
+
+
+@dataclass(frozen=True, eq=False)
+class AggregateRequest(StageRequest):
+    """Ask for GROUP BY; without calls, for DISTINCT.
+
+    Args:
+        group_by: the key columns; none for one global row.
+        calls: the other columns.
+        reduces: rows are brought down to sums before they travel; worth it where they do.
+    """
+
+    group_by: tuple[str, ...]
+    calls: tuple[AggregateCall, ...]
+    reduces: bool = False
+
+    def stage(self, inputs: Sequence[InputRows]) -> AggregateStage:
+        """Return the aggregate of an input like this.
+
+        Raises:
+            PlanError: columns or types that cannot be grouped or aggregated.
+        """
+        source = replace(inputs[0].relation, primary_key=(), join_key=(), event_time=None, watermark_delay=None)
+        return AggregateStage(source=source, group_by=self.group_by, calls=self.calls, reduces=self.reduces)
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - there is one input
+        """Return what it groups by."""
+        return name if name in self.group_by else None
 
 
 def _read(fields: Mapping[str, Any]) -> AggregateStage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,12 +14,13 @@ from zset_join.shapes.as_of_join import AsOfOptions, as_of_relation, as_of_shape
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.temporal_join import timed_inputs, timed_never_null, timed_output_key
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["AsOfJoinStage"]
+__all__ = ["AsOfJoinStage", "AsOfRequest"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +141,37 @@ class AsOfJoinStage(Stage):
             "using": options.using,
             "output_names": None if options.output_names is None else list(options.output_names),
         }
+
+
+@dataclass(frozen=True, eq=False)
+class AsOfRequest(StageRequest):
+    """Ask for an as-of join.
+
+    Args:
+        keys: pairs of a left and a right column that must be equal.
+        options: the times, the comparison, ties and tolerance.
+        names: what messages call the two sides.
+    """
+
+    keys: tuple[tuple[str, str], ...]
+    options: AsOfOptions
+    names: tuple[str, str] = ("left", "right")
+
+    def stage(self, inputs: Sequence[InputRows]) -> AsOfJoinStage:
+        """Return the as-of join of inputs like these.
+
+        Raises:
+            PlanError: columns or types that cannot be joined so.
+        """
+        left, right = (
+            replace(rows.relation, name=self.names[side], join_key=tuple(pair[side] for pair in self.keys))
+            for side, rows in enumerate(inputs)
+        )
+        return AsOfJoinStage(left=left, right=right, options=self.options)
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
+        """Return the column under its own name, where one input has it."""
+        return None if is_of_both else name
 
 
 def _read(fields: Mapping[str, Any]) -> AsOfJoinStage:

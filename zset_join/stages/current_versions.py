@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,11 +13,12 @@ from zset_join.operators.current_versions import HELD, HELD_NET, CurrentVersions
 from zset_join.shapes.current_versions import current_relation
 from zset_join.shapes.event_time import has_clock
 from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["CurrentVersionsStage"]
+__all__ = ["CurrentVersionsRequest", "CurrentVersionsStage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +123,38 @@ class CurrentVersionsStage(Stage):
             "delete_column": self.delete_column,
             "hidden": list(self.hidden),
         }
+
+
+@dataclass(frozen=True)
+class CurrentVersionsRequest(StageRequest):
+    """Ask for the versions that hold now.
+
+    Args:
+        key: what has versions.
+        delete_column: a column that marks DELETEs; None: none does.
+    """
+
+    key: tuple[str, ...]
+    delete_column: str | None = None
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+        """Say that versions may be upserts."""
+        return True
+
+    def stage(self, inputs: Sequence[InputRows]) -> CurrentVersionsStage:
+        """Return the table of current versions of an input like this.
+
+        Raises:
+            PlanError: columns or types that have no current version.
+        """
+        (rows,) = inputs
+        source = replace(rows.relation, join_key=(), primary_key=self.key)
+        hidden = tuple(name for name in rows.hidden if name != self.delete_column)
+        return CurrentVersionsStage(source=source, key=self.key, delete_column=self.delete_column, hidden=hidden)
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
+        """Return the column under its own name, where one input has it."""
+        return None if is_of_both else name
 
 
 def _read(fields: Mapping[str, Any]) -> CurrentVersionsStage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,11 +13,12 @@ from zset_join.operators.deduplicate import Deduplicate
 from zset_join.shapes.deduplicate import Keep, OrderColumn, check_dedup, first_rows_relation
 from zset_join.stages.comparisons import Comparison
 from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["DeduplicateStage"]
+__all__ = ["DedupRequest", "DeduplicateStage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +135,36 @@ class DeduplicateStage(Stage):
             "keep": self.keep,
             "n": self.n,
         }
+
+
+@dataclass(frozen=True, eq=False)
+class DedupRequest(StageRequest):
+    """Ask for the first or last rows of every key.
+
+    Args:
+        keys: what rows are told apart by.
+        order_by: the order, as `"t"` or `"price desc"`.
+        keep: `first` in this order, or `last`.
+        n: how many rows per key are shown.
+    """
+
+    keys: tuple[str, ...]
+    order_by: tuple[str, ...]
+    keep: Keep = "first"
+    n: int = 1
+
+    def stage(self, inputs: Sequence[InputRows]) -> DeduplicateStage:
+        """Return the dedup of an input like this.
+
+        Raises:
+            PlanError: columns or types that cannot be deduplicated.
+        """
+        source = replace(inputs[0].relation, join_key=(), primary_key=())
+        return DeduplicateStage(source=source, keys=self.keys, order_by=self.order_by, keep=self.keep, n=self.n)
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
+        """Return the column under its own name, where one input has it."""
+        return None if is_of_both else name
 
 
 def _read(fields: Mapping[str, Any]) -> DeduplicateStage:

@@ -20,12 +20,13 @@ from zset_join.operators.expiring import Expiring, ExpiringInput
 from zset_join.stages.comparisons import Comparison
 from zset_join.stages.join import JoinStage
 from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.request import ComputedKeys, InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.state.time.expiring_rows import TimeToLive
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["ExpiringStage", "StateTtl", "expiring_stage", "state_ttls"]
+__all__ = ["ExpiringRequest", "ExpiringStage", "StateTtl", "expiring_stage", "lasting", "state_ttls"]
 
 _Clock = Literal["processing", "event"]
 _OnExpire = Literal["retract", "forget"]
@@ -300,6 +301,59 @@ def _told(source: Relation, ttl: TimeToLive) -> str:
         else "are taken back from the answer"
     )
     return f"{end}, {after} after {begins}{read}{together}"
+
+
+@dataclass(frozen=True, eq=False)
+class ExpiringRequest(StageRequest):
+    """Ask for a stage whose inputs' rows end by time.
+
+    Args:
+        inside: what is asked for.
+        ttls: per input, how long its rows live; None: until they are taken back.
+    """
+
+    inside: StageRequest
+    ttls: tuple[StateTtl | None, ...]
+
+    @property
+    def computed_keys(self) -> ComputedKeys:
+        """Return the keys that the request inside wants computed."""
+        return self.inside.computed_keys
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002 - as the protocol has it
+        """Say that rows which end must come with their old values."""
+        return self.ttls[input] is None and self.inside.takes_upserts(input)
+
+    def with_keys_computed(self) -> ExpiringRequest:
+        """Return the same request once the keys are there."""
+        return replace(self, inside=self.inside.with_keys_computed())
+
+    def stage(self, inputs: Sequence[InputRows]) -> Stage:
+        """Return the stage over inputs like these.
+
+        Raises:
+            PlanError: as the request inside; or an input has no event time where one is needed.
+            OptionError: an option that does not fit.
+        """
+        changing = [
+            rows if ttl is None else replace(rows, relation=replace(rows.relation, mode="changelog"))
+            for rows, ttl in zip(inputs, self.ttls, strict=True)
+        ]
+        return expiring_stage(self.inside.stage(changing), [rows.relation for rows in inputs], self.ttls)
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:
+        """Return what the request inside calls it."""
+        return self.inside.shown_as(name, side, is_of_both=is_of_both)
+
+
+def lasting(request: StageRequest, state_ttl: Any, inputs: int) -> StageRequest:
+    """Return a request whose state ends by time, where `state_ttl=` says so.
+
+    Raises:
+        OptionError: it is no duration, no `StateTtl`, and no tuple of them.
+    """
+    ttls = state_ttls(state_ttl, inputs)
+    return request if all(ttl is None for ttl in ttls) else ExpiringRequest(request, ttls)
 
 
 def _read(fields: Mapping[str, Any]) -> ExpiringStage:

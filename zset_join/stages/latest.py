@@ -6,7 +6,7 @@ It stands before whatever needs whole rows with their old values: an aggregate, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -15,11 +15,12 @@ from zset_join.core.relation import Relation
 from zset_join.operators.latest import Latest
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.shapes.latest import latest_rows, without_control
+from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["LatestStage"]
+__all__ = ["LatestRequest", "LatestStage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,30 @@ class LatestStage(Stage):
     def to_json(self) -> dict[str, Any]:
         """Return everything about it, JSON-ready."""
         return {"kind": self.kind, "source": write_relation(self.source), "hidden": list(self.hidden), "control": self.control}
+
+
+@dataclass(frozen=True, eq=False)
+class LatestRequest(StageRequest):
+    """Ask for the latest rows of an upsert input, as a changelog.
+
+    Args:
+        control: its last column, where changes may leave columns out or be truncates; None where they are whole rows.
+    """
+
+    control: str | None = None
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+        """Say that upserts are what it is for."""
+        return True
+
+    def stage(self, inputs: Sequence[InputRows]) -> LatestStage:
+        """Return the table of an input like this."""
+        hidden = tuple(name for name in inputs[0].hidden if name != self.control)
+        return LatestStage(source=replace(inputs[0].relation, join_key=()), hidden=hidden, control=self.control)
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
+        """Return the column under its own name, where one input has it."""
+        return None if is_of_both else name
 
 
 def _read(written: Mapping[str, Any]) -> LatestStage:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
 import pyarrow as pa
 
 from zset_join.core.relation import Relation
+from zset_join.expressions import Expression
+from zset_join.expressions.rows import plain_column
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.process_time_join import ProcessTimeJoin
 from zset_join.shapes.lookup import LookupShape, process_time_relation
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, keyed_rows, keys_to_compute, pairs_computed
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["ProcessTimeJoinStage"]
+__all__ = ["ProcessTimeJoinRequest", "ProcessTimeJoinStage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +198,77 @@ class ProcessTimeJoinStage(Stage):
             "index": self.index,
             "find_by": list(self.find_by),
         }
+
+
+@dataclass(frozen=True, eq=False)
+class ProcessTimeJoinRequest(StageRequest):
+    """Ask for a join with another input as it is when a row comes.
+
+    Args:
+        keys: pairs of expressions over the left and the right row that must be equal.
+        how: inner or left.
+        snapshot: `current` or `previous`.
+        null_safe: per pair, True for `<=>`.
+        using: the pairs are columns of the same names, and the answer shows them once.
+        condition: what must hold beside the keys; None for nothing.
+        names: what messages call the two sides; none: as their relations are called.
+        index: the declared index of the right table; None: none.
+        find_by: its columns; none: the whole key.
+    """
+
+    keys: tuple[tuple[Expression, Expression], ...]
+    how: str
+    snapshot: str
+    null_safe: tuple[bool, ...]
+    using: bool = False
+    condition: Expression | None = None
+    names: tuple[str, str] | None = None
+    index: str | None = None
+    find_by: tuple[str, ...] = ()
+
+    @property
+    def computed_keys(self) -> ComputedKeys:
+        """Return per side the keys that are no plain columns."""
+        return tuple(keys_to_compute([pair[side] for pair in self.keys]) for side in (0, 1))
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+        """Say that both sides may be upserts."""
+        return True
+
+    def with_keys_computed(self) -> ProcessTimeJoinRequest:
+        """Return the join of the columns that hold the keys."""
+        return replace(self, keys=pairs_computed(self.keys))
+
+    def stage(self, inputs: Sequence[InputRows]) -> ProcessTimeJoinStage:
+        """Return the join of inputs like these.
+
+        Raises:
+            PlanError: keys, columns or names that do not go together.
+            KeyTypeError: keys that cannot be compared.
+        """
+        left, right = (
+            keyed_rows(rows, tuple(str(plain_column(pair[side])) for pair in self.keys)) for side, rows in enumerate(inputs)
+        )
+        if self.names is not None:
+            left, right = replace(left, name=self.names[0]), replace(right, name=self.names[1])
+        if left.name == right.name:
+            right = replace(right, name=f"{right.name}_2")
+        return ProcessTimeJoinStage(
+            left=left,
+            right=right,
+            how=self.how,
+            snapshot=self.snapshot,
+            null_safe=self.null_safe,
+            using=self.using,
+            residual=self.condition,
+            hidden=(inputs[0].hidden, inputs[1].hidden),
+            index=self.index,
+            find_by=self.find_by,
+        )
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
+        """Return the column under its own name, where one input has it."""
+        return None if is_of_both else name
 
 
 def _read(fields: Mapping[str, Any]) -> ProcessTimeJoinStage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,11 +15,12 @@ from zset_join.shapes.temporal_join import TemporalOptions, temporal_relation, t
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["TemporalJoinStage", "timed_inputs", "timed_never_null", "timed_output_key"]
+__all__ = ["TemporalJoinStage", "TemporalRequest", "timed_inputs", "timed_never_null", "timed_output_key"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +243,62 @@ def timed_never_null(shape: VersionJoinShape, inputs: Sequence[frozenset[str]]) 
 
 def _written(residual: Expression | None) -> Any:
     return None if residual is None else write_expression(residual)
+
+
+@dataclass(frozen=True, eq=False)
+class TemporalRequest(StageRequest):
+    """Ask for a temporal join by event time.
+
+    Args:
+        keys: pairs of a left and a right column that must be equal.
+        as_of: the left column that says when.
+        version_key: the right columns that identify what has versions.
+        options: how, when and what of late rows.
+        is_change_time: the time of a version is that of its change.
+        names: what messages call the two sides.
+        index: the declared index of the versions; None: none.
+    """
+
+    keys: tuple[tuple[str, str], ...]
+    as_of: str
+    version_key: tuple[str, ...]
+    options: TemporalOptions
+    is_change_time: bool = False
+    names: tuple[str, str] = ("left", "right")
+    index: str | None = None
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002 - as the protocol has it
+        """Say that versions may be upserts; left rows need their old values."""
+        return input == 1
+
+    def stage(self, inputs: Sequence[InputRows]) -> TemporalJoinStage:
+        """Return the temporal join of inputs like these.
+
+        Raises:
+            PlanError: the rules of temporal joins.
+        """
+        left = _at(inputs[0].relation, self.as_of)
+        left = replace(left, name=self.names[0], join_key=tuple(pair[0] for pair in self.keys))
+        right = replace(
+            inputs[1].relation,
+            name=self.names[1],
+            join_key=tuple(pair[1] for pair in self.keys),
+            primary_key=self.version_key,
+        )
+        hidden = (inputs[0].hidden, inputs[1].hidden)
+        options = replace(self.options, hidden=hidden)
+        return TemporalJoinStage(left=left, right=right, options=options, is_change_time=self.is_change_time, index=self.index)
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
+        """Return the column under its own name, where one input has it."""
+        return None if is_of_both else name
+
+
+def _at(relation: Relation, column: str) -> Relation:
+    """Return a relation by the time of a column; its watermark is of another one otherwise."""
+    if relation.event_time == column:
+        return relation
+    return replace(relation, event_time=column, watermark_delay=None)
 
 
 def _read(fields: Mapping[str, Any]) -> TemporalJoinStage:
