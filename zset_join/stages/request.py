@@ -22,6 +22,7 @@ __all__ = [
     "ComputedKeys",
     "InputRows",
     "StageRequest",
+    "TableCall",
     "keyed_rows",
     "keys_computed",
     "keys_to_compute",
@@ -50,6 +51,19 @@ class InputRows:
     is_derived: bool
 
 
+@dataclass(frozen=True)
+class TableCall:
+    """Name a table function of SQL with its operands.
+
+    Args:
+        name: of the function.
+        operands: those behind the table, which is the first.
+    """
+
+    name: str
+    operands: tuple[Expression, ...]
+
+
 class StageRequest(Protocol):
     """What a query asks of a stage; subclass it for its defaults."""
 
@@ -74,6 +88,11 @@ class StageRequest(Protocol):
             side: the input, from 0.
             is_of_both: another input shows a column of that name.
         """
+        return None
+
+    @property
+    def table_call(self) -> TableCall | None:
+        """Return the call of the SQL table function that asks for this; None where SQL asks in another way."""
         return None
 
     def stage(self, inputs: Sequence[InputRows]) -> Stage:

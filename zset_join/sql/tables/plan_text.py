@@ -45,6 +45,7 @@ from zset_join.stages.join import JoinRequest, JoinStage
 from zset_join.stages.latest import LatestRequest
 from zset_join.stages.lookup_join import LookupJoinRequest, LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinRequest, ProcessTimeJoinStage
+from zset_join.stages.request import TableCall
 from zset_join.stages.temporal_join import TemporalJoinStage, TemporalRequest
 
 __all__ = ["plan_sql"]
@@ -139,7 +140,16 @@ class _Writer:
                 return self._latest_version(node.inputs[0], key, delete_column)
             case LatestRequest():
                 return f"SELECT {_names(node.relation.schema.names)} FROM {self.source(node.inputs[0])}"
+        if node.request.table_call is not None:
+            return self._called(node, node.request.table_call)
         raise _unwritten(type(node.request).__name__.removesuffix("Request"))
+
+    def _called(self, node: Operate, call: TableCall) -> str:
+        """Return a stage that a table function asks for; the function takes a table by its name."""
+        (child,) = node.inputs
+        front, table = self._table(node, child)
+        operands = ", ".join([table, *(_row(one, child.relation.schema) for one in call.operands)])
+        return f"{front}SELECT {_names(node.relation.schema.names)} FROM {_quoted(call.name)}({operands})"
 
     def _expiring(self, node: Operate, request: ExpiringRequest) -> str:
         """Return a stage whose rows end by time: the hint STATE_TTL says so, for what no setting says otherwise."""

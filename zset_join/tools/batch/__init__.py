@@ -18,7 +18,7 @@ from zset_join.tools.batch.queries import (
     one_statement,
     source_name,
 )
-from zset_join.tools.batch.tables import BatchScope, BatchTable, BatchTimes, batch_query
+from zset_join.tools.batch.tables import BatchScope, BatchTable, BatchTimes, batch_query, register_batch_query
 
 __all__ = [
     "DUCKDB",
@@ -40,6 +40,7 @@ __all__ = [
     "lookup",
     "marks_name",
     "one_statement",
+    "register_batch_query",
     "source_name",
     "timed",
 ]

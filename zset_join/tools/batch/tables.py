@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from zset_join.changelog.formats import IMAGE
 from zset_join.core.errors import PlanError
+from zset_join.core.extensions import load_extensions
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.sql_text import to_sql
@@ -126,6 +127,8 @@ def batch_query(stage: Stage, inputs: Sequence[BatchTable], scope: BatchScope) -
     Raises:
         PlanError: there is none for this kind of stage, or its answer does not follow from these inputs.
     """
+    if stage.kind not in _QUERIES:
+        load_extensions()
     query = _QUERIES.get(stage.kind)
     if query is None:
         raise PlanError(
