@@ -26,6 +26,8 @@ from sqlglot.dialects.spark import Spark
 from zset_join.core.errors import SqlError
 from zset_join.expressions import Call, Cast, Expression, Literal, lit
 from zset_join.expressions.calendar_functions import PATTERN_LETTERS
+from zset_join.expressions.declared import DECLARED
+from zset_join.expressions.operations import FUNCTIONS
 from zset_join.expressions.type_rules import kind_of
 from zset_join.sql_expressions.consumed import argument
 
@@ -99,13 +101,32 @@ def bind_function(binder: Binder, node: exp.Expr) -> Expression | None:
     if isinstance(node, exp.Anonymous):
         named = _NAMED.get(node.name.lower())
         if named is None:
-            return None
+            return _declared(binder, node)
         least, most, make = named
         if not least <= len(node.expressions) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
             raise binder.refused(node, f"{node.name} takes {wanted} operands, not {len(node.expressions)}")
         return make(binder, node, *node.expressions)
-    return None
+    return _declared(binder, node)
+
+
+def _declared(binder: Binder, node: exp.Expr) -> Expression | None:
+    """Return the call of a function that is declared in one row; None where it is none."""
+    if isinstance(node, exp.Anonymous):
+        name, operands = node.name.lower(), node.expressions
+    elif isinstance(node, exp.Func):
+        name = node.sql_name().lower()
+        given = [argument(node, one) for one in node.arg_types if node.args.get(one) is not None]
+        operands = [one for some in given for one in (some if isinstance(some, list) else [some])]
+    else:
+        return None
+    if name not in DECLARED:
+        return None
+    least, most = FUNCTIONS[name]
+    if len(operands) < least or (most is not None and len(operands) > most):
+        wanted = str(least) if least == most else f"{least} or more" if most is None else f"{least} to {most}"
+        raise binder.refused(node, f"{name} takes {wanted} operands, not {len(operands)}")
+    return Call(name, tuple(map(binder.bind, operands)))
 
 
 def _texts(operation: str, *names: str) -> Callable[[Binder, exp.Expr], Expression]:
@@ -596,5 +617,5 @@ from_unixtime get_json_object if initcap instr isnan json_value last_day ln loca
 regexp_extract regexp_like regexp_replace repeat replace reverse right rlike rpad sha2 sign size split split_part sqrt
 timestampadd timestampdiff to_char translate try_cast try_element_at unix_millis unix_timestamp
 """
-FUNCTION_NAMES = tuple(sorted({*_NAMED, *_OTHERS.split()}))
+FUNCTION_NAMES = tuple(sorted({*_NAMED, *DECLARED, *_OTHERS.split()}))
 """Names that may be called."""
