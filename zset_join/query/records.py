@@ -341,7 +341,7 @@ def records(
 
     Args:
         name: what messages and `Pipeline.step` call it.
-        format: debezium-json, canal-json, maxwell-json or upsert-json.
+        format: one of `RECORD_FORMATS`, such as debezium-json; see `zset_join.changelog.formats.records`.
         schema: the columns of the table, as for `changes`.
         keys: its primary key; none for a table without one, whose old rows then come with every change.
         sequence_by: columns of the table or of the metadata that order the changes of a key; default: the position in the

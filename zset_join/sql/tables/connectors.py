@@ -31,11 +31,10 @@ __all__ = [
     "sink_options",
 ]
 
-FORMATS = ("avro", "canal-json", "csv", "debezium-avro-confluent", "debezium-json", "json", "maxwell-json", "orc", "parquet",
-           "raw", "upsert-json")  # fmt: skip
+FORMATS = tuple(sorted(("avro", "csv", "debezium-avro-confluent", "json", "orc", "parquet", "raw", *RECORD_FORMATS)))
 """Formats that some system writes; a connector names those it takes here."""
 
-_CDC = ("canal-json", "debezium-json", "maxwell-json", "upsert-json")
+_CDC = tuple(sorted(RECORD_FORMATS))
 _CSV_OPTIONS = ("csv.field-delimiter", "csv.null-literal", "csv.quote-character")
 _FORMAT_OPTIONS = (
     "json.fail-on-missing-field",
@@ -52,7 +51,7 @@ _ENCODINGS = {
 }
 """Options of a format of records, as `maxwell-json.table.include`, and what `RecordOptions` calls them."""
 _NAMES = re.compile(r"[\w$-]+(\|[\w$-]+)*")
-_OF_RECORDS = re.compile(r"(key\.|value\.)?(json|debezium-json|canal-json|maxwell-json)\.[\w.-]+")
+_OF_RECORDS = re.compile(rf"(key\.|value\.)?(json|{'|'.join(one for one in _CDC if RECORD_FORMATS[one].table)})\.[\w.-]+")
 
 
 @dataclass(frozen=True)
