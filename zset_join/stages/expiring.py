@@ -4,6 +4,8 @@ It lies in the same buckets as the stage inside. What it answers has no event ti
 said twice, once for each life of a row, is there twice.
 """
 
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +19,7 @@ from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.options import parse_seconds
 from zset_join.core.relation import Relation
 from zset_join.operators.expiring import Expiring, ExpiringInput
+from zset_join.stages.batch.tables import BatchScope, BatchTable, batch_query, register_batch_query, tied_query
 from zset_join.stages.comparisons import Comparison
 from zset_join.stages.join import JoinStage
 from zset_join.stages.memory_only import refuse_hybrid
@@ -361,6 +364,69 @@ def lasting(request: StageRequest, state_ttl: Any, inputs: int) -> StageRequest:
     return request if all(ttl is None for ttl in ttls) else ExpiringRequest(request, ttls)
 
 
+def expiring_sql(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
+    """Return the query of the stage inside over the rows that are alive.
+
+    Raises:
+        PlanError: what is alive does not follow from the rows that came.
+    """
+    parts, tables = _living(stage, inputs, scope)
+    return f"WITH {', '.join(parts)} SELECT * FROM ({batch_query(stage.inside, tables, scope)})"
+
+
+def expiring_tied(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str | None:
+    """Return the rows of the stage inside among which arrival decides: when a row came is known to the state alone.
+
+    Raises:
+        PlanError: as `expiring_sql`.
+    """
+    parts, tables = _living(stage, inputs, scope)
+    tied = tied_query(stage.inside, tables, scope)
+    return None if tied is None else f"WITH {', '.join(parts)} SELECT * FROM ({tied})"
+
+
+def _living(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: BatchScope) -> tuple[list[str], list[BatchTable]]:
+    """Return the tables of the rows that are alive, with the parts of a query that make them."""
+    parts, tables = [], []
+    for number, (table, ttl) in enumerate(zip(inputs, stage.ttls, strict=True)):
+        if ttl is None:
+            tables.append(table)
+            continue
+        parts.append(f"alive_{number} AS ({_alive(stage, number, table, ttl, scope)})")
+        tables.append(BatchTable(name=f"alive_{number}", relation=table.relation))
+    return parts, tables
+
+
+def _alive(stage: ExpiringStage, number: int, table: BatchTable, ttl: TimeToLive, scope: BatchScope) -> str:
+    relation = stage.sources[number]
+    why = None
+    if ttl.forgets:
+        why = 'what was said of rows that are forgotten stands (on_expire="forget")'
+    elif ttl.reads:
+        why = 'rows live on when the other side reads them (refreshed_by="read")'
+    elif ttl.by_key:
+        why = 'the rows of a key live as long as the newest of them (of="key")'
+    elif not ttl.by_event_time and (table.history is None or relation.mode != "append"):
+        why = f'by processing time the last write of each row of "{relation.name}" would have to be known'
+    if why is not None:
+        raise PlanError(
+            f'verify() cannot say which rows of "{relation.name}" are alive: {why}. Compare a pipeline without state_ttl, or '
+            'verify one with state_ttl=StateTtl(..., by="event", of="row").',
+            code="NOT_VERIFIABLE",
+            kind=stage.kind,
+        )
+    dialect, times = scope.dialect, scope.times
+    columns = ", ".join(table.columns)
+    if not ttl.by_event_time:
+        came = dialect.repeated(f"{table.history} h JOIN {scope.epochs} t ON t.e = h.e", "h.w")
+        return f"SELECT {columns} FROM {came} WHERE t.t + {ttl.after} > {times.processing_time_us}"
+    if times.watermark_us is None:
+        return f"SELECT {columns} FROM {table.name}"
+    time = str(relation.event_time)
+    own = dialect.microseconds(table.column(time), relation.schema.field(time).type)
+    return f"SELECT {columns} FROM {table.name} WHERE {own} IS NULL OR {own} + {ttl.after} > {times.watermark_us}"
+
+
 def _read(fields: Mapping[str, Any]) -> ExpiringStage:
     return ExpiringStage(
         inside=read_stage(fields["inside"]),
@@ -370,3 +436,4 @@ def _read(fields: Mapping[str, Any]) -> ExpiringStage:
 
 
 register_stage("state_ttl", _read)
+register_batch_query("state_ttl", expiring_sql, tied=expiring_tied)

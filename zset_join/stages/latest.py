@@ -3,6 +3,8 @@
 It stands before whatever needs whole rows with their old values: an aggregate, a union, a selection without the key, the view.
 """
 
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +17,7 @@ from zset_join.core.relation import Relation
 from zset_join.operators.latest import Latest
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.shapes.latest import latest_rows, without_control
+from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
 from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
@@ -141,8 +144,16 @@ class LatestRequest(StageRequest):
         return None if is_of_both else name
 
 
+def latest_sql(stage: LatestStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:  # noqa: ARG001 - as others
+    """Return the table without its hidden columns."""
+    (table,) = inputs
+    shown = [f"{table.column(name)} AS c{at}" for at, name in enumerate(stage.output.schema.names)]
+    return f"SELECT {', '.join(shown)} FROM {table.name}"
+
+
 def _read(written: Mapping[str, Any]) -> LatestStage:
     return LatestStage(source=read_relation(written["source"]), hidden=tuple(written["hidden"]), control=written.get("control"))
 
 
 register_stage("latest", _read)
+register_batch_query("latest", latest_sql)

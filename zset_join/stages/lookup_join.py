@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 
@@ -31,6 +31,7 @@ from zset_join.lookup.source import LookupSource, SelectiveSource
 from zset_join.lookup.sources import EpochSource, read_source
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.shapes.lookup import LookupShape, looked_up_relation
+from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.effect import CHANGEABLE, Effect
 from zset_join.stages.memory_only import refuse_hybrid
@@ -465,6 +466,21 @@ class LookupJoinRequest(StageRequest):
         return None if is_of_both else name
 
 
+def lookup_sql(stage: LookupJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> NoReturn:  # noqa: ARG001 - as others
+    """Refuse: nobody but the journal knows what the outside said.
+
+    Raises:
+        PlanError: always.
+    """
+    raise PlanError(
+        f'verify() cannot compare a lookup join with a batch query: what "{stage.source.name}" said when each row came is '
+        f"known to the "
+        "journal alone, and the table may have changed since. Verify what stands before it.",
+        code="NOT_VERIFIABLE",
+        kind=stage.kind,
+    )
+
+
 def _read(fields: Mapping[str, Any]) -> LookupJoinStage:
     source = read_source(fields["source"])
     constants = {
@@ -489,3 +505,4 @@ def _read(fields: Mapping[str, Any]) -> LookupJoinStage:
 
 
 register_stage("lookup_join", _read)
+register_batch_query("lookup_join", lookup_sql)

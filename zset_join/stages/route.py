@@ -15,6 +15,7 @@ from typing import Any, Literal
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.operators.route import Route
+from zset_join.stages.batch.tables import register_batch_query, same_rows
 from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
@@ -140,3 +141,4 @@ def _read(fields: Mapping[str, Any]) -> RouteStage:
 
 
 register_stage("route", _read)
+register_batch_query("route", same_rows)

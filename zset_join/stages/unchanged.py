@@ -16,6 +16,7 @@ import pyarrow.types as pt
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.operators.unchanged import Unchanged
+from zset_join.stages.batch.tables import register_batch_query, same_rows
 from zset_join.stages.request import InputRows, StageRequest, shown_only
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
@@ -99,3 +100,4 @@ def _read(written: Mapping[str, Any]) -> UnchangedStage:
 
 
 register_stage("unchanged", _read)
+register_batch_query("unchanged", same_rows)
