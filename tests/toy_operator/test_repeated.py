@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 
 from tests.toy_operator.repeated import repeated
+from zset_join import OptionError
 from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.sql import connect
+from zset_join.sql.bind.table_functions import register_table_function
 from zset_join.sql.tables.plan_text import plan_sql
 
 CLICKS = {"id": pa.int64(), "page": pa.string()}
@@ -87,6 +89,11 @@ def test_sql_calls_it_as_a_table_function_and_writes_it_as_one():
 
     assert sorted(map(repr, running.table().to_pylist())) == ["{'page': 'a', 'n': 2}", "{'page': None, 'n': 2}"]
     assert running.table().sort_by("page").equals(again.table().sort_by("page"))
+
+
+def test_the_name_of_a_table_function_is_taken_once():
+    with pytest.raises(OptionError, match='there is a table function "tumble" already'):
+        register_table_function("tumble", lambda item, _call, _query: item)
 
 
 def test_a_process_that_has_not_imported_it_finds_it_among_the_installed_packages(tmp_path):

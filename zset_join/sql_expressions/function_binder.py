@@ -63,10 +63,8 @@ class Binder(Protocol):
         ...
 
 
-def declared_call(binder: Binder, node: exp.Expr) -> Expression | None:
+def declared_call(binder: Binder, node: exp.Func) -> Expression | None:
     """Return the call of a function that is declared in one row; None where it is none."""
-    if not isinstance(node, exp.Func):
-        return None
     name = (node.name if isinstance(node, exp.Anonymous) else node.sql_name()).lower()
     if name not in DECLARED:
         return None

@@ -59,7 +59,7 @@ def bind_function(binder: Binder, node: exp.Expr) -> Expression | None:
             wanted = str(least) if least == most else f"{least} to {most}"
             raise binder.refused(node, f"{node.name} takes {wanted} operands, not {len(node.expressions)}")
         return make(binder, node, *node.expressions)
-    return declared_call(binder, node)
+    return declared_call(binder, node) if isinstance(node, exp.Func) else None
 
 
 def _texts(operation: str, *names: str) -> Callable[[Binder, exp.Expr], Expression]:

@@ -152,7 +152,7 @@ class JoinPlanner:
             return item
         is_table = isinstance(inner, exp.Anonymous) and inner.name.upper() == "TABLE" and len(inner.expressions) == 1
         call = inner.expressions[0] if is_table else inner
-        function = table_function(call)
+        function = table_function(call) if isinstance(call, exp.Anonymous) else None
         if function is not None:
             name = call.expressions[0].name
             return function(query.item_of(name, node.alias or name, query.at(call), self.ctes), call, query)

@@ -35,12 +35,12 @@ def register_table_function(name: str, function: TableFunction) -> None:
         OptionError: another function has that name.
     """
     if _functions.setdefault(name.upper(), function) is not function:
-        raise OptionError(f'there is a table function "{name}" already; choose another name.', code="NAME_TAKEN", name=name)
+        raise OptionError(f'there is a table function "{name}" already; choose another name.', code="TABLE_FUNCTION", name=name)
 
 
-def table_function(call: exp.Expr) -> TableFunction | None:
-    """Return the function that a call in FROM names, where its first operand names a table; None of anything else."""
-    if not isinstance(call, exp.Anonymous) or not call.expressions or not isinstance(call.expressions[0], exp.Column):
+def table_function(call: exp.Anonymous) -> TableFunction | None:
+    """Return the function that a call in FROM names, where its first operand names a table; None where there is none."""
+    if not call.expressions or not isinstance(call.expressions[0], exp.Column):
         return None
     name = call.name.upper()
     if name not in _functions:
