@@ -36,6 +36,7 @@ from zset_join.state.time.joined_pairs import JoinedPairs, Transitions
 from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
 from zset_join.state.time.order_words import NULL_WORD, count_order_words, order_words, time_words
+from zset_join.state.time.time_labels import TimeLabels, time_values
 from zset_join.state.time.version_epoch import VersionEpoch
 from zset_join.state.time.versioned_rows import PreparedRows, VersionedRows
 from zset_join.state.time.waiting_rows import DueRows, WaitingRows
@@ -89,6 +90,7 @@ class VersionJoin:
         left, right = shape.left, shape.right
         self._is_eager, self._waits = shape.emit == "eager", shape.emit == "on_watermark"
         self._owns_table = table_of is None
+        self.labels = TimeLabels() if table_of is None and shape.times.is_labelled else None
         same: dict[str, Any] = {"directory": directory, "facts": facts}
         if table_of is None:
             runs = 1 + max(eager_places, int(self._is_eager))
@@ -96,7 +98,7 @@ class VersionJoin:
             words = 1 + count_order_words(right.schema, shape.tie_by, relation=right.name)
             self.right = VersionedRows(right.schema, self.keys, run=0, words=words, name="right", **same)
         else:
-            self.keys, self.right = table_of.keys, table_of.right
+            self.keys, self.right, self.labels = table_of.keys, table_of.right, table_of.labels
         name = "left" if place == 0 else f"left_{place}"
         self.left: KeptRows | None = None
         if self._is_eager:
@@ -291,6 +293,9 @@ class VersionJoin:
         shape = self.shape
         batches = [conform(delta.rows, one) for delta, one in zip(deltas, (shape.left, shape.right), strict=True)]
         weights = [np.ascontiguousarray(delta.weights) for delta in deltas]
+        if self.labels is not None:  # before anything is looked up: the state may be rewritten
+            sides = (1,) if self.left is None else (0, 1)
+            self.labels.admit([time_values(shape.times, batches[side], side) for side in sides])
         inputs = [
             [batch.column(pair[side]) for pair in shape.key] if batch.num_rows else [] for side, batch in enumerate(batches)
         ]
@@ -346,10 +351,16 @@ class VersionJoin:
         asked = np.where(missing, NULL_WORD, asked - 1 if self.shape.is_strict else asked)
         return np.ascontiguousarray(asked)
 
+    def _time_words(self, batch: pa.RecordBatch, side: int) -> tuple[_Words, _Marks | None]:
+        if self.labels is None:
+            return time_words(self.shape.times, batch, side)
+        is_kept = side == 1 or self.left is not None
+        return self.labels.words(time_values(self.shape.times, batch, side), is_kept=is_kept)
+
     def _left_times(
         self, batch: pa.RecordBatch, weights: _Words, tick: Tick, groups: KeyGroups
     ) -> tuple[_Words, npt.NDArray[np.uint8]]:
-        times, missing = time_words(self.shape.times, batch, 0)
+        times, missing = self._time_words(batch, 0)
         status = b.first_status(weights, is_append=self.shape.left.mode == "append")
         self._mark_bad(status, missing if self.shape.is_versioned else None, times, tick, groups.unfit[0])
         return times, status
@@ -357,7 +368,7 @@ class VersionJoin:
     def _right_times(
         self, batch: pa.RecordBatch, weights: _Words, tick: Tick, groups: KeyGroups
     ) -> tuple[_Words, npt.NDArray[np.uint8]]:
-        times, missing = time_words(self.shape.times, batch, 1)
+        times, missing = self._time_words(batch, 1)
         status = b.first_status(weights, is_append=self.shape.right.mode == "append")
         null_key: _Marks | None = None
         for _, name in self.shape.key:
@@ -549,7 +560,7 @@ class VersionJoin:
         columns: list[list[pa.Array]] = [[], []]
         columns[side] = [batch.column(pair[side]) for pair in shape.key]
         groups = self.keys.group(columns)
-        times, _ = time_words(shape.times, batch, side)
+        times, _ = self._time_words(batch, side)
         status = b.first_status(weights, is_append=False)
         if isinstance(rows, WaitingRows):
             records = np.empty(batch.num_rows * rows.layout.stride, np.uint8)
@@ -572,6 +583,19 @@ class VersionJoin:
         rows.absorb(prepared, groups, supersedes=False)
         for expiring in self._expiring:
             expiring.expire(groups.numbers, None, now=None, retention=0, changes=0)
+
+    def kept_times(self, rows: KeptRows, table: pa.RecordBatch | pa.Table) -> pa.Array:
+        """Return the times of rows that are kept."""
+        return time_values(self.shape.times, table, 1 if rows is self.right else 0)
+
+    def labels_of(self, rows: KeptRows) -> dict[Any, int]:
+        """Return the label of the time of each row that is kept."""
+        words, shape = rows.first_words(), self.shape
+        if rows is not self.right and shape.is_strict:
+            words = words + 1
+        words = ~words if shape.is_mirrored else words
+        times = [time for batch in rows.snapshot_batches() for time in self.kept_times(rows, batch).to_pylist()]
+        return {time: word for time, word in zip(times, words.tolist(), strict=True) if time is not None}
 
     def reopen(self) -> None:
         """Forget what waits, after the rows have been forgotten."""
