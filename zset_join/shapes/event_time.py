@@ -148,8 +148,10 @@ class EventTime:
         return bool(left == right or any(one(left) and one(right) for one in alike))
 
     def of_watermark(self, watermark: int | None) -> int | None:
-        """Return the last time that a watermark has passed, None for no watermark."""
-        return None if watermark is None else _bounded((watermark / self._unit).__floor__())
+        """Return the last time that a watermark has passed, None for no watermark, or for times that have none."""
+        if watermark is None or not is_measured(self.kind):
+            return None
+        return _bounded((watermark / self._unit).__floor__())
 
     def of_delay(self, delay: int) -> int:
         """Return a duration, rounded up."""

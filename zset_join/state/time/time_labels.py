@@ -35,7 +35,6 @@ __all__ = ["TimeLabels", "time_values"]
 _Words = npt.NDArray[np.int64]
 
 _STEP = 1 << 40
-_NEAR = 1 << 20
 _FURTHEST = 1 << 62
 _BYTES = 160  # of a label in the dictionary and the list, besides its value
 
@@ -51,25 +50,43 @@ def time_values(times: EventTime, rows: pa.RecordBatch | pa.Table, which: int) -
 class TimeLabels:
     """Own the labels of one operator, or of operators that share rows.
 
-    `on_crowded` is called with new times that found no room; it must call `spread`, and rewrite all rows with the new labels.
+    `on_crowded` is called with times of which some found no room; it must call `spread` with them and those of the
+    rows, and rewrite all rows. `on_overtaken` is called where another process has changed the mapped rows; it must call `load`.
+
+    Args:
+        step: how far labels stand apart where there is room; for tests.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, step: int = _STEP) -> None:
+        self.step = step
         self.on_crowded: Callable[[set[Any]], None] = self.spread
+        self.on_overtaken: Callable[[], None] = lambda: None
+        self._epoch: int | None = None
         self._label_of: dict[Any, int] = {}
         self._times: list[Any] = []
 
     def __len__(self) -> int:
         return len(self._times)
 
+    def follow(self, epoch: int) -> None:
+        """Note the last epoch that the rows have seen, by this process; see `check`."""
+        self._epoch = epoch
+
+    def check(self, epoch: int) -> None:
+        """Read the labels again where the rows have seen another epoch than noted."""
+        if self._epoch != epoch:
+            self.on_overtaken()
+            self._epoch = epoch
+
     def admit(self, columns: Sequence[pa.Array]) -> None:
         """Give the times of some columns labels, where they have none."""
-        new = {time for column in columns for time in column.unique().to_pylist() if time is not None} - self._label_of.keys()
+        times = {time for column in columns for time in column.unique().to_pylist() if time is not None}
+        new = times - self._label_of.keys()
         if not new:
             return
         placed = self._placed(sorted(new))
         if placed is None:
-            self.on_crowded(new)
+            self.on_crowded(times)
             return
         self._label_of |= placed
         if len(new) * 64 < len(self._times):
@@ -98,7 +115,7 @@ class TimeLabels:
         """Forget all labels, and give these times new ones in equal steps."""
         self._times = sorted(times)
         count = len(self._times)
-        step = min(_STEP, _FURTHEST // max(count, 1))
+        step = min(self.step, _FURTHEST // max(count, 1))
         self._label_of = {time: (place - count // 2) * step for place, time in enumerate(self._times)}
 
     def load(self, labels: dict[Any, int]) -> None:
@@ -131,9 +148,9 @@ class TimeLabels:
             high = self._label_of[self._times[place]] if place < len(self._times) else None
             if low is not None and high is not None:
                 room = (high - low) // (count + 1)
-                step = min(room, max(_NEAR, (high - low) >> 12))
+                step = min(room, max(self.step >> 20, (high - low) >> 12))
             else:
-                step = _STEP
+                step = self.step
                 low = low if low is not None else (0 if high is None else high) - step * (count + 1)
             if step < 2 or max(-low, low + step * count) >= _FURTHEST:
                 return None

@@ -26,6 +26,7 @@ import pyarrow as pa
 from zset_join.core.row_conversion import conform
 from zset_join.core.tick import Tick
 from zset_join.kernels.rows import changes as ch
+from zset_join.kernels.rows import side as s
 from zset_join.kernels.time import versions as v
 from zset_join.kernels.time.runs import NEVER
 from zset_join.shapes.version_join import VersionJoinShape
@@ -294,6 +295,7 @@ class VersionJoin:
         batches = [conform(delta.rows, one) for delta, one in zip(deltas, (shape.left, shape.right), strict=True)]
         weights = [np.ascontiguousarray(delta.weights) for delta in deltas]
         if self.labels is not None:  # before anything is looked up: the state may be rewritten
+            self.labels.check(int(self.keys.header[s.H_ABSORBED_EPOCH]))
             sides = (1,) if self.left is None else (0, 1)
             self.labels.admit([time_values(shape.times, batches[side], side) for side in sides])
         inputs = [

@@ -19,7 +19,6 @@ import pyarrow as pa
 from zset_join.core.tick import Tick
 from zset_join.shapes.version_join import COUNTERS
 from zset_join.state.time.kept_rows import KeptRows
-from zset_join.state.time.time_labels import TimeLabels
 from zset_join.state.time.timed_state import TimedState
 from zset_join.state.time.version_join import VersionJoin
 from zset_join.zset import ZSet
@@ -46,8 +45,7 @@ class VersionJoins:
         self._state = TimedState(joins[0].keys, kept, COUNTERS, on_cleared=self._reopen)
         self._labels = joins[0].labels
         if self._labels is not None:
-            self._labels.on_crowded = self._rewrite
-            self._load_labels(self._labels)
+            self._labels.on_crowded, self._labels.on_overtaken = self._rewrite, self._load_labels
 
     @property
     def absorbed_epoch(self) -> int:
@@ -79,19 +77,22 @@ class VersionJoins:
         if len(numbers):
             self._state.keys.drop_empty(numbers)
         self._state.end(tick.epoch)
-        if self._labels is not None and len(self._labels) > 2 * sum(rows.live_rows for rows in self._state.inputs) + _FEW_TIMES:
-            self._load_labels(self._labels)
+        if self._labels is not None:
+            self._labels.follow(tick.epoch)
+            if len(self._labels) > 2 * sum(rows.live_rows for rows in self._state.inputs) + _FEW_TIMES:
+                self._load_labels()
 
-    def _load_labels(self, labels: TimeLabels) -> None:
+    def _load_labels(self) -> None:
         """Read the labels of the times that rows have."""
         found: dict[Any, int] = {}
         for rows in self._state.inputs:
             found |= self._owner_of[id(rows)].labels_of(rows)
-        labels.load(found)
+        if self._labels is not None:
+            self._labels.load(found)
 
-    def _rewrite(self, new: set[Any]) -> None:
-        """Give all times new labels, those of the rows and new ones. Cost: the rows of the state."""
-        self._restore({name: reader.read_all() for name, reader in self.snapshot_readers().items()}, new)
+    def _rewrite(self, more: set[Any]) -> None:
+        """Give the times of the rows, and others, new labels. Cost: the rows of the state."""
+        self._restore({name: reader.read_all() for name, reader in self.snapshot_readers().items()}, more)
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
         """Return what reads the rows of each input, batch by batch, until the state changes."""
@@ -101,16 +102,18 @@ class VersionJoins:
         """Replace the state by a snapshot. Cost: its rows."""
         self._restore(tables, set())
 
-    def _restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader], new: set[Any]) -> None:
+    def _restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader], more: set[Any]) -> None:
         for join in self.joins:
             join.forget_epoch()
         if self._labels is not None:
             tables = {name: one if isinstance(one, pa.Table) else one.read_all() for name, one in tables.items()}
             for rows in self._state.inputs:
                 times = self._owner_of[id(rows)].kept_times(rows, tables[rows.name])
-                new |= {time for time in times.unique().to_pylist() if time is not None}
-            self._labels.spread(new)
+                more |= {time for time in times.unique().to_pylist() if time is not None}
+            self._labels.spread(more)
         self._state.restore(tables, self._take_back)
+        if self._labels is not None:
+            self._labels.follow(self.absorbed_epoch)
 
     def _take_back(
         self,
