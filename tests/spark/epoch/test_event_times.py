@@ -131,7 +131,9 @@ def test_the_nearest_row_in_time_is_found_and_replaced(bought: Source, rates: So
     assert report.equal, str(report)
 
 
-def test_times_of_text_go_by_their_bytes_and_on_from_the_checkpoint(bought: Source, rates: Source, run: Run, tmp_path: Path) -> None:
+def test_times_of_text_go_by_their_bytes_and_on_from_the_checkpoint(
+    bought: Source, rates: Source, run: Run, tmp_path: Path
+) -> None:
     trades = appends(bought.stream().withColumn("t", F.concat(F.lit("day "), F.col("t"))), name="bought")
     quotes = appends(rates.stream().withColumn("at", F.concat(F.lit("day "), F.col("at"))), name="rates")
     view = trades.join_asof(quotes, on="currency", how="left", left_time="t", right_time="at", op=">")

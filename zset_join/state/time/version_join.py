@@ -36,6 +36,7 @@ from zset_join.state.time.expiring_runs import ExpiringRuns
 from zset_join.state.time.joined_pairs import JoinedPairs, Transitions
 from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
+from zset_join.state.time.late_rows import Arrivals, mark_late
 from zset_join.state.time.order_words import NULL_WORD, count_order_words, order_words, time_words
 from zset_join.state.time.time_labels import TimeLabels, time_values
 from zset_join.state.time.version_epoch import VersionEpoch
@@ -286,6 +287,11 @@ class VersionJoin:
             return None
         return passed - self.shape.keep_probe_for if self._is_eager else passed
 
+    def _passed_before(self, tick: Tick) -> tuple[int, int] | None:
+        """Return the last time the watermark had passed before an epoch, and up to which rows were past; None for none."""
+        passed, horizon = self.shape.times.of_watermark(tick.watermark_before_us), self.horizon(tick.watermark_before_us)
+        return None if passed is None or horizon is None else (passed, horizon)
+
     def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> VersionEpoch:
         kept = self._prepared
         if kept is not None and kept.tick == tick and all(a is c for a, c in zip(kept.deltas, deltas, strict=True)):
@@ -304,7 +310,8 @@ class VersionJoin:
         groups = self.keys.group(inputs)
         left_times, left_status = self._left_times(batches[0], weights[0], tick, groups)
         right_times, right_status = self._right_times(batches[1], weights[1], tick, groups)
-        counts = self._mark_late(tick, groups, left_times, left_status, right_times, right_status, weights)
+        sides = (Arrivals(left_times, left_status, weights[0]), Arrivals(right_times, right_status, weights[1]))
+        counts = mark_late(shape, self.keys, self.right.place, groups, *sides, self._passed_before(tick))
         deletes = None
         if self._right_deletes:
             deletes = (weights[1] < 0).astype(np.uint8)
@@ -399,56 +406,6 @@ class VersionJoin:
         if self.shape.max_watermark_jump is not None and before is not None:
             furthest = min(before + self.shape.max_watermark_jump, NEVER)
             status[(times > furthest) & (status == ch.OK)] = b.TIME_JUMP
-
-    def _mark_late(
-        self,
-        tick: Tick,
-        groups: KeyGroups,
-        left_times: _Words,
-        left_status: npt.NDArray[np.uint8],
-        right_times: _Words,
-        right_status: npt.NDArray[np.uint8],
-        weights: list[_Words],
-    ) -> dict[str, int]:
-        """Mark what comes after the watermark had passed it; return the counts."""
-        passed, horizon = self.shape.times.of_watermark(tick.watermark_before_us), self.horizon(tick.watermark_before_us)
-        if passed is None or horizon is None:
-            return {}
-        shape = (self.keys.view, self.right.place, groups.numbers)
-        is_late = (left_times <= passed) & (left_status == ch.OK)
-        late_rows = int((is_late & (weights[0] > 0)).sum())
-        if is_late.any():
-            if self.shape.late == "join":
-                new = np.where(weights[0] > 0, left_status, ch.NOTHING).astype(np.uint8)
-                until = self.keys.forgotten_until
-                v.mark_unanswerable(*shape, groups.group_of[0], left_times, len(new), horizon, until, new, b.LATE_ROW)
-                left_status[new == b.LATE_ROW] = b.LATE_ROW
-            else:
-                code = b.LATE_ROW if self.shape.late == "side_output" else ch.NOTHING
-                left_status[is_late & (weights[0] > 0)] = code
-            left_status[is_late & (weights[0] < 0) & (left_times <= horizon)] = b.LATE_CORRECTION
-        accepted = int(
-            v.mark_late_versions(
-                *shape,
-                groups.group_of[1],
-                right_times,
-                weights[1],
-                len(right_times),
-                self.shape.right.mode == "changelog",
-                horizon,
-                right_status,
-                b.LATE_VERSION,
-                b.LATE_CORRECTION,
-            )
-        )
-        ignored = int((right_status == b.LATE_VERSION).sum())
-        corrections = int((left_status == b.LATE_CORRECTION).sum() + (right_status == b.LATE_CORRECTION).sum())
-        return {
-            "late_rows": late_rows,
-            "late_versions": accepted + ignored,
-            "ignored_versions": ignored,
-            "late_corrections": corrections,
-        }
 
     # ---------------------------------------------------------------- writing; `VersionJoins` says when
 
