@@ -310,8 +310,8 @@ class VersionJoin:
         groups = self.keys.group(inputs)
         left_times, left_status = self._left_times(batches[0], weights[0], tick, groups)
         right_times, right_status = self._right_times(batches[1], weights[1], tick, groups)
-        sides = (Arrivals(left_times, left_status, weights[0]), Arrivals(right_times, right_status, weights[1]))
-        counts = mark_late(shape, self.keys, self.right.place, groups, *sides, self._passed_before(tick))
+        came, versions = Arrivals(left_times, left_status, weights[0]), Arrivals(right_times, right_status, weights[1])
+        counts = mark_late(shape, self.keys, self.right.place, groups, came, versions, self._passed_before(tick))
         deletes = None
         if self._right_deletes:
             deletes = (weights[1] < 0).astype(np.uint8)
