@@ -49,7 +49,7 @@ __all__ = ["CsvFilesSink", "CsvForm"]
 CsvForm: TypeAlias = Literal["weight", "row_kind", "change_data_feed", "tp_delta", "append"]
 
 _FORMATS: Mapping[str, ChangelogFormat] = {"append": AppendFormat(), "tp_delta": WeightFormat(column="_tp_delta")}
-_GONE = pa.array(["-U", "-D", "update_preimage", "delete"])
+_GONE = ("-U", "-D", "update_preimage", "delete")
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31
 _FIRST_SECOND_OF_NANOSECONDS = -9_223_372_036  # the first whole second that 64 bits of nanoseconds hold; readers need it
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
@@ -169,7 +169,7 @@ class CsvFilesSink:
         elif isinstance(self._format, AppendFormat):
             weights = pa.array(np.ones(len(lines), np.int64))
         else:
-            gone = pc.is_in(lines.column(len(output.schema)), value_set=_GONE)
+            gone = pc.is_in(lines.column(len(output.schema)), value_set=pa.array(_GONE))
             weights = pc.if_else(gone, pa.scalar(-1, pa.int64()), pa.scalar(1, pa.int64()))
         return rows.append_column("_weight", weights)
 
