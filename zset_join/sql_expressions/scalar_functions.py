@@ -118,6 +118,12 @@ def _texts(operation: str, *names: str) -> Callable[[Binder, exp.Expr], Expressi
     return make
 
 
+def _replaced(binder: Binder, node: exp.Expr) -> Expression:
+    """Call `replace`; without a replacement what is found is removed, as in Spark."""
+    call = _texts("replace", "expression", "replacement")(binder, node)
+    return Call("replace", (*call.operands, Literal("", pa.string()))) if len(call.operands) == 2 else call
+
+
 def _numbers(operation: str) -> Callable[[Binder, exp.Expr], Expression]:
     def make(binder: Binder, node: exp.Expr) -> Expression:
         others = [] if node.args.get("expression") is None else [binder.bind(node.expression)]
@@ -511,7 +517,7 @@ _NODES: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Expression]] = {
     exp.RegexpReplace: _texts("regexp_replace", "expression", "replacement"),
     exp.RegexpSplit: _split,
     exp.Repeat: _texts("repeat", "times"),
-    exp.Replace: _texts("replace", "expression", "replacement"),
+    exp.Replace: _replaced,
     exp.Reverse: _texts("reverse"),
     exp.Right: _right,
     exp.SHA2: _sha2,
