@@ -12,7 +12,7 @@ import pytest
 
 from zset_join.core.errors import BadInputError, SqlError
 from zset_join.sql import SqlWarning, connect
-from zset_join.sql.feeds import read_available
+from zset_join.sql.tables.feeds import read_available
 
 COLUMNS = "id INT, name STRING, total DECIMAL(10, 2), at TIMESTAMP(3), day DATE"
 
@@ -119,6 +119,13 @@ RECORDS = {
         {"type": "insert", "ts": 3, "data": {"id": 1, "name": "c"}},
         {"type": "insert", "ts": 3, "data": {"id": 2, "name": "b"}},
         {"type": "delete", "ts": 4, "data": {"id": 2, "name": "b"}},
+    ],
+    "dms-json": [
+        {"control": {}, "metadata": {"record-type": "control", "operation": "create-table"}},
+        {"data": {"id": 5, "name": "b"}, "metadata": {"record-type": "data", "operation": "load"}},
+        {"data": {"id": 1, "name": "c"}, "before-image": {"id": 5}, "metadata": {"operation": "update"}},
+        {"data": {"id": 2, "name": "b"}, "metadata": {"operation": "insert"}},
+        {"data": {"id": 2, "name": "b"}, "metadata": {"operation": "delete"}},
     ],
     "upsert-json": [
         {"key": '{"id": 1}', "value": '{"name": "c"}', "topic": "t", "partition": 0, "offset": 3},

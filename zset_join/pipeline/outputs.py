@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from zset_join.connectors import sinks_of
 from zset_join.core.epoch_chain import ChainLink, accepts_argument
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
@@ -27,11 +28,14 @@ from zset_join.sinks.unfit_values import UnfitRows, check_fits, fitting, reasons
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
-    from zset_join.sinks.record_texts import RecordForm, RecordWriter
+    from zset_join.changelog import RecordForm
+    from zset_join.sinks.record_texts import RecordWriter
 
 _FORMS = ("upsert", "weight", "row_kind", "change_data_feed", "debezium")
 
-__all__ = ["FunctionSink", "PipelineOutputs"]
+__all__ = ["FunctionSink", "Outputs", "PipelineOutputs"]
+
+Outputs: TypeAlias = Sequence[Sink] | Mapping[str, Mapping[str, Any]]
 
 
 class FunctionSink:
@@ -105,12 +109,12 @@ class PipelineOutputs:
     """Hold the outputs of a pipeline.
 
     Args:
-        sinks: the outputs.
+        sinks: the outputs, or names of `zset_join.connectors` with their options.
         quarantines: rows that an output can never hold are put aside and left out of it; else they are refused.
     """
 
-    def __init__(self, sinks: Sequence[Sink], *, quarantines: bool = False) -> None:
-        self._sinks = tuple(sinks)
+    def __init__(self, sinks: Outputs, *, quarantines: bool = False) -> None:
+        self._sinks = sinks_of(sinks)
         self._quarantines = quarantines
         self._opened: list[Sink] = []
         self._pending: list[tuple[int, ZSet, ChainLink | None]] = []

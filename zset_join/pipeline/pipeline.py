@@ -19,7 +19,7 @@ Known limits: one thread; a pipeline is not to be used by two threads at a time.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.explaining import explain_row
 from zset_join.pipeline.far_times import FarTimes
 from zset_join.pipeline.history import InputHistory
-from zset_join.pipeline.outputs import PipelineOutputs
+from zset_join.pipeline.outputs import Outputs, PipelineOutputs
 from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.pipeline.progress import epoch_counts
@@ -53,7 +53,6 @@ from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.reading import Reading, readings_of
 from zset_join.query.view import View
-from zset_join.sinks.sink import Sink
 from zset_join.sources.unread import Undecodable
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
@@ -72,7 +71,7 @@ class Pipeline:
         directory: where the pipeline lasts; None for memory only. It belongs to one process at a time, and to this query.
         keep_view: keep the contents of the view, for `view()`.
         keep_inputs: keep every change that ever comes, for `verify()` and `explain_row()`; memory grows with them.
-        outputs: where the deltas go as well, each epoch exactly once: sinks of `zset_join.sinks`.
+        outputs: where the deltas go as well, each epoch exactly once: sinks, see `sink`, or names with options.
         options: what operators take from the options of a query.
         idle_timeout_seconds: processing time after which a source without rows does not hold up watermarks; None for never.
         snapshot_after_bytes: with a directory: a log that is smaller is not replaced by a snapshot.
@@ -107,7 +106,7 @@ class Pipeline:
         *,
         keep_view: bool = True,
         keep_inputs: bool = False,
-        outputs: Sequence[Sink] = (),
+        outputs: Outputs = (),
         options: StageOptions | None = None,
         idle_timeout_seconds: float | None = None,
         snapshot_after_bytes: int = 64 * 1024 * 1024,

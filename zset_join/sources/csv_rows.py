@@ -3,11 +3,11 @@
     rows, unread = read_csv_rows(text, schema, CsvForm())
 
 The law: every record of the text is a row or is listed as unread, in its order, never both. Fields are texts, which convert as
-`zset_join.conversions` says. A record may have line ends
-within quotes; a quote that nothing closes counts as a letter, so the lines behind it are read.
+`zset_join.conversions` says. A record may have line ends within quotes; a quote that nothing closes counts as a letter, so the
+lines behind it are read.
 
-Edge cases: nothing between two delimiters is NULL, and `""` is an empty text; a record with NULL in a column that is not
-nullable is no row. Columns go by name; those the header lacks are not in the result. Empty lines are passed over.
+Edge cases: nothing between two delimiters is NULL, and `""` is an empty text; NULL in a column that
+is not nullable is no row. Columns go by name; those the header lacks are not in the result. Empty lines are passed over.
 
 Cost: one pass in pyarrow. Of a text that has lines that are no rows: a pass that parts it into records, and two times
 log2(records) readings of ever smaller parts for each of them.

@@ -16,6 +16,7 @@ What a runner reads, and what for:
 | `build` | the operator of a bucket |
 | `state_tables`, `regrouped` | another number of buckets, and the state as tables |
 | `begins_alone` | an answer in the first epoch though no row came |
+| `waits_for_time` | an answer when time passes though no row came |
 | `comparisons` | refusing values that the runner would compare in another way |
 | `kind` | the batch query that verifies it |
 
@@ -32,6 +33,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import pyarrow as pa
 
 from zset_join.core.errors import PlanError
+from zset_join.core.extensions import load_extensions
 from zset_join.core.options import BufferLimit, HotBudget
 from zset_join.core.relation import Relation
 from zset_join.stages.comparisons import Comparison
@@ -209,6 +211,11 @@ class Stage(Protocol):
         return False
 
     @property
+    def waits_for_time(self) -> bool:
+        """Say whether its operators may have something to say when time passes (`TimedOperator`)."""
+        return False
+
+    @property
     def max_watermark_jump(self) -> int | None:
         """Return how far ahead of its watermark times may be: rows further ahead are bad input, and move no watermark."""
         return None
@@ -325,6 +332,8 @@ def read_stage(fields: Mapping[str, Any]) -> Stage:
         PlanError: a kind of stage that this version does not have.
     """
     kind = fields.get("kind")
+    if kind not in _readers:
+        load_extensions()
     if kind not in _readers:
         raise PlanError(
             f"the plan has a stage of kind {kind!r}, which this version does not know; it knows {sorted(_readers)}. Use the "
