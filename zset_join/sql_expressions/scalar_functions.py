@@ -74,8 +74,9 @@ def _texts(operation: str, *names: str) -> Callable[[Binder, exp.Expr], Expressi
 
 def _replaced(binder: Binder, node: exp.Expr) -> Expression:
     """Call `replace`; without a replacement what is found is removed, as in Spark."""
-    call = _texts("replace", "expression", "replacement")(binder, node)
-    return Call("replace", (*call.operands, Literal("", pa.string()))) if len(call.operands) == 2 else call
+    nothing = node.args.get("replacement") is None
+    replacement = Literal("", pa.string()) if nothing else binder.bind(argument(node, "replacement"))
+    return Call("replace", (binder.text(node.this), binder.bind(argument(node, "expression")), replacement))
 
 
 def _numbers(operation: str) -> Callable[[Binder, exp.Expr], Expression]:
