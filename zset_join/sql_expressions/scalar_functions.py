@@ -72,6 +72,13 @@ def _texts(operation: str, *names: str) -> Callable[[Binder, exp.Expr], Expressi
     return make
 
 
+def _replaced(binder: Binder, node: exp.Expr) -> Expression:
+    """Call `replace`; without a replacement what is found is removed, as in Spark."""
+    nothing = node.args.get("replacement") is None
+    replacement = Literal("", pa.string()) if nothing else binder.bind(argument(node, "replacement"))
+    return Call("replace", (binder.text(node.this), binder.bind(argument(node, "expression")), replacement))
+
+
 def _numbers(operation: str) -> Callable[[Binder, exp.Expr], Expression]:
     def make(binder: Binder, node: exp.Expr) -> Expression:
         others = [] if node.args.get("expression") is None else [binder.bind(node.expression)]
@@ -465,7 +472,7 @@ _NODES: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Expression]] = {
     exp.RegexpReplace: _texts("regexp_replace", "expression", "replacement"),
     exp.RegexpSplit: _split,
     exp.Repeat: _texts("repeat", "times"),
-    exp.Replace: _texts("replace", "expression", "replacement"),
+    exp.Replace: _replaced,
     exp.Reverse: _texts("reverse"),
     exp.Right: _right,
     exp.SHA2: _sha2,

@@ -116,10 +116,12 @@ def appended_stream(
     keys: Sequence[str] | str | None = None,
     baseline: DataFrame | None = None,
     after_baseline: str | Column | None = None,
+    unread: str | None = None,
 ) -> SourceStream:
-    """Return the stream of rows that are only ever added; see `appends`."""
+    """Return the stream of rows that are only ever added; see `appends`, and for `unread` `RowReading`."""
     check_dataframe(df, name)
-    reading = RowReading(mode="append", columns=tuple(df.columns), keys=column_names(df, keys, "keys", name))
+    columns = tuple(column for column in df.columns if column != unread)
+    reading = RowReading(mode="append", columns=columns, keys=column_names(df, keys, "keys", name), unread=unread)
     return _make(df, name, reading, baseline, after_baseline)
 
 
@@ -210,8 +212,9 @@ def changed_stream(
     schema: Any = None,
     sample: DataFrame | None = None,
     options: RecordOptions | None = None,
+    unread: str | None = None,
 ) -> SourceStream:
-    """Return the stream of rows that change a table; see `changes`."""
+    """Return the stream of rows that change a table; see `changes`, and for `unread`, of rows that say so, `RowReading`."""
     if format is not None:
         others = {"apply_as_deletes": apply_as_deletes, "weight_column": weight_column, "row_kind_column": row_kind_column}
         _check_format(df, name, {argument: value for argument, value in others.items() if value is not None})
@@ -231,7 +234,7 @@ def changed_stream(
     check_dataframe(df, name)
     check_combination(name, keys, sequence_by, apply_as_deletes, weight_column, row_kind_column)
     key_names = column_names(df, keys, "keys", name)
-    own = [column for column in (weight_column, row_kind_column) if column is not None]
+    own = [column for column in (weight_column, row_kind_column, unread) if column is not None]
     for argument, column in (("weight_column", weight_column), ("row_kind_column", row_kind_column)):
         check_known(df, [column] if column is not None else [], argument, name)
     columns = table_columns(df, name, column_list, except_column_list, own)
@@ -258,7 +261,7 @@ def changed_stream(
     elif apply_as_deletes is not None:
         is_delete = _condition(df, apply_as_deletes, "apply_as_deletes", name)
         operation = deletes_where(is_delete, _used(df, is_delete, name))
-    reading = RowReading(mode=mode, columns=columns, keys=key_names, sequence=sequence, operation=operation)
+    reading = RowReading(mode=mode, columns=columns, keys=key_names, sequence=sequence, operation=operation, unread=unread)
     return _make(df, name, reading, baseline, after_baseline)
 
 
