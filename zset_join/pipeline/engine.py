@@ -1,6 +1,6 @@
 """The stages of a plan at work in one process: an epoch is answered stage by stage, then folded into all of them.
 
-The law: after every epoch the sum of the answers of each view is its query over the sum of the inputs. `answer` changes nothing:
+The law: after every epoch the sum of the answers of a view is its query over the sum of the inputs. `answer` changes nothing:
 asked twice with the same rows and times it gives the same twice. An epoch that raises in `answer` has changed nothing.
 
 A stage is asked when rows come to it, when it is due by watermark or processing time, and in the first epoch where it has
