@@ -216,3 +216,39 @@ def test_an_output_that_cannot_hold_a_row_names_its_view():
 
     assert refused.value.code == "SINK_VALUE"
     assert pipeline.epoch == 0
+
+
+def test_outputs_in_one_file_have_an_epoch_all_or_none(tmp_path):
+    def opened():
+        outputs = {name: DuckDBViewSink(tmp_path / "v.duckdb", name) for name in views()}
+        return Pipeline(views(), tmp_path / "p", outputs=outputs)
+
+    def held():
+        with duckdb.connect(str(tmp_path / "v.duckdb"), read_only=True) as connection:
+            epochs = connection.sql("SELECT DISTINCT epoch FROM _zset_join_epochs").fetchall()
+            totals = [connection.sql(f"SELECT sum(total) FROM {name}").fetchall()[0][0] for name in ("by_city", "by_day")]
+        return epochs, totals
+
+    def away(*_, **__):
+        raise OSError("away")
+
+    with opened() as pipeline:
+        pipeline.step(FIRST)
+        pipeline._outputs._opened[2][1].write = away
+        with pytest.raises(OSError, match="away"):
+            pipeline.step(SECOND)
+    before = held()
+    with opened():
+        pass
+
+    assert before == ([(0,)], [35, 35])
+    assert held() == ([(1,)], [45, 45])
+
+
+def test_an_output_of_one_view_is_not_written_by_another(tmp_path):
+    same = {"one": joined().select("id"), "two": joined().where(col("total") > 10).select("id")}
+
+    with pytest.raises(SinkError, match='view "two": ') as refused:
+        Pipeline(same, tmp_path / "p", outputs={name: DuckDBViewSink(tmp_path / "v.duckdb", "v") for name in same})
+
+    assert refused.value.code == "SINK_QUERY_ID"

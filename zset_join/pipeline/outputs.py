@@ -3,7 +3,10 @@
 The law: a sink gets every epoch exactly once, in order, without the rows that it can never hold: these are refused before the
 epoch counts, or become dead letters (see `zset_join.sinks.unfit_values`). With a directory an epoch that was committed and not
 written is written when the pipeline is opened again, or with the next step; a sink knows its own last epoch. In memory only, a
-sink must be new. Of several views every one has outputs of its own, and all are given an epoch before the next one counts.
+sink must be new.
+
+Of several views every one has outputs of its own, and all are given an epoch before the next one counts. Those in one database
+(`DatabaseSink`) get it in one transaction; across databases a crash may leave one an epoch behind another, until the next start.
 
 With a directory an epoch comes with its place in the chain of epochs (see `epoch_chain`), so that a sink refuses those of a
 directory that was restored from a copy of another time.
@@ -13,8 +16,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,7 +27,7 @@ from zset_join.core.errors import OptionError, SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.pipeline.dead_letters import RejectedRows
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.sinks.sink import ChainedSink, Sink, SinkProgress, write_epoch
+from zset_join.sinks.sink import ChainedSink, DatabaseSink, Sink, SinkProgress, write_epoch
 from zset_join.sinks.unfit_values import UnfitRows, check_fits, fitting, reasons_by_row, unfit_rows
 from zset_join.zset import ZSet
 
@@ -136,12 +139,15 @@ class PipelineOutputs:
     Args:
         sinks: the outputs of each view, by its name.
         quarantines: rows that an output can never hold are put aside and left out of it; else they are refused.
+        has_names: an output belongs to its view, by name, so that another view of the query cannot write to it.
     """
 
-    def __init__(self, sinks: Mapping[str, Sequence[Sink]], *, quarantines: bool = False) -> None:
+    def __init__(self, sinks: Mapping[str, Sequence[Sink]], *, quarantines: bool = False, has_names: bool = False) -> None:
         self._sinks = sinks
+        self._has_names = has_names
         self._quarantines = quarantines
         self._opened: list[tuple[str, Sink]] = []
+        self._by_database: list[list[tuple[str, Sink]]] = []
         self._pending: list[tuple[int, Mapping[str, ZSet], ChainLink | None]] = []
 
     def open(self, outputs: Mapping[str, Relation], query_id: str | None) -> None:
@@ -157,8 +163,14 @@ class PipelineOutputs:
         for view, sinks in self._sinks.items():
             for sink in sinks:
                 with self._naming(view):
-                    self._open(sink, outputs[view], query_id)
+                    own_id = f"{query_id}/{view}" if self._has_names and query_id is not None else query_id
+                    self._open(sink, outputs[view], own_id)
                     self._opened.append((view, sink))
+        groups: dict[Hashable, list[tuple[str, Sink]]] = {}
+        for view, sink in self._opened:
+            database = sink.database if isinstance(sink, DatabaseSink) else id(sink)
+            groups.setdefault(database, []).append((view, sink))
+        self._by_database = list(groups.values())
 
     @staticmethod
     def _open(sink: Sink, output: Relation, query_id: str | None) -> None:
@@ -240,13 +252,26 @@ class PipelineOutputs:
             SinkError: a sink holds epochs of another chain, or can never hold a row of an epoch that counts already.
         """
         while self._pending:
-            number, waiting, place = self._pending[0]
-            for view, sink in self._opened:
-                with self._naming(view):
-                    if _is_missing(sink, number, place):
-                        taken = fitting(sink, waiting[view], drops=self._quarantines, epoch=number)
-                        write_epoch(sink, number, [taken] if len(taken) else [], place)
+            number, answers, link = self._pending[0]
+            for outputs in self._by_database:
+                self._write(outputs, number, answers, link)
             del self._pending[0]
+
+    def _write(
+        self, outputs: Sequence[tuple[str, Sink]], epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None
+    ) -> None:
+        """Give an epoch to outputs of one database that do not have it, in one transaction where there are several."""
+        missing = []
+        for view, sink in outputs:
+            with self._naming(view):
+                missing += [(view, sink)] if _is_missing(sink, epoch, link) else []
+        first = missing[0][1] if len(missing) > 1 else None
+        sharing = first.together([sink for _, sink in missing[1:]]) if isinstance(first, DatabaseSink) else nullcontext()
+        with sharing:
+            for view, sink in missing:
+                with self._naming(view):
+                    taken = fitting(sink, answers[view], drops=self._quarantines, epoch=epoch)
+                    write_epoch(sink, epoch, [taken] if len(taken) else [], link)
 
     def close(self) -> None:
         """Close what was opened."""

@@ -193,7 +193,7 @@ class Pipeline(Generic[Answer]):
                 self._history,
                 snapshot_after_bytes=snapshot_after_bytes,
             )
-        self._outputs = PipelineOutputs(sinks, quarantines=quarantines)
+        self._outputs = PipelineOutputs(sinks, quarantines=quarantines, has_names=self._has_several)
         try:
             self._go_on(before_begin)
         except BaseException:
