@@ -6,7 +6,7 @@ written is written when the pipeline is opened again, or with the next step; a s
 sink must be new.
 
 Of several views every one has outputs of its own, and all are given an epoch before the next one counts. Those in one database
-(`DatabaseSink`) get it in one transaction; across databases a crash may leave one an epoch behind another, until the next start.
+(`DatabaseSink`) get it in one transaction; across databases a crash may leave one an epoch behind, until the next start.
 
 With a directory an epoch comes with its place in the chain of epochs (see `epoch_chain`), so that a sink refuses those of a
 directory that was restored from a copy of another time.
