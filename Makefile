@@ -20,10 +20,10 @@ setup: java $(READY) ## make the virtual environment and install every dependenc
 test: java lint test-plain test-spark ## lint, then every test, law (push profile) and doctest
 
 test-plain: $(READY)
-	$(PYTEST) -m "not spark and not services" -n $(WORKERS) --dist loadgroup --durations=15 $(ARGS)
+	$(PYTEST) -m "not spark and not services and not long" -n $(WORKERS) --dist loadgroup --durations=15 $(ARGS)
 
 test-spark: java $(READY)
-	$(PYTEST) -m "spark and not services" -n $(WORKERS) --dist worksteal --durations=15 $(ARGS)
+	$(PYTEST) -m "spark and not services and not long" -n $(WORKERS) --dist worksteal --durations=15 $(ARGS)
 
 test-services: java $(READY) ## tests against real servers, started on loopback: PostgreSQL, Redis, Kafka
 	$(PYTEST) tests/services -m services -n 2 --dist worksteal --durations=15 $(ARGS)
@@ -60,7 +60,7 @@ soak: java $(READY) ## the laws and the faults with their long profiles, and 30 
 	$(PY) -m property_tests.record_fuzz --records 5000000
 	$(PY) -m property_tests.sql_fuzz --statements 1000000 --names 100000
 	$(PY) -m faults.captured_database --long
-	FAULTS_PROFILE=long $(PYTEST) tests/spark/test_chains.py tests/spark/api/test_query.py tests/operators/test_hybrid_memory.py --timeout=0 $(ARGS)
+	FAULTS_PROFILE=long $(PYTEST) tests -m "long and not services" -n $(WORKERS) --dist loadgroup --timeout=0 --durations=15 $(ARGS)
 	$(PY) -m faults.spark_faults --long
 	$(PY) -m faults.spark_lookups
 	$(PY) -m faults.spark_times

@@ -30,7 +30,7 @@ from zset_join.core.errors import ZsetJoinError
 from zset_join.plan.tree import Merge, Node, Operate
 from zset_join.spark import local_session
 from zset_join.sql import Query, Session, connect
-from zset_join.sql.catalog import Table
+from zset_join.sql.tables.catalog import Table
 
 __all__ = ["main", "sweep"]
 

@@ -30,8 +30,8 @@ from zset_join.pipeline import PROCESSING_TIME, Pipeline, View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.plan.tree import drawn
 from zset_join.sql import Session, connect
-from zset_join.sql.catalog import ColumnDefinition, Table
-from zset_join.sql.plan_text import plan_sql
+from zset_join.sql.tables.catalog import ColumnDefinition, Table
+from zset_join.sql.tables.plan_text import plan_sql
 from zset_join.stages import StateTtl
 from zset_join.zset import ZSet
 

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,24 @@ os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")
 # busy cores the JVM spent 67 s on the 48 tests of test_row_steps.py with this, and 123 s on the first 16 of them without.
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
+# A thousand tests leave more behind than Spark's 1 GB: with it the last tests of a run took ten times as long, and then the heap was
+# full. A JVM whose heap is full ends at once, and its last line says so, instead of failing every test that follows.
+ROOMY_JVM = "-Xss4m -XX:+ExitOnOutOfMemoryError"
+JVM_HEAP = "3g"
+SHORT_HISTORY = dict.fromkeys(
+    (
+        "spark.sql.streaming.numRecentProgressUpdates",
+        "spark.sql.ui.retainedExecutions",
+        "spark.ui.retainedJobs",
+        "spark.ui.retainedStages",
+    ),
+    20,
+)
+"""Spark keeps a thousand plans, jobs and stages for its pages, which nobody opens here."""
+
+MOST_SHOWN = 4_000
+JVM_STDERR = pytest.StashKey[Path]()
+
 # Without a deadline: the first call of a kernel may compile it.
 load_profile()
 
@@ -47,6 +65,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a Spark test that failed what the JVM wrote last: why it died, if it did."""
+    report = yield
+    written = item.config.stash.get(JVM_STDERR, None)
+    if report.failed and written is not None and "spark" in getattr(item, "fixturenames", ()):
+        last = written.read_text(encoding="utf-8", errors="replace")[-MOST_SHOWN:]
+        report.sections.append((f"end of {written}", last))
+    return report
+
+
+@contextlib.contextmanager
+def standard_error_of_children(path: Path) -> Iterator[None]:
+    """Let processes that are started meanwhile write their standard error into a file."""
+    ours = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
+
+
 @pytest.fixture(scope="session")
 def spark_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the directory the JVM runs in: there, relative paths of Spark end up."""
@@ -54,7 +96,9 @@ def spark_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, spark_directory: Path) -> Iterator[SparkSession]:
+def spark(
+    tmp_path_factory: pytest.TempPathFactory, spark_directory: Path, pytestconfig: pytest.Config
+) -> Iterator[SparkSession]:
     """Give the one session of the run: two cores, two shuffle partitions, UTC, no UI, nothing logged below ERROR."""
     java = subprocess.run(["bash", str(ROOT / "tools" / "check_java.sh")], capture_output=True, text=True, check=False)
     if java.returncode:
@@ -72,8 +116,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_directory: Path) -> It
         SparkSession.builder.master("local[2]")
         .appName("zset_join tests")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", f"{SHORT_LIVED_JVM} -Dlog4j2.configurationFile={logging}")
+        .config("spark.driver.extraJavaOptions", f"{SHORT_LIVED_JVM} {ROOMY_JVM} -Dlog4j2.configurationFile={logging}")
         .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", JVM_HEAP)
         .config("spark.local.dir", str(directory / "local"))
         .config("spark.pyspark.python", sys.executable)
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", 100_000)
@@ -83,7 +128,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_directory: Path) -> It
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
-    with contextlib.chdir(spark_directory):
+    for name, count in SHORT_HISTORY.items():
+        builder = builder.config(name, count)
+    pytestconfig.stash[JVM_STDERR] = written = directory / "jvm.stderr"
+    with contextlib.chdir(spark_directory), standard_error_of_children(written):
         session = builder.getOrCreate()
     yield session
     session.stop()

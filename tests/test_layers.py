@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ HOMES = {
 }
 
 
+@cache
 def imported_packages(path: Path) -> set[str]:
     """Return the top-level packages that a file imports anywhere in it, type-checking blocks and functions included."""
     tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from faults.profiles import chosen
 from tests.process_memory import Measured, measured_apart, print_sizes
+from tests.sweeps import some_of
 from zset_join import HashJoin, Relation, ZSet
 from zset_join.aggregates import AggregateCall
 from zset_join.core.tick import Tick
@@ -27,19 +27,22 @@ from zset_join.state.rows.unused_memory import CAN_TELL
 
 RUNS = [
     ("join", 90, 10_000, 20, 64),
+    ("join", 18, 60_000, 8, 100),
     ("aggregate", 150, 10_000, 20, 100),
+    ("aggregate", 20, 100_000, 6, 100),
     ("values", 100, 20_000, 20, 100),
     ("buckets", 90, 10_000, 20, 100),
     ("residual", 18, 60_000, 8, 100),
     ("route", 150, 10_000, 20, 64),
     ("deletes", 120, 10_000, 90, 64),
-    *chosen(short=[], long=[("join", 18, 60_000, 8, 100), ("aggregate", 20, 100_000, 6, 100)]),
 ]
 """The operator, how many epochs are loaded, their rows, how many change rows, and the budget in MB."""
 SMALL_RUNS = [
     ("join", 60, 10_000, 20, 9),
     ("values", 50, 20_000, 20, 20),
-    *chosen(short=[], long=[("aggregate", 90, 10_000, 20, 9), ("buckets", 60, 10_000, 20, 20), ("route", 60, 10_000, 20, 9)]),
+    ("aggregate", 90, 10_000, 20, 9),
+    ("buckets", 60, 10_000, 20, 20),
+    ("route", 60, 10_000, 20, 9),
 ]
 """The same, of budgets that leave no room for what an epoch needs beside the rows."""
 FLOOR_MB = 60
@@ -182,6 +185,11 @@ def main(operator: str, loaded: int, per_epoch: int, changed: int, budget_mb: in
         )
 
 
+def runs(of: list[tuple[Any, ...]], *, short: tuple[str, ...]) -> list[Any]:
+    """Return runs as parameters, named by operator and budget."""
+    return some_of({f"{operator} {budget}": ([operator, *sizes, budget],) for operator, *sizes, budget in of}, short=short)
+
+
 @dataclass(frozen=True)
 class Run:
     """What the program printed, and the budget it ran with in MB."""
@@ -204,8 +212,8 @@ def assert_says_what_it_holds(run: Run) -> None:
         assert (np.abs(said - resident) < np.maximum(0.1 * resident, LEAST_MB)).all()
 
 
-@pytest.mark.parametrize("run", RUNS, ids=str)
-def test_an_operator_that_spills_all_the_time_stays_within_its_budget_and_says_what_it_holds(run: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize("run", runs(RUNS, short=("join 64", "values 100")))
+def test_an_operator_that_spills_all_the_time_stays_within_its_budget_and_says_what_it_holds(run: list[Any]) -> None:
     done = run_apart(*run)
     resident, peak, _, delta = done.epochs.T
     allowed = 1.1 * done.budget + delta.max()
@@ -216,8 +224,8 @@ def test_an_operator_that_spills_all_the_time_stays_within_its_budget_and_says_w
     assert_says_what_it_holds(done)
 
 
-@pytest.mark.parametrize("run", SMALL_RUNS, ids=str)
-def test_with_a_small_budget_it_stays_within_that_and_what_an_epoch_needs_and_says_what_it_holds(run: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize("run", runs(SMALL_RUNS, short=("join 9",)))
+def test_with_a_small_budget_it_stays_within_that_and_what_an_epoch_needs_and_says_what_it_holds(run: list[Any]) -> None:
     done = run_apart(*run)
     _, peak, _, delta = done.epochs.T
 

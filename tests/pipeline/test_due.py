@@ -104,6 +104,10 @@ class WaitingStage(Stage):
     def state_tables(self):
         return {"held": TableKey()}
 
+    @property
+    def waits_for_time(self):
+        return True
+
     def build(self, _options, _directory):
         return Waiting(self.output)
 

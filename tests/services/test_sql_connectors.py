@@ -14,8 +14,8 @@ from tools.servers.kafka_broker import KafkaBroker
 from tools.servers.postgres_server import PostgresServer
 from zset_join.sources.kafka import KafkaSource
 from zset_join.sql import Session, connect
-from zset_join.sql.feeds import read_available
 from zset_join.sql.lasting import LastingSession
+from zset_join.sql.tables.feeds import read_available
 
 _numbers = itertools.count()
 

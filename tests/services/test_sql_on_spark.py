@@ -19,7 +19,7 @@ from tools.servers.maven_jars import SPARK_KAFKA, jars_of
 from tools.servers.postgres_server import PostgresServer
 from zset_join.sources.kafka import KafkaSource
 from zset_join.sql import connect
-from zset_join.sql.feeds import feed_of
+from zset_join.sql.tables.feeds import feed_of
 
 PIPELINE = """
 CREATE TABLE orders (id INT, customer STRING, total INT, at BIGINT METADATA FROM 'offset', twice AS total * 2) WITH (

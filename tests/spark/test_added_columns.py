@@ -60,6 +60,7 @@ def test_old_rows_have_null_in_a_column_that_was_added(spark: SparkSession, tmp_
     assert query is not None
 
 
+@pytest.mark.long
 def test_what_a_table_becomes_whose_columns_change_and_what_a_query_does_not_go_on_with(
     spark: SparkSession, tmp_path: Path, run: Run
 ) -> None:

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from faults.profiles import chosen
 from tests.spark.conftest import Collected, Source, view_of, weights
+from tests.sweeps import some_of
 from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import left, right
@@ -159,7 +159,7 @@ def as_text(view: View, how: str) -> View:
     return view.select(F.lit(how).alias("how"), F.concat_ws(",", *shown).alias("row"))
 
 
-@pytest.mark.parametrize("first", chosen(short=("full",), long=TYPES))
+@pytest.mark.parametrize("first", some_of(TYPES, short=("full",)))
 def test_a_join_of_every_type_behind_this_one_equals_sparks_batch_query(
     source: Callable[[str], Source], run: Run, first: str
 ) -> None:
@@ -212,6 +212,7 @@ def test_what_stands_behind_a_union_sees_the_rows_of_all_branches(
     assert not any(change.untold for change in told)
 
 
+@pytest.mark.long
 def test_views_on_both_sides_and_one_stream_twice(source: Callable[[str], Source], run: Run) -> None:
     a, b, c = filled(source, seed=11, epochs=2)
     own = upserts(a, "a")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import Source
+from tests.sweeps import some_of
 from zset_join.core.errors import OptionError
 from zset_join.spark import JoinedStream, JoinQuery, changes
 from zset_join.tools.inspection import open_state
@@ -92,7 +93,7 @@ def test_explain_counts_the_route_among_what_shares_the_budget(
     assert "  each bucket of 2 stages: 125 keys\n" in printed
 
 
-@pytest.mark.parametrize("options", [TINY, {}], ids=["still hybrid", "in memory from now on"])
+@pytest.mark.parametrize("options", some_of({"still hybrid": TINY, "in memory from now on": {}}, short=["still hybrid"]))
 def test_lost_or_unfit_local_state_is_rebuilt_from_a_snapshot_that_holds_the_cold_rows(
     orders: Source, customers: Source, tmp_path: Path, options: dict[str, Any]
 ) -> None:

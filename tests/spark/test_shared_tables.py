@@ -124,6 +124,7 @@ def test_an_answer_that_was_lost_comes_again_from_what_every_join_logged(
     assert sink.total() == TOTAL
 
 
+@pytest.mark.long
 def test_joins_by_processing_time_beside_each_other_go_by_one_index(spark: SparkSession, tmp_path: Path, run: Run) -> None:
     sales, prices = Source(spark, tmp_path / "sales", SALES), Source(spark, tmp_path / "prices", PRICES)
     sales.add((1, "nail", "a"), (2, "nail", "c")).add((1, "nail", "b"))
@@ -142,6 +143,7 @@ def test_joins_by_processing_time_beside_each_other_go_by_one_index(spark: Spark
     assert logs(tmp_path / "checkpoint") == {"route-left", "route-left-1", "shared_table-0"}
 
 
+@pytest.mark.long
 def test_current_versions_are_looked_up_in_one_copy(both: tuple[Source, Source], tmp_path: Path, run: Run) -> None:
     add(both, ROUNDS[:1])
     orders = appends(both[0].stream(), name="orders", watermark=("t", 0))
@@ -158,6 +160,7 @@ def test_current_versions_are_looked_up_in_one_copy(both: tuple[Source, Source],
     assert logs(tmp_path / "checkpoint") == {"current_versions-0", "shared_table-1"}
 
 
+@pytest.mark.long
 def test_upserts_whose_key_changes_go_through_one_route(spark: SparkSession, tmp_path: Path, run: Run) -> None:
     sales, prices = Source(spark, tmp_path / "sales", SALES), Source(spark, tmp_path / "prices", PRICES)
     sales.add((1, "nail", "a")).add((2, "nail", "a"))

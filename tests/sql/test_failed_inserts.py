@@ -11,8 +11,8 @@ import pytest
 
 from zset_join.core.errors import BadInputError, SinkError, SqlError
 from zset_join.sql import Session, connect
-from zset_join.sql.catalog import ColumnDefinition, Table
-from zset_join.sql.key_claims import KeyClaims
+from zset_join.sql.tables.catalog import ColumnDefinition, Table
+from zset_join.sql.tables.key_claims import KeyClaims
 from zset_join.tools.dead_letters import read_letters
 from zset_join.zset import ZSet
 

@@ -12,7 +12,7 @@ import pytest
 
 from zset_join.core.errors import BadInputError, SqlError
 from zset_join.sql import SqlWarning, connect
-from zset_join.sql.feeds import read_available
+from zset_join.sql.tables.feeds import read_available
 
 COLUMNS = "id INT, name STRING, total DECIMAL(10, 2), at TIMESTAMP(3), day DATE"
 

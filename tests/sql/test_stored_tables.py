@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import SinkError, StateError
 from zset_join.core.relation import Relation
-from zset_join.sql.catalog import ColumnDefinition, Table
-from zset_join.sql.file_names import file_name
-from zset_join.sql.stored_tables import StoredTables, StoredTableSink
+from zset_join.sql.tables.catalog import ColumnDefinition, Table
+from zset_join.sql.tables.file_names import file_name
+from zset_join.sql.tables.stored_tables import StoredTables, StoredTableSink
 from zset_join.zset import ZSet
 
 TABLE = Table(name="t", word="TABLE", columns=(ColumnDefinition("k", pa.int64()),), mode="changelog")

@@ -14,9 +14,9 @@ import pytest
 from zset_join.core.errors import SqlError, StateError
 from zset_join.pipeline import Pipeline
 from zset_join.sql import connect
-from zset_join.sql.catalog import Table
-from zset_join.sql.stored_tables import StoredTables
-from zset_join.sql.table_sources import TableSource, decoded_rows, source_of
+from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.stored_tables import StoredTables
+from zset_join.sql.tables.table_sources import TableSource, decoded_rows, source_of
 from zset_join.storage.operations import Operation, observe
 
 KAFKA = "WITH ('connector' = 'kafka', 'topic' = 't', 'properties.bootstrap.servers' = 'b:1', 'format' = 'debezium-json')"

@@ -11,7 +11,7 @@ import pytest
 from zset_join.cli import main
 from zset_join.core.errors import BadInputError
 from zset_join.sql import connect
-from zset_join.sql.feeds import KafkaFeed
+from zset_join.sql.tables.feeds import KafkaFeed
 from zset_join.sql_expressions.places import SqlWarning
 from zset_join.tools.dead_letters import read_letters
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from tests.stages.every_stage import STAGES
 from zset_join import Relation
 from zset_join.core.errors import PlanError
-from zset_join.stages import RouteStage, read_stage
+from zset_join.stages import RouteStage, StageOptions, read_stage
+from zset_join.zset.protocol import TimedOperator
 
 ORDERS = Relation(
     name="orders", schema=pa.schema({"id": pa.int64(), "k": pa.int64()}), join_key=("k",), primary_key=("id",), mode="upsert"
@@ -34,3 +36,11 @@ def test_a_table_without_counts_has_only_its_epoch():
     made = RouteStage(source=ORDERS).regrouped("route", pa.table({"id": [1]}), epoch=7, metadata=[])
 
     assert made.schema.metadata == {b"zset_join.absorbed_epoch": b"7"}
+
+
+@pytest.mark.parametrize("kind", sorted(STAGES))
+def test_a_stage_waits_for_time_where_its_operator_does(kind: str) -> None:
+    operator = STAGES[kind].build(StageOptions(), None)
+
+    assert STAGES[kind].waits_for_time == isinstance(operator, TimedOperator)
+    operator.close()

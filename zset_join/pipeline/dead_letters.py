@@ -45,6 +45,7 @@ SCHEMA = pa.schema(
         pa.field("value", pa.binary()),
     ]
 )
+_NONE = SCHEMA.empty_table()
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ class PartlyRead:
 
 def dead_letters(epoch: int, rejected: Sequence[RejectedRows], undecodable: Sequence[Undecodable] = ()) -> pa.Table:
     """Return the refused rows of an epoch, each as JSON with weight and reason, and the records that could not be read."""
+    if not rejected and not undecodable:
+        return _NONE
     lines: list[dict[str, Any]] = []
     for unread in undecodable:
         lines += [{**record, "epoch": epoch, "source": unread.source, "weight": 0} for record in unread.records.to_pylist()]

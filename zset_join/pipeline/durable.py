@@ -40,13 +40,13 @@ from zset_join.pipeline.engine import AnsweredEpoch
 from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.stage_states import operators_of
 from zset_join.pipeline.watermarks import Watermarks
-from zset_join.plan.query_plan import QueryPlan, StageNode
+from zset_join.plan.query_plan import QueryPlan
 from zset_join.stages.effect import CHANGEABLE, Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.full_disk import EpochOutcome, nothing_committed, reporting_full_disk
 from zset_join.zset import ZSet, single_batch
-from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator, due_of
+from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of
 
 __all__ = ["DurableEpoch", "PipelineDirectory"]
 
@@ -96,7 +96,7 @@ class PipelineDirectory:
         self._snapshot_after_bytes = snapshot_after_bytes
         self.effects = Effects()
         self._entered: list[BucketState] = []
-        self._is_timed = [_waits_for_times(node, options) for node in plan.nodes]
+        self._is_timed = [node.stage.waits_for_time for node in plan.nodes]
         location = self.location = _location(directory)
         self._dead_letters = Path(location) / "dead-letters"
         self._owner, query_id = _claim(location)
@@ -402,14 +402,6 @@ class DurableEpoch:
 
 def _input(number: int) -> str:
     return f"input-{number}"
-
-
-def _waits_for_times(node: StageNode, options: StageOptions) -> bool:
-    operator = node.stage.build(options, None)
-    try:
-        return isinstance(operator, TimedOperator)
-    finally:
-        operator.close()
 
 
 def _location(directory: str | Path) -> str:

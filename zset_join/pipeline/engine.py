@@ -24,7 +24,7 @@ from zset_join.pipeline.watermarks import KnownTimes, Watermarks
 from zset_join.plan.query_plan import PlanView, QueryPlan
 from zset_join.stages.effect import EffectStage
 from zset_join.zset import ZSet
-from zset_join.zset.protocol import TimedOperator, corrections_of
+from zset_join.zset.protocol import corrections_of
 
 __all__ = ["AnsweredEpoch", "Engine"]
 
@@ -107,6 +107,7 @@ class Engine:
         self._reductions = [[one.reduce for one in node.stage.inputs] for node in plan.nodes]
         self._views = {view.name: _View(plan, view) for view in plan.views}
         self._shown = [node.stage.output.schema for node in plan.nodes]
+        self._is_timed = [node.stage.waits_for_time for node in plan.nodes]
         self._begins_alone = [node.stage.begins_alone for node in plan.nodes]
 
     def answer(
@@ -152,7 +153,7 @@ class Engine:
                 corrected = corrections_of(operator)
                 if corrected is not None:
                     corrections[self.plan.nodes[number].name] = corrected
-                if self._quarantines or isinstance(operator, TimedOperator):  # what is late is set aside under either policy
+                if self._quarantines or self._is_timed[number]:  # what is late is set aside under either policy
                     table = operator.rejections(tick, fed)
                     if table.num_rows:
                         rejected.append(RejectedRows(table, tuple(one.name for one in operator.inputs), tuple(fed)))

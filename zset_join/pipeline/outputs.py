@@ -18,10 +18,11 @@ import time
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 
+from zset_join.connectors import sinks_of
 from zset_join.core.epoch_chain import ChainLink, accepts_argument
 from zset_join.core.errors import OptionError, SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
@@ -32,37 +33,41 @@ from zset_join.sinks.unfit_values import UnfitRows, check_fits, fitting, reasons
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
-    from zset_join.sinks.record_texts import RecordForm, RecordWriter
+    from zset_join.changelog import RecordForm
+    from zset_join.sinks.record_texts import RecordWriter
 
 _FORMS = ("upsert", "weight", "row_kind", "change_data_feed", "debezium")
 
-__all__ = ["FunctionSink", "PipelineOutputs", "outputs_by_view"]
+__all__ = ["FunctionSink", "Outputs", "OutputsByView", "PipelineOutputs", "outputs_by_view"]
+
+Outputs: TypeAlias = Sequence[Sink] | Mapping[str, Mapping[str, Any]]
+OutputsByView: TypeAlias = Mapping[str, Sink | Outputs]
 
 
-def outputs_by_view(
-    plan: QueryPlan, given: Sequence[Sink] | Mapping[str, Sink | Sequence[Sink]], *, has_several: bool
-) -> dict[str, Sequence[Sink]]:
+def outputs_by_view(plan: QueryPlan, given: Outputs | OutputsByView, *, has_several: bool) -> dict[str, Sequence[Sink]]:
     """Return the outputs of each view, by its name.
 
     Args:
         plan: of the pipeline.
-        given: what the pipeline was given.
+        given: what the pipeline was given: sinks, or names of `zset_join.connectors` with their options; of several views by
+            their names.
         has_several: it was made of a mapping of views.
 
     Raises:
         OptionError: `VIEW_NAME`: outputs of several views that name no view, or one that is not there.
     """
-    named = given if isinstance(given, Mapping) else {} if has_several and not given else {None: tuple(given)}
-    if None in named and has_several:
+    found: dict[str, Sequence[Sink]] = {view.name: () for view in plan.views}
+    if not has_several:
+        return {plan.name: sinks_of(cast("Outputs", given))}
+    if given and not isinstance(given, Mapping):
         raise OptionError(
             f"outputs={given!r}: this pipeline was made of several views; give outputs by the names of their views, such as "
             f'{{"{plan.views[0].name}": sink}}.',
             code="VIEW_NAME",
             names=[view.name for view in plan.views],
         )
-    found: dict[str, Sequence[Sink]] = {view.name: () for view in plan.views}
-    for name, sinks in named.items():
-        found[plan.view(name).name] = tuple(sinks) if isinstance(sinks, Sequence) else (sinks,)
+    for name, sinks in cast("OutputsByView", given or {}).items():
+        found[plan.view(name).name] = sinks_of(sinks if isinstance(sinks, Sequence | Mapping) else (sinks,))
     return found
 
 

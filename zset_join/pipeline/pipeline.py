@@ -22,7 +22,7 @@ Known limits: one thread; a pipeline is not to be used by two threads at a time.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, cast, overload
@@ -40,7 +40,7 @@ from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.explaining import explain_row
 from zset_join.pipeline.history import InputHistory, inputs_not_kept, part_of
-from zset_join.pipeline.outputs import PipelineOutputs, outputs_by_view
+from zset_join.pipeline.outputs import Outputs, OutputsByView, PipelineOutputs, outputs_by_view
 from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.pipeline.progress import epoch_counts
@@ -57,7 +57,6 @@ from zset_join.plan.query_plan import QueryPlan
 from zset_join.query import several
 from zset_join.query.reading import Reading, readings_of
 from zset_join.query.view import View
-from zset_join.sinks.sink import Sink
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
 from zset_join.tools.batch import BatchTimes
@@ -84,8 +83,8 @@ class Pipeline(Generic[Answer]):
         directory: where the pipeline lasts; None for memory only. It belongs to one process at a time, and to this query.
         keep_view: keep the contents of the views, for `view()`.
         keep_inputs: keep every change that ever comes, for `verify()` and `explain_row()`; memory grows with them.
-        outputs: where the deltas go as well, each epoch exactly once: sinks of `zset_join.sinks`; of several views by their
-            names, one each or several.
+        outputs: where the deltas go as well, each epoch exactly once: sinks, see `sink`, or names with options; of several
+            views by their names, one sink each or several.
         options: what operators take from the options of a query.
         idle_timeout_seconds: processing time after which a source without rows does not hold up watermarks; None for never.
         snapshot_after_bytes: with a directory: a log that is smaller is not replaced by a snapshot.
@@ -122,7 +121,7 @@ class Pipeline(Generic[Answer]):
         *,
         keep_view: bool = ...,
         keep_inputs: bool = ...,
-        outputs: Sequence[Sink] = ...,
+        outputs: Outputs = ...,
         options: StageOptions | None = ...,
         idle_timeout_seconds: float | None = ...,
         snapshot_after_bytes: int = ...,
@@ -137,7 +136,7 @@ class Pipeline(Generic[Answer]):
         *,
         keep_view: bool = ...,
         keep_inputs: bool = ...,
-        outputs: Mapping[str, Sink | Sequence[Sink]] = ...,
+        outputs: OutputsByView = ...,
         options: StageOptions | None = ...,
         idle_timeout_seconds: float | None = ...,
         snapshot_after_bytes: int = ...,
@@ -151,7 +150,7 @@ class Pipeline(Generic[Answer]):
         *,
         keep_view: bool = True,
         keep_inputs: bool = False,
-        outputs: Sequence[Sink] | Mapping[str, Sink | Sequence[Sink]] = (),
+        outputs: Outputs | OutputsByView = (),
         options: StageOptions | None = None,
         idle_timeout_seconds: float | None = None,
         snapshot_after_bytes: int = 64 * 1024 * 1024,

@@ -23,11 +23,10 @@ import pyarrow.types as pt
 
 from zset_join.core.errors import PlanError
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.runners.common.event_clock import EventClock, later_of, stage_watermark
 from zset_join.zset import ZSet
 
 __all__ = ["KnownTimes", "SourceTime", "Watermarks", "time_values"]
-
-_STAGE = "stage:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,8 @@ class Watermarks:
     """
 
     def __init__(self, plan: QueryPlan, *, idle_timeout_us: int | None = None) -> None:
-        self._idle_timeout_us = idle_timeout_us
-        self._began_us: int | None = None
+        waited_for = [plan.timed_sources(node.number) for node in plan.nodes]
+        self._clock = EventClock(waited_for, idle_timeout_us=idle_timeout_us)
         self._now_us: int | None = None
         self._timed = {
             source.name: (source.relation.event_time, source.relation.watermark_delay)
@@ -83,15 +82,14 @@ class Watermarks:
             if node.stage.max_watermark_jump is not None:
                 for name in plan.timed_sources(node.number):
                     self._jumps[name] = min(self._jumps.get(name, (1 << 62, 0)), (node.stage.max_watermark_jump, node.number))
-        self._waited_for = [plan.timed_sources(node.number) for node in plan.nodes]
-        self._names = [f"{_STAGE}{node.name}" for node in plan.nodes]
+        self._names = [stage_watermark(node.name) for node in plan.nodes]
         self.known = KnownTimes(dict.fromkeys(self._timed, SourceTime()), (None,) * len(plan.nodes))
 
     def after(self, deltas: Mapping[str, ZSet], processing_time_us: int | None) -> KnownTimes:
         """Return what is known after an epoch with these rows; it counts once it is put into `known`."""
         if not self._timed:
             return self.known
-        self._began_us = processing_time_us if self._began_us is None else self._began_us
+        self._clock.begin(processing_time_us)
         self._now_us = processing_time_us
         sources = dict(self.known.sources)
         for name, before in self.known.sources.items():
@@ -100,8 +98,9 @@ class Watermarks:
                 column, delay = self._timed[name]
                 times = self._believed(name, time_values(delta.rows.column(str(column))))
                 sources[name] = _moved(before, times, int(delay or 0), processing_time_us)
+        reached, active = _of_sources(sources)
         stages = [
-            _latest(before, self._of_stage(number, sources, processing_time_us))
+            self._clock.watermark(number, before, reached, active, processing_time_us)
             for number, before in enumerate(self.known.stages)
         ]
         return KnownTimes(sources, tuple(stages))
@@ -114,9 +113,7 @@ class Watermarks:
 
     def holding(self, number: int) -> str | None:
         """Return the source that holds the watermark of a stage, an idle one only where all are; None where none does."""
-        sources = self.known.sources
-        active = [name for name in self._waited_for[number] if not self._is_idle(sources[name], self._now_us)]
-        return min(active or self._waited_for[number], key=lambda name: _order(sources[name].watermark_us), default=None)
+        return self._clock.holding(number, *_of_sources(self.known.sources), self._now_us)
 
     def largest_us(self, name: str) -> int | None:
         """Return the largest event time that a source has shown; None before the first."""
@@ -125,7 +122,7 @@ class Watermarks:
 
     def is_idle(self, name: str) -> bool:
         """Say whether a source has been silent for so long that it holds up no watermark."""
-        return self._is_idle(self.known.sources[name], self._now_us)
+        return self._clock.is_idle(self.known.sources[name].active_us, self._now_us)
 
     def load(self, written: Mapping[str, int], late_rows: Mapping[str, int]) -> None:
         """Go on from the watermarks of a commit record; a source counts as active until it has been silent anew."""
@@ -140,21 +137,10 @@ class Watermarks:
         watermarks |= dict(zip(self._names, known.stages, strict=True))
         return {name: watermark for name, watermark in watermarks.items() if watermark is not None}
 
-    def _of_stage(self, number: int, sources: Mapping[str, SourceTime], processing_time_us: int | None) -> int | None:
-        """Return the smallest watermark of the sources that a stage waits for; None while one of them has none."""
-        waited_for = self._waited_for[number]
-        if not waited_for:
-            return None
-        active = [name for name in waited_for if not self._is_idle(sources[name], processing_time_us)]
-        known = [sources[name].watermark_us for name in (active or waited_for)]
-        least = [one for one in known if one is not None]
-        return min(least) if len(least) == len(known) else None
 
-    def _is_idle(self, source: SourceTime, processing_time_us: int | None) -> bool:
-        active_us = self._began_us if source.active_us is None else source.active_us
-        if self._idle_timeout_us is None or processing_time_us is None or active_us is None:
-            return False
-        return processing_time_us - active_us >= self._idle_timeout_us
+def _of_sources(sources: Mapping[str, SourceTime]) -> tuple[dict[str, int | None], dict[str, int | None]]:
+    """Return, by name, the watermarks of sources and when their last rows came."""
+    return {name: one.watermark_us for name, one in sources.items()}, {name: one.active_us for name, one in sources.items()}
 
 
 def _moved(before: SourceTime, times: Any, delay: int, processing_time_us: int | None) -> SourceTime:
@@ -162,13 +148,7 @@ def _moved(before: SourceTime, times: Any, delay: int, processing_time_us: int |
     if not len(times):
         return SourceTime(before.watermark_us, processing_time_us, before.late_rows)
     late = 0 if before.watermark_us is None else int((times <= before.watermark_us).sum())
-    return SourceTime(_latest(before.watermark_us, int(times.max()) - delay), processing_time_us, before.late_rows + late)
-
-
-def _latest(before: int | None, after: int | None) -> int | None:
-    if before is None or after is None:
-        return after if before is None else before
-    return max(before, after)
+    return SourceTime(later_of(before.watermark_us, int(times.max()) - delay), processing_time_us, before.late_rows + late)
 
 
 def time_values(column: pa.Array) -> Any:
@@ -199,7 +179,3 @@ def time_values(column: pa.Array) -> Any:
         code="EVENT_TIME_TYPE",
         type=str(kind),
     )
-
-
-def _order(watermark_us: int | None) -> tuple[bool, int]:
-    return watermark_us is not None, watermark_us or 0

@@ -12,9 +12,9 @@ reaches another engine.
 
 from __future__ import annotations
 
-import zset_join.sql.installed  # noqa: F401 - first of all: it reports a missing package
+import zset_join.sql.parse.installed  # noqa: F401 - first of all: it reports a missing package
 from zset_join.sql.connecting import connect
-from zset_join.sql.results import Message, Query, Running
 from zset_join.sql.session import Session, SqlWarning
+from zset_join.sql.tables.results import Message, Query, Running
 
 __all__ = ["Message", "Query", "Running", "Session", "SqlWarning", "connect"]

@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from zset_join.core.errors import SqlError, ZsetJoinError
 from zset_join.sql.connecting import connect
-from zset_join.sql.results import Message, Query, Running
 from zset_join.sql.session import Session
 from zset_join.sql.statements import execute
+from zset_join.sql.tables.results import Message, Query, Running
 from zset_join.sql_expressions.dialects import split
 from zset_join.zset import ZSet
 

@@ -29,12 +29,12 @@ import pyarrow as pa
 
 from zset_join.core.errors import OptionError, StateError
 from zset_join.sinks.sink import Sink
-from zset_join.sql.catalog import Table
-from zset_join.sql.file_names import file_name
-from zset_join.sql.results import Running
-from zset_join.sql.sink_tables import SinkWriter
-from zset_join.sql.stored_tables import StoredTables, StoredTableSink
-from zset_join.sql.writing import TableWriter
+from zset_join.sql.dml.writing import TableWriter
+from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.file_names import file_name
+from zset_join.sql.tables.results import Running
+from zset_join.sql.tables.sink_tables import SinkWriter
+from zset_join.sql.tables.stored_tables import StoredTables, StoredTableSink
 from zset_join.storage import local
 from zset_join.storage.local import FileLock
 from zset_join.storage.sealed import seal, unseal

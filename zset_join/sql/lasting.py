@@ -30,16 +30,16 @@ import pyarrow as pa
 
 from zset_join.core.errors import SqlError, ZsetJoinError
 from zset_join.pipeline import Pipeline
-from zset_join.sql.catalog import Table
+from zset_join.sql.dml.shared_epochs import SharedEpoch, in_order
+from zset_join.sql.dml.writing import table_written
 from zset_join.sql.in_directory import InDirectory, claim_directory
 from zset_join.sql.lasting_queries import LastingRunning, advance_together, groups_of
-from zset_join.sql.results import Query, Running, has_row_of_nothing, sorted_rows
 from zset_join.sql.session import Session
-from zset_join.sql.settings import idle_timeout, stage_options
-from zset_join.sql.shared_epochs import SharedEpoch, in_order
-from zset_join.sql.stored_tables import StoredTables
-from zset_join.sql.table_sources import DecodingCatalog, TableSource, decoded_rows, source_of
-from zset_join.sql.writing import table_written
+from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.results import Query, Running, has_row_of_nothing, sorted_rows
+from zset_join.sql.tables.settings import idle_timeout, stage_options
+from zset_join.sql.tables.stored_tables import StoredTables
+from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, decoded_rows, source_of
 from zset_join.zset import ZSet
 
 __all__ = ["LastingSession"]

@@ -23,10 +23,10 @@ import pyarrow as pa
 from zset_join.core.errors import BadInputError, ZsetJoinError
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.pipeline.prepared import PreparedEpoch
-from zset_join.sql.key_claims import KeyClaims
-from zset_join.sql.results import Running
-from zset_join.sql.shared_epochs import accepted_rows, named_error
-from zset_join.sql.table_sources import TableSource
+from zset_join.sql.dml.shared_epochs import accepted_rows, named_error
+from zset_join.sql.tables.key_claims import KeyClaims
+from zset_join.sql.tables.results import Running
+from zset_join.sql.tables.table_sources import TableSource
 from zset_join.zset import ZSet
 
 __all__ = ["LastingRunning", "advance_together", "groups_of"]

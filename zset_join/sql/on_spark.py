@@ -31,6 +31,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from zset_join.connectors.tables import kafka_config
 from zset_join.core.errors import SqlError, StateError, ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.expressions.sql_text import quote_name, to_sql
@@ -53,23 +54,23 @@ from zset_join.spark.api.table_streams import (
 )
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.rows.watermark import within_jump
-from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
-from zset_join.sql.connectors import holds_records
-from zset_join.sql.feeds import kafka_config, record_form, record_options, start_of
-from zset_join.sql.file_names import file_name
-from zset_join.sql.file_order import NAME_WORDS
-from zset_join.sql.files import csv_options
+from zset_join.sql.dml.shared_epochs import SharedEpoch, accepted_rows, named_error
+from zset_join.sql.dml.writing import table_written
 from zset_join.sql.in_directory import InDirectory, claim_directory
 from zset_join.sql.rehearsal import Rehearsal, write_letters
-from zset_join.sql.required import required_text
-from zset_join.sql.results import Query, Running, sorted_rows
 from zset_join.sql.session import Session
-from zset_join.sql.settings import idle_timeout, stage_options
-from zset_join.sql.shared_epochs import SharedEpoch, accepted_rows, named_error
 from zset_join.sql.spark_pipeline import RunningOnSpark, SparkPipeline
-from zset_join.sql.stored_tables import StoredTables
-from zset_join.sql.table_sources import DecodingCatalog, recorded_rows
-from zset_join.sql.writing import table_written
+from zset_join.sql.tables.catalog import ColumnDefinition, Mode, NamedView, Table
+from zset_join.sql.tables.connectors import holds_records
+from zset_join.sql.tables.feeds import record_form, record_options, start_of
+from zset_join.sql.tables.file_names import file_name
+from zset_join.sql.tables.file_order import NAME_WORDS
+from zset_join.sql.tables.files import csv_options
+from zset_join.sql.tables.required import required_text
+from zset_join.sql.tables.results import Query, Running, sorted_rows
+from zset_join.sql.tables.settings import idle_timeout, stage_options
+from zset_join.sql.tables.stored_tables import StoredTables
+from zset_join.sql.tables.table_sources import DecodingCatalog, recorded_rows
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.places import Place, SqlWarning
 from zset_join.sql_expressions.scalars import ScalarBinder
@@ -381,7 +382,7 @@ class SessionOnSpark(InDirectory, Session):
         else:
             form = record_form(table)
             topic, start = table.options["topic"], start_of(table, ("earliest", "latest"))
-            records = kafka_records(self.spark, kafka_config(table), topic, start=start, name=table.name)
+            records = kafka_records(self.spark, kafka_config(table.options), topic, start=start, name=table.name)
             if form != "json":
                 options = record_options(table)
                 own = pa.schema([field for field in given if field.name not in options.metadata.values()])

@@ -31,15 +31,15 @@ import pyarrow.parquet as pq
 from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import PlanError, ZsetJoinError
 from zset_join.pipeline import Pipeline
-from zset_join.sql.catalog import Catalog, Table
-from zset_join.sql.file_names import file_name
+from zset_join.sql.dml.shared_epochs import Accepted, Rows, in_order
 from zset_join.sql.lasting_queries import LastingRunning, advance_together
-from zset_join.sql.results import Query, Running
 from zset_join.sql.session import Session
-from zset_join.sql.settings import idle_timeout, stage_options
-from zset_join.sql.shared_epochs import Accepted, Rows, in_order
-from zset_join.sql.stored_tables import StoredTables
-from zset_join.sql.table_sources import source_of
+from zset_join.sql.tables.catalog import Catalog, Table
+from zset_join.sql.tables.file_names import file_name
+from zset_join.sql.tables.results import Query, Running
+from zset_join.sql.tables.settings import idle_timeout, stage_options
+from zset_join.sql.tables.stored_tables import StoredTables
+from zset_join.sql.tables.table_sources import source_of
 from zset_join.storage.folder import folder_below
 from zset_join.zset import ZSet
 

@@ -33,17 +33,17 @@ from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import Pipeline
 from zset_join.query.given_rows import given_rows
 from zset_join.query.sources import with_jump
-from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
-from zset_join.sql.definitions import TP_DELTA
-from zset_join.sql.key_claims import Claimed, KeyClaims
-from zset_join.sql.queries import QueryBinder
-from zset_join.sql.required import check_required
-from zset_join.sql.results import Message, Query, Running, has_row_of_nothing, sorted_rows
-from zset_join.sql.settings import idle_timeout, jump_in, stage_options, without_effect
-from zset_join.sql.shared_epochs import SharedEpoch, in_order
-from zset_join.sql.sink_tables import SinkWriter
+from zset_join.sql.bind.queries import QueryBinder
+from zset_join.sql.ddl.definitions import TP_DELTA
+from zset_join.sql.dml.shared_epochs import SharedEpoch, in_order
+from zset_join.sql.dml.writing import table_written
 from zset_join.sql.statements import execute
-from zset_join.sql.writing import table_written
+from zset_join.sql.tables.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
+from zset_join.sql.tables.key_claims import Claimed, KeyClaims
+from zset_join.sql.tables.required import check_required
+from zset_join.sql.tables.results import Message, Query, Running, has_row_of_nothing, sorted_rows
+from zset_join.sql.tables.settings import idle_timeout, jump_in, stage_options, without_effect
+from zset_join.sql.tables.sink_tables import SinkWriter
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import Statement, split
 from zset_join.sql_expressions.places import SqlWarning, near
@@ -51,7 +51,7 @@ from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
-    from zset_join.sql.feeds import Feed
+    from zset_join.sql.tables.feeds import Feed
 
 __all__ = ["Session", "SqlWarning", "arrow_table"]
 
@@ -156,7 +156,7 @@ class Session:
             SqlError: a source that cannot be read.
             BadInputError: rows that cannot be inserted.
         """
-        from zset_join.sql.feeds import feeds_of
+        from zset_join.sql.tables.feeds import feeds_of
 
         fed = {id(feed.table) for feed in self._feeds}
         self._feeds += [feed for feed in feeds_of(self) if id(feed.table) not in fed]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zset_join.core.extras import needed_for
-from zset_join.sql.aggregation import AGGREGATES
-from zset_join.sql.settings import SETTINGS
+from zset_join.sql.bind.aggregation import AGGREGATES
+from zset_join.sql.tables.settings import SETTINGS
 from zset_join.sql_expressions.dialects import split
 from zset_join.sql_expressions.scalars import SCALAR_FUNCTIONS
 

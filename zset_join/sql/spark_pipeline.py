@@ -22,7 +22,7 @@ from zset_join.core.relation import Relation
 from zset_join.pipeline.contents import Contents
 from zset_join.query.reading import Reading, readings_of
 from zset_join.sinks.sink import Sink, SinkProgress
-from zset_join.sql.results import Running
+from zset_join.sql.tables.results import Running
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["RunningOnSpark", "SparkPipeline"]

@@ -20,21 +20,21 @@ from zset_join.conversions import can_convert, convert_values
 from zset_join.core.errors import PlanError, SqlError, ZsetJoinError
 from zset_join.expressions import Cast
 from zset_join.expressions.rows import compute, named, value_type
-from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
-from zset_join.sql.changing import delete, update
-from zset_join.sql.contexts import StatementContext
-from zset_join.sql.definitions import Model, read_table
-from zset_join.sql.explaining import explain
-from zset_join.sql.indexes import create_index, drop_index
-from zset_join.sql.like_clauses import find_like, model_of
-from zset_join.sql.query_statements import bind_query
-from zset_join.sql.readers import Reader
-from zset_join.sql.results import Message, Query
-from zset_join.sql.settings import check_setting, is_ignored, is_misspelt, known_setting, unplanned
-from zset_join.sql.showing import check_kind, describe, kind_named, show, use
-from zset_join.sql.sink_statements import columns_of, create_sink, written_table
-from zset_join.sql.sink_tables import SinkWriter, is_outside
-from zset_join.sql.writing import fitted, takes_back, writer_of
+from zset_join.sql.ddl.definitions import Model, read_table
+from zset_join.sql.ddl.explaining import explain
+from zset_join.sql.ddl.indexes import create_index, drop_index
+from zset_join.sql.ddl.like_clauses import find_like, model_of
+from zset_join.sql.ddl.showing import check_kind, describe, kind_named, show, use
+from zset_join.sql.ddl.sink_statements import columns_of, create_sink, written_table
+from zset_join.sql.dml.changing import delete, update
+from zset_join.sql.dml.query_statements import bind_query
+from zset_join.sql.dml.writing import fitted, takes_back, writer_of
+from zset_join.sql.parse.readers import Reader
+from zset_join.sql.tables.catalog import ColumnDefinition, Mode, NamedView, Table
+from zset_join.sql.tables.contexts import StatementContext
+from zset_join.sql.tables.results import Message, Query
+from zset_join.sql.tables.settings import check_setting, is_ignored, is_misspelt, known_setting, unplanned
+from zset_join.sql.tables.sink_tables import SinkWriter, is_outside
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import Statement, parse_expression
 from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, near

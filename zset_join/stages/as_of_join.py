@@ -88,6 +88,11 @@ class AsOfJoinStage(Stage):
             "right": TableKey(columns=self.inputs[1].key, of_input=1),
         }
 
+    @property
+    def waits_for_time(self) -> bool:
+        """Say yes: rows may wait for a time, or end by one."""
+        return True
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the as-of join of one bucket.
 

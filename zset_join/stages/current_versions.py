@@ -80,6 +80,11 @@ class CurrentVersionsStage(Stage):
         future = [HELD, *([HELD_NET] if self.source.mode == "changelog" else [])] if self._has_clock else []
         return {**tables, **{name: TableKey(columns=self.key) for name in future}}
 
+    @property
+    def waits_for_time(self) -> bool:
+        """Say yes: rows may wait for a time, or end by one."""
+        return True
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the operator of one bucket.
 

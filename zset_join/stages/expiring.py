@@ -249,6 +249,11 @@ class ExpiringStage(Stage):
         """Say what the stage inside says."""
         return self.inside.begins_alone
 
+    @property
+    def waits_for_time(self) -> bool:
+        """Say yes: rows may wait for a time, or end by one."""
+        return True
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the operator of one bucket.
 

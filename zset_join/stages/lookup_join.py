@@ -194,6 +194,11 @@ class LookupJoinStage(Stage):
         key = TableKey(columns=self.probe.join_key, of_input=0)
         return {"left": key, "memo": key}
 
+    @property
+    def waits_for_time(self) -> bool:
+        """Say yes: rows may wait for a time, or end by one."""
+        return True
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the lookup join of one bucket.
 

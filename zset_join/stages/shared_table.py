@@ -75,6 +75,11 @@ class SharedTableStage(Stage):
                     tables[own] = TableKey(columns=reader.inputs[0].key, of_input=1 + place)
         return tables
 
+    @property
+    def waits_for_time(self) -> bool:
+        """Say yes: rows may wait for a time, or end by one."""
+        return True
+
     def build(self, options: StageOptions, directory: str | None) -> SharedTable:
         """Return the table of one bucket, with its readers.
 

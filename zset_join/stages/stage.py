@@ -16,6 +16,7 @@ What a runner reads, and what for:
 | `build` | the operator of a bucket |
 | `state_tables`, `regrouped` | another number of buckets, and the state as tables |
 | `begins_alone` | an answer in the first epoch though no row came |
+| `waits_for_time` | an answer when time passes though no row came |
 | `comparisons` | refusing values that the runner would compare in another way |
 | `kind` | the batch query that verifies it |
 
@@ -206,6 +207,11 @@ class Stage(Protocol):
     @property
     def begins_alone(self) -> bool:
         """Say whether bucket 0 answers in the first epoch though no row came."""
+        return False
+
+    @property
+    def waits_for_time(self) -> bool:
+        """Say whether its operators may have something to say when time passes (`TimedOperator`)."""
         return False
 
     @property

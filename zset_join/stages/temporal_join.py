@@ -91,6 +91,11 @@ class TemporalJoinStage(Stage):
         left = {} if self.options.emit == "once" else {"left": TableKey(columns=self.inputs[0].key, of_input=0)}
         return {**left, "right": TableKey(columns=self.inputs[1].key, of_input=1)}
 
+    @property
+    def waits_for_time(self) -> bool:
+        """Say yes: rows may wait for a time, or end by one."""
+        return True
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the temporal join of one bucket.
 

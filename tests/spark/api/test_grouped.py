@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.api.test_query import emitted, join_of, names, upserts
 from tests.spark.conftest import Collected, Source, weights
+from tests.sweeps import some_of
 from zset_join.aggregates import FUNCTIONS, AggregateCall
 from zset_join.core.errors import BadInputError, OptionError, PlanError, SinkError, StateError
 from zset_join.expressions import left
@@ -74,7 +75,7 @@ VIEWS: dict[str, Callable[[JoinedStream], JoinedStream]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+@pytest.mark.parametrize("view", some_of(VIEWS, short=("values", "our functions", "of groups", "distinct", "all of none")))
 def test_a_view_equals_sparks_batch_query(joined: JoinedStream, view: Callable[..., JoinedStream], run: Run) -> None:
     sink = Collected()
     made = view(joined)
@@ -114,8 +115,7 @@ def test_a_changed_group_is_one_retraction_and_one_insertion(orders: Source, cus
 
 @pytest.mark.parametrize(
     ("aggregate", "empty", "one"),
-    [(ZF.sum("order_id"), (None,), (1,)), (ZF.max("item"), (None,), ("pen",))],
-    ids=["sum", "max"],
+    some_of({"sum": (ZF.sum("order_id"), (None,), (1,)), "max": (ZF.max("item"), (None,), ("pen",))}, short=["sum"]),
 )
 def test_the_row_of_all_rows_comes_once_from_one_bucket_also_without_rows(
     orders: Source, customers: Source, run: Run, aggregate: Any, empty: Any, one: Any, tmp_path: Path
@@ -177,6 +177,7 @@ def test_an_answer_that_was_lost_is_given_again_from_the_log_of_the_aggregate(
     assert [weights(epoch) for epoch in sink.epochs] == [{(10, 1): 1}, {(10, 1): -1, (20, 1): 1}, {(20, 1): -1, (20, 2): 1}]
 
 
+@pytest.mark.long
 def test_weights_count_as_copies(orders: Source, customers: Source, run: Run) -> None:
     orders.add(("", 1, 10, "pen", 2), ("", 2, 10, "ink", 3))
     customers.add((10, "Ann", 2))
@@ -191,6 +192,7 @@ def test_weights_count_as_copies(orders: Source, customers: Source, run: Run) ->
     assert query.verify(actual_df=emitted(query, sink)).equal
 
 
+@pytest.mark.long
 def test_floats_that_spark_adds_in_another_order_are_no_difference(
     spark: SparkSession, tmp_path: Path, customers: Source, run: Run
 ) -> None:

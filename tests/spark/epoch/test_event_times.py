@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source
+from tests.sweeps import some_of
 from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.spark import StateTtl, appends
@@ -171,6 +172,7 @@ def test_a_stream_that_is_silent_does_not_hold_the_others_up_after_its_timeout(b
     assert times.progress(third, {}, 111)["held_by"]["temporal_join-0"] == "rates"
 
 
+@pytest.mark.long
 def test_a_row_from_far_in_the_future_moves_no_watermark(bought: Source, rates: Source, run: Run, tmp_path: Path) -> None:
     bought.add((1, "EUR", 10)).add((2, "EUR", 111), (3, "EUR", 110))
     rates.add(("EUR", 10, 1.1)).add()
@@ -190,7 +192,7 @@ BOUNDED = {
 }
 
 
-@pytest.mark.parametrize("made", BOUNDED.values(), ids=BOUNDED)
+@pytest.mark.parametrize("made", some_of(BOUNDED, short=("dedup",)))
 def test_a_row_too_far_ahead_of_its_stream_reaches_no_stage_whatever_the_query_does(
     made: Callable[..., Any], bought: Source, rates: Source, run: Run, tmp_path: Path
 ) -> None:

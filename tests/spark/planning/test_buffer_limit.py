@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.epochs import Epochs, insert, net
 from tests.spark.conftest import Collected, Source, weights
+from tests.sweeps import some_of
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.core.errors import OptionError, ResourceError, StateError
 from zset_join.core.options import BufferLimit
@@ -117,6 +118,7 @@ def test_with_a_higher_limit_the_query_goes_on_where_it_was_refused(
     }
 
 
+@pytest.mark.long
 def test_a_restarted_query_still_counts_the_buckets_that_get_no_rows(clicks: Source, loads: Source, run: Run) -> None:
     fill(clicks, loads, 2)
     spilling = run(joined(clicks, loads), Collected(), buckets=4, join_buffer_policy="spill", join_max_buffered_bytes=4)
@@ -139,7 +141,7 @@ def test_buckets_of_a_record_that_does_not_tell_their_bytes_are_counted_anew(cli
     assert buffer.uncounted({}, {}) == frozenset()
 
 
-@pytest.mark.parametrize("local_state_is_lost", [False, True])
+@pytest.mark.parametrize("local_state_is_lost", some_of({"kept": False, "lost": True}, short=["lost"]))
 def test_evicted_rows_take_back_what_they_joined_also_over_a_restart(
     clicks: Source, loads: Source, run: Run, tmp_path: Path, local_state_is_lost: bool
 ) -> None:
@@ -160,7 +162,7 @@ def test_evicted_rows_take_back_what_they_joined_also_over_a_restart(
     assert [each["evicted_rows"] for each in counts(query)] == [1, 1]
 
 
-@pytest.mark.parametrize("on_evict", ["retract", "forget"])
+@pytest.mark.parametrize("on_evict", some_of(["retract", "forget"], short=["retract"]))
 def test_started_anew_from_its_checkpoint_for_every_epoch_a_query_evicts_as_one_operator_does(
     clicks: Source, loads: Source, run: Run, tmp_path: Path, on_evict: str
 ) -> None:
@@ -180,6 +182,7 @@ def test_started_anew_from_its_checkpoint_for_every_epoch_a_query_evicts_as_one_
     assert list((tmp_path / "checkpoint").rglob("*-left.parquet"))
 
 
+@pytest.mark.long
 def test_what_is_forgotten_stays(clicks: Source, loads: Source, run: Run) -> None:
     clicks.add((7, 1))
     loads.add((7, 10))
@@ -202,6 +205,7 @@ def test_what_is_forgotten_stays(clicks: Source, loads: Source, run: Run) -> Non
     assert refused.value.code == "VERIFY_EVICTED"
 
 
+@pytest.mark.long
 def test_buckets_evict_within_their_share_and_never_hold_as_much_as_the_limit(clicks: Source, loads: Source, run: Run) -> None:
     clicks.add(*((page, 1) for page in range(40)))
     loads.add(*((page, 2) for page in range(40)))

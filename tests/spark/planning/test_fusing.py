@@ -195,6 +195,7 @@ def test_a_checkpoint_of_unfused_stages_goes_on_with_fused_ones_through_lost_ans
     assert (exchanges[0], exchanges[-1]) == (3, 1)
 
 
+@pytest.mark.long
 def test_shuffled_rows_a_routed_stream_and_expressions_meet_in_one_pass_whose_worker_is_killed(
     source: Callable[[str], Source], run: Run, exchanges: list[int], tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_stream_that_overlaps_its_baseline_counts_every_change_once(
     assert len(sink.epochs) == 2
 
 
+@pytest.mark.long
 def test_a_baseline_on_one_side_joins_the_stream_of_the_other(
     spark: SparkSession, orders: Source, customers: Source, run: Run
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_baseline_on_one_side_joins_the_stream_of_the_other(
     assert query.verify(actual_df=emitted(spark, query, sink)).equal
 
 
+@pytest.mark.long
 def test_a_baseline_without_a_sequence_comes_before_every_row_of_its_stream(
     spark: SparkSession, orders: Source, customers: Source, run: Run
 ) -> None:
@@ -232,6 +234,7 @@ def test_a_row_of_which_nobody_can_tell_whether_the_baseline_has_it_is_bad_input
     assert (row["code"], row["clicks"]["order_id"]) == ("NULL_AFTER_BASELINE", 1)
 
 
+@pytest.mark.long
 def test_a_baseline_without_the_weight_column_has_one_copy_of_every_row(
     spark: SparkSession, orders: Source, customers: Source, run: Run
 ) -> None:
@@ -251,6 +254,7 @@ def test_a_baseline_without_the_weight_column_has_one_copy_of_every_row(
     assert sink.total() == {(10, 2, "ink", "Ann", 1): 3}
 
 
+@pytest.mark.long
 def test_a_baseline_with_the_column_that_says_what_a_row_does_is_read_like_its_stream(
     spark: SparkSession, orders: Source, customers: Source, run: Run
 ) -> None:

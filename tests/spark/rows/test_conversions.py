@@ -57,6 +57,7 @@ def test_spark_casts_as_the_table_has_it_and_the_products_sql_reads_by_the_table
         assert [shown(row[f"json_{at}"]) for row in answers] == list(map(shown, expected)), str(kind)
 
 
+@pytest.mark.long
 def test_json_of_sql_tables_is_read_by_the_table_and_its_members_too(spark: SparkSession) -> None:
     cells = [cell for cell in [*text_cells(), *number_cells()] if cell[2] != REFUSED]
     deep = pa.struct([("d", pa.decimal128(5, 2)), ("l", pa.list_(pa.int8())), ("m", pa.map_(pa.string(), pa.float64()))])

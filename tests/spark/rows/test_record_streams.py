@@ -81,6 +81,7 @@ def test_debezium_needs_a_format_and_a_name(spark: SparkSession, tmp_path: Path)
     assert stream.stream.hidden == (*stream.stream.sequence_by, "__control")
 
 
+@pytest.mark.long
 def test_what_debezium_wrote_becomes_the_table_of_the_database(spark: SparkSession, tmp_path: Path, run: Run) -> None:
     given = without(debezium("orders"), '"op":"t"')
     orders = changes(
@@ -108,6 +109,7 @@ def test_what_debezium_wrote_becomes_the_table_of_the_database(spark: SparkSessi
     assert str(table[33][2]) == "100.01"
 
 
+@pytest.mark.long
 def test_a_table_without_a_key_is_a_bag(spark: SparkSession, tmp_path: Path, run: Run) -> None:
     nopk = changes(
         stream_of(spark, tmp_path / "nopk", debezium("nopk")),
@@ -219,6 +221,7 @@ def test_an_undecodable_record_goes_to_the_dead_letters_with_its_bytes_and_place
     assert "UNDECODABLE_VALUE id" in dead["UNDECODABLE_VALUE"]
 
 
+@pytest.mark.long
 def test_bytes_that_are_no_text_are_kept_as_they_came(spark: SparkSession, tmp_path: Path, run: Run) -> None:
     bad = b'{"op":"c","after":{"id":2,"v":"\xff"}}'
     schema = pa.schema(

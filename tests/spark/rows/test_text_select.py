@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected
+from tests.sweeps import some_of
 from zset_join.spark import JoinQuery, changes
 from zset_join.spark.rows.text_select import select_text, sums_per_row
 
@@ -27,7 +28,7 @@ def test_a_selection_as_text_is_the_selection(spark: SparkSession, name: str) ->
     )
 
 
-@pytest.mark.parametrize("columns", [2, 120])
+@pytest.mark.parametrize("columns", some_of({"few": 2, "many": 120}, short=["few"]))
 def test_sums_per_row_are_those_of_a_group_by(spark: SparkSession, columns: int) -> None:
     names = [f"c{at}" for at in range(columns)]
     same, other = [float("nan"), *(at for at in range(1, columns))], [0.0, *(at for at in range(1, columns))]
@@ -66,6 +67,7 @@ def test_a_table_of_two_thousand_columns_costs_few_calls_to_the_jvm(
     assert len(calls) < 1_000
 
 
+@pytest.mark.long
 def test_a_view_of_three_hundred_columns_is_kept_and_verified(
     spark: SparkSession, tmp_path: Path, run: Callable[..., JoinQuery]
 ) -> None:

@@ -179,6 +179,7 @@ def test_functions_of_the_source_are_found(orders: Source) -> None:
     assert sorted(one.name for one in functions_in(rows)) == ["<lambda>", "<lambda>"]
 
 
+@pytest.mark.long
 def test_a_changed_delete_condition_is_refused(orders: Source, customers: Source, run: Callable[..., JoinQuery]) -> None:
     from zset_join.spark import changes
 

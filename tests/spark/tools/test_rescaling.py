@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.api.test_query import Run, emitted, join_of, names, upserts
 from tests.spark.conftest import CUSTOMERS, Collected, Source
+from tests.sweeps import some_of
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, checkpoint_folder, read_committed, stored_buckets, stored_plan
 from zset_join.checkpoint.snapshot import read_snapshot
@@ -50,7 +51,7 @@ def late_and_new(orders: Source, customers: Source) -> None:
 STEPS = (first, moves_and_deletes, late_and_new)
 
 
-@pytest.mark.parametrize("how", ["full", "left_anti"])
+@pytest.mark.parametrize("how", some_of(["full", "left_anti"], short=["full"]))
 def test_the_answers_stay_those_of_sparks_batch_join(
     orders: Source, customers: Source, run: Run, tmp_path: Path, how: str
 ) -> None:
@@ -97,6 +98,7 @@ def read_files(source: Source) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for file in files for row in pq.read_table(file).to_pylist()]
 
 
+@pytest.mark.long
 def test_what_was_ignored_and_what_was_deleted_is_remembered(
     orders: Source, customers: Source, run: Run, tmp_path: Path
 ) -> None:
@@ -125,6 +127,7 @@ def test_what_was_ignored_and_what_was_deleted_is_remembered(
     assert {row[3] for row in sink.total()} == {"ink"}
 
 
+@pytest.mark.long
 def test_a_condition_over_both_rows_keeps_its_degrees(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
     sink = Collected()
     joined = upserts(orders).join(names(customers), on="customer_id", how="full", condition=left("item") < right("name"))
@@ -335,6 +338,7 @@ def test_what_older_versions_know_is_written_as_long_as_nothing_was_rescaled(
     assert formats == [4, 5, 5]
 
 
+@pytest.mark.long
 def test_the_state_looks_the_same_before_and_after(spark: SparkSession, stopped: str) -> None:
     def seen(view: str) -> tuple[list[Any], set[int]]:
         with open_state(stopped) as state:
@@ -356,6 +360,7 @@ def appended(orders: Source, customers: Source) -> JoinedStream:
     return appends(orders.stream(), name="orders").join(appends(customers.stream(), name="customers"), on="customer_id")
 
 
+@pytest.mark.long
 def test_the_bytes_of_an_append_only_join_are_counted_on(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
     orders.add(*(("i", n, n, "pen", 1) for n in range(20)))
     customers.add((1, "Ann", 1))
@@ -381,6 +386,7 @@ def kept_and_counted(checkpoint: Path, regions: dict[int, str]) -> dict[tuple[An
     return {(region, len(ids), sum(ids)): 1 for region, ids in of_region.items()}
 
 
+@pytest.mark.long
 def test_a_chain_that_drops_rows_is_the_join_of_what_is_kept_before_and_after_it_is_rescaled(
     spark: SparkSession, orders: Source, customers: Source, run: Run, tmp_path: Path
 ) -> None:

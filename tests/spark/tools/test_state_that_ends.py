@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected, Source
+from tests.sweeps import some_of
 from zset_join.spark import StateTtl, appends, changes
 
 Run = Callable[..., Any]
@@ -43,7 +44,7 @@ VIEWS: dict[str, Callable[[tuple[Source, Source]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize("view", some_of(VIEWS, short=[*VIEWS][:1]))
 def test_a_sample_is_compared_with_the_rows_that_are_alive(
     view: Callable[[tuple[Source, Source]], Any], sources: tuple[Source, Source], spark: SparkSession, run: Run
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_row_that_ended_is_explained_by_what_made_it_and_by_the_time_that_took
     assert len(query.explain_row({"order_id": 101}).live_rows) == 1
 
 
+@pytest.mark.long
 def test_a_first_row_that_ended_is_explained_by_the_epochs_that_emitted_it(sources: tuple[Source, Source], run: Run) -> None:
     sink = Collected()
     query = run(VIEWS["first rows that end"](sources), sink, buckets=2)
@@ -89,6 +91,7 @@ def test_a_first_row_that_ended_is_explained_by_the_epochs_that_emitted_it(sourc
     assert history.events[1].time == "rows expired (state_ttl): the watermark had passed their time"
 
 
+@pytest.mark.long
 def test_rows_of_a_snapshot_end_at_their_time_in_an_explanation(sources: tuple[Source, Source], run: Run) -> None:
     orders, prices = sources
     sink = Collected()

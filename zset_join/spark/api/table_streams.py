@@ -163,7 +163,7 @@ def file_rows(
 
 
 def _file_order(name_words: int) -> list[str]:
-    """Return expressions for the words of a file's name, as in `zset_join.sql.file_order`, and for a row's place in it."""
+    """Return the words of a file name, as in `zset_join.sql.tables.file_order`, and for the place of a row in it."""
     if not name_words:
         return []
     name, first = "encode(_metadata.file_name, 'UTF-8')", 1 << 63

@@ -27,14 +27,12 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.shown_values import shown_value
 from zset_join.core.tick import Tick
+from zset_join.runners.common.event_clock import EventClock, stage_watermark
 from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.layout import REJECTED, TARGET, SlotLayout
-from zset_join.stages import Stage, StageOptions
-from zset_join.zset.protocol import TimedOperator
 
-__all__ = ["EventTimes", "as_number", "is_timed", "stage_watermark"]
+__all__ = ["EventTimes", "as_number"]
 
-_STAGE = "stage:"
 _MICROSECONDS_PER_DAY = 86_400_000_000
 
 
@@ -69,15 +67,14 @@ class EventTimes:
     def __init__(self, planned_stages: Sequence[PlannedStage], *, idle_timeout_us: int | None = None) -> None:
         self._segments = planned_stages
         self._names = {one.number: one.name for one in planned_stages}
-        self.timed = frozenset(one.number for one in planned_stages if is_timed(one.stage))
-        self._waited_for = _waited_for(planned_stages)
-        needed = {name for number in self.timed for name in self._waited_for[number]}
+        self.timed = frozenset(one.number for one in planned_stages if one.stage.waits_for_time)
+        waited_for = _waited_for(planned_stages)
+        needed = {name for number in self.timed for name in waited_for[number]}
         self._streams = [
             stream for stream in _timed_streams(planned_stages) if stream.name in needed or stream.bound is not None
         ]
-        self._idle_timeout_us = idle_timeout_us
-        self._active_us: dict[str, int] = {}
-        self._began_us: int | None = None
+        self._clock = EventClock([tuple(waited_for[one.number]) for one in planned_stages], idle_timeout_us=idle_timeout_us)
+        self._active_us: dict[str, int | None] = {}
 
     @property
     def is_needed(self) -> bool:
@@ -147,7 +144,7 @@ class EventTimes:
             processing_time_us: of the epoch.
         """
         now = 0 if processing_time_us is None else processing_time_us
-        self._began_us = now if self._began_us is None else self._began_us
+        self._clock.begin(now)
         known = dict(before)
         late: dict[str, int] = {}
         for at, stream in enumerate(self._streams):
@@ -156,36 +153,15 @@ class EventTimes:
                 self._active_us[stream.name] = now
                 known[stream.name] = max(known.get(stream.name, largest - stream.delay), largest - stream.delay)
         for one in self._segments:
-            names = self._counting(one.number, now)
-            if names and all(name in known for name in names):
-                name, least = stage_watermark(one.name), min(known[name] for name in names)
-                known[name] = max(known.get(name, least), least)
+            name = stage_watermark(one.name)
+            watermark = self._clock.watermark(one.number, known.get(name), known, self._active_us, now)
+            if watermark is not None:
+                known[name] = watermark
         return known, late
-
-    def _counting(self, number: int, now_us: int) -> list[str]:
-        """Return the streams that a stage waits for: those that are not idle, or all where all are."""
-        names = list(self._waited_for[number])
-        return [name for name in names if not self._is_idle(name, now_us)] or names
-
-    def _is_idle(self, name: str, now_us: int) -> bool:
-        return self._idle_timeout_us is not None and now_us >= self._idle_from(name, now_us)
-
-    def _idle_from(self, name: str, now_us: int) -> int:
-        began = now_us if self._began_us is None else self._began_us
-        return self._active_us.get(name, began) + (self._idle_timeout_us or 0)
 
     def next_idle(self, watermarks: Mapping[str, int], now_us: int | None) -> int | None:
         """Return the processing time at which a stream that holds others up becomes idle; None: none will."""
-        if self._idle_timeout_us is None or now_us is None:
-            return None
-        times = []
-        for number in self.timed:
-            known = {name: watermarks.get(name) for name in self._counting(number, now_us)}
-            furthest = max((one for one in known.values() if one is not None), default=None)
-            if furthest is not None:
-                behind = [name for name, one in known.items() if one is None or one < furthest]
-                times += [self._idle_from(name, now_us) for name in behind]
-        return min(times, default=None)
+        return self._clock.next_idle(sorted(self.timed), watermarks, self._active_us, now_us)
 
     def progress(
         self, watermarks: Mapping[str, int], late_rows: Mapping[str, int], processing_time_us: int | None
@@ -200,15 +176,15 @@ class EventTimes:
         now = 0 if processing_time_us is None else processing_time_us
         times = {stream.name: watermarks[stream.name] + stream.delay for stream in self._streams if stream.name in watermarks}
         held = {
-            one.name: min(self._counting(one.number, now), key=lambda name: (name in watermarks, watermarks.get(name, 0)))
+            one.name: self._clock.holding(one.number, watermarks, self._active_us, now)
             for one in self._segments
-            if one.number in self.timed and self._waited_for[one.number]
+            if one.number in self.timed and self._clock.waited_for[one.number]
         }
         return {
             "largest_times": times,
             "watermarks": dict(watermarks),
             "held_by": held,
-            "idle": [stream.name for stream in self._streams if self._is_idle(stream.name, now)],
+            "idle": [stream.name for stream in self._streams if self._clock.is_idle(self._active_us.get(stream.name), now)],
             "late_rows": dict(late_rows),
         }
 
@@ -218,20 +194,6 @@ class EventTimes:
         """Return the tick of every stage."""
         names = {one.number: stage_watermark(one.name) for one in self._segments}
         return {number: Tick(epoch, processing_time_us, before.get(name), after.get(name)) for number, name in names.items()}
-
-
-def stage_watermark(name: str) -> str:
-    """Return what a commit record calls the watermark of a stage."""
-    return f"{_STAGE}{name}"
-
-
-def is_timed(stage: Stage) -> bool:
-    """Say whether the operators of a stage may have something to say when time passes."""
-    operator = stage.build(StageOptions(), None)
-    try:
-        return isinstance(operator, TimedOperator)
-    finally:
-        operator.close()
 
 
 def _timed_streams(planned_stages: Sequence[PlannedStage]) -> list[_TimedStream]:

@@ -22,7 +22,7 @@ from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.core.errors import OptionError
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.spark.epoch.event_times import stage_watermark
+from zset_join.runners.common.event_clock import stage_watermark
 from zset_join.spark.planning.placed import Placed, visible_columns_of
 from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.names import column_named

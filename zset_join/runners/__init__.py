@@ -1,0 +1,1 @@
+"""Where a query runs: in this process, or inside Spark."""

@@ -1,0 +1,1 @@
+"""What every runner does in one way."""

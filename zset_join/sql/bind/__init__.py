@@ -1,0 +1,1 @@
+"""Queries as views of the fluent API: names, joins, groups, subqueries, windows."""

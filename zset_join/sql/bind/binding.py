@@ -1,0 +1,88 @@
+"""What the parts of a query ask of who binds it, so that they need not know each other.
+
+`QueryBinder` of `queries` is a `QueryContext`, `JoinPlanner` of `joins` a `JoinContext`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from sqlglot import exp
+
+from zset_join.sql.bind.scopes import Item, Scope
+from zset_join.sql.parse.hints import Hints
+from zset_join.sql.tables.bound import BoundQuery
+from zset_join.sql.tables.catalog import Catalog
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.places import Place
+
+__all__ = ["JoinContext", "QueryContext", "conjuncts_of", "subquery_of"]
+
+
+class QueryContext(Protocol):
+    """What binds the queries of a statement."""
+
+    catalog: Catalog
+    statement: Statement
+    settings: Mapping[str, str]
+    warnings: list[str]
+
+    def at(self, node: exp.Expr | None) -> Place:
+        """Return where a node stands."""
+        ...
+
+    def bind(self, node: exp.Expr, *, ctes: Mapping[str, BoundQuery] | None = None, outer: Scope | None = None) -> BoundQuery:
+        """Return a query that can run."""
+        ...
+
+    def check_clauses(self, node: exp.Select) -> None:
+        """Refuse what a SELECT may not have."""
+        ...
+
+    def item_of(self, name: str, alias: str, at: Place | None, ctes: Mapping[str, BoundQuery]) -> Item:
+        """Return a named table, view or CTE as an item of FROM."""
+        ...
+
+    def item_of_query(self, query: BoundQuery, alias: str) -> Item:
+        """Return a query as an item of FROM."""
+        ...
+
+
+class JoinContext(Protocol):
+    """What plans the joins of a SELECT."""
+
+    @property
+    def query(self) -> QueryContext:
+        """Return what binds the query."""
+        ...
+
+    @property
+    def hints(self) -> Hints:
+        """Return what the SELECT suggests."""
+        ...
+
+    def emit(self) -> Any:
+        """Return when a temporal join by event time answers."""
+        ...
+
+
+def conjuncts_of(node: exp.Expr | None) -> list[exp.Expr]:
+    """Return the parts of a condition that AND holds together."""
+    if node is None:
+        return []
+    if isinstance(node, exp.Paren):
+        return conjuncts_of(node.this)
+    if isinstance(node, exp.And):
+        return [part for side in (node.this, node.expression) for part in conjuncts_of(side)]
+    return [node]
+
+
+def subquery_of(node: exp.Expr) -> tuple[exp.Expr, bool] | None:
+    """Return the EXISTS or IN of a condition, and whether NOT stands before it."""
+    is_negated = False
+    while isinstance(node, exp.Paren | exp.Not):
+        is_negated ^= isinstance(node, exp.Not)
+        node = node.this
+    is_one = isinstance(node, exp.Exists) or (isinstance(node, exp.In) and node.args.get("query") is not None)
+    return (node, is_negated) if is_one else None

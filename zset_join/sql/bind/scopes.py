@@ -1,0 +1,280 @@
+"""What names of columns stand for inside a query: the FROM items that are in sight, and where their columns went.
+
+A column keeps its name unless two items share it; then both go by `alias.column` between the operators, and `*` shows the first
+under its own name. A name without a table is looked for in all items and must fit one. A column of USING stands for those of
+both sides: the left one, of a RIGHT join the right one, of a FULL join the first that is not NULL; `*` begins with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from sqlglot import exp
+
+from zset_join.core.errors import SqlError
+from zset_join.expressions import Call, Column, Expression
+from zset_join.lookup.source import LookupSource
+from zset_join.plan.tree import Node
+from zset_join.query import View
+from zset_join.sql.tables.bound import FirstRows
+from zset_join.sql.tables.catalog import Table
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.places import Place, near, pick, place_of
+
+__all__ = ["Item", "Merged", "Scope", "on_side", "ordered_name"]
+
+
+@dataclass
+class Item:
+    """One item of FROM.
+
+    Args:
+        alias: what its columns are qualified with.
+        view: its rows.
+        columns: the names of its columns in the statement, and in the view.
+        table: the declared table it reads directly; None for others.
+        processing_times: columns that hold a processing time.
+        first_rows: a ROW_NUMBER() of it, not yet used.
+        number: what that was called, once its first rows are taken.
+        is_bounded: it reads what is stored, not what comes.
+        reads: the declared tables below.
+        shown: the columns that `*` stands for; None: all.
+        time_expression: the argument of a temporal table function.
+        lookup: the outside table it is; it is joined as of the processing time only.
+        relation: the table or view it names; None for others.
+        node: the rows of that, whatever is done to them here.
+    """
+
+    alias: str
+    view: View
+    columns: dict[str, str]
+    table: Table | None = None
+    processing_times: frozenset[str] = frozenset()
+    first_rows: FirstRows | None = None
+    number: str | None = None
+    is_bounded: bool = False
+    reads: frozenset[str] = frozenset()
+    shown: tuple[str, ...] | None = None
+    time_expression: exp.Expr | None = None
+    lookup: LookupSource | None = None
+    relation: str | None = None
+    node: Node | None = None
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """Return the columns that `*` stands for."""
+        return tuple(self.columns) if self.shown is None else self.shown
+
+    def named(self, names: Sequence[str], at: Place | None) -> Item:
+        """Return the item with other names for its columns, as in `t AS x(a, b)`.
+
+        Raises:
+            SqlError: there are not as many, one stands twice, or one of them is a ROW_NUMBER().
+        """
+        listed = self.listed
+        if self.first_rows is not None:
+            raise SqlError("name the columns beside a ROW_NUMBER() with AS in its SELECT list.", code="NOT_OFFERED", at=at)
+        if len(names) != len(listed):
+            raise SqlError(
+                f'"{self.alias}" has {len(listed)} columns ({", ".join(listed)}), and {len(names)} names for them.',
+                code="NOT_OFFERED",
+                at=at,
+            )
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise SqlError(f'the name "{twice[0]}" is given to two columns.', code="DUPLICATE_COLUMN", at=at)
+        given = dict(zip(listed, names, strict=True))
+        unlisted = {name: physical for name, physical in self.columns.items() if name not in given and name not in names}
+        return replace(
+            self,
+            columns={**{name: self.columns[one] for one, name in given.items()}, **unlisted},
+            processing_times=frozenset(given.get(name, name) for name in self.processing_times),
+            shown=None if self.shown is None else tuple(names),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """A column of USING.
+
+    Args:
+        item: one whose column it is.
+        name: of that in the item's view.
+        tree: what it stands for in the joined row.
+        aliases: the items whose columns of this name it stands for.
+    """
+
+    item: Item
+    name: str
+    tree: Expression
+    aliases: frozenset[str]
+
+
+@dataclass
+class Scope:
+    """The items in sight.
+
+    Args:
+        statement: for messages.
+        items: those of FROM, in order.
+        outer: the scope of the query around a subquery.
+        merged: columns of USING by name, in the order of `*`.
+        unseen: the right sides of semi and anti joins.
+    """
+
+    statement: Statement
+    items: list[Item] = field(default_factory=list)
+    outer: Scope | None = None
+    merged: dict[str, Merged] = field(default_factory=dict)
+    unseen: tuple[Item, ...] = ()
+
+    def item(self, alias: str) -> Item | None:
+        """Return the item of a name."""
+        return pick({item.alias: item for item in self.items}, alias)
+
+    def find(self, node: exp.Column) -> tuple[Item, str]:
+        """Return the item of a column, and its name in the item's view.
+
+        Raises:
+            SqlError: no item has it, or several.
+        """
+        place = self.search(node)
+        if place is not None:
+            return place
+        at = place_of(node, self.statement.text)
+        if node.name.lower() in {one.number.lower() for one in self.items if one.number is not None}:
+            raise SqlError(
+                f'"{node.name}" limits the rows and cannot be shown: it would change for rows that stay. With = 1 it can.',
+                code="NOT_OFFERED",
+                at=at,
+            )
+        for other in self.unseen:
+            if node.table.lower() not in {"", other.alias.lower()} or pick(other.columns, node.name) is None:
+                continue
+            raise SqlError(
+                f'"{node.name}" is of "{other.alias}", the right side of a semi or anti join: in sight in its own ON only.',
+                code="UNKNOWN_COLUMN",
+                at=at,
+                name=node.name,
+            )
+        if node.table and self.item(node.table) is None:
+            raise SqlError(
+                f'there is no "{node.table}" in FROM.{near(node.table, [item.alias for item in self.items])}',
+                code="UNKNOWN_TABLE",
+                at=at,
+                name=node.table,
+            )
+        times = [
+            one for one in self.items if node.name in one.processing_times and node.table.lower() in {"", one.alias.lower()}
+        ]
+        if times:
+            raise SqlError(
+                f'"{node.name}" of "{times[0].alias}" is the time at which a row is read, and no column of it: it is used '
+                "behind FOR SYSTEM_TIME AS OF. Give the source a column that holds a time.",
+                code="NON_DETERMINISTIC",
+                at=at,
+                name=node.name,
+            )
+        names: Iterable[str] = [name for item in self.items for name in item.columns]
+        whose = f'"{node.table}" has no column' if node.table else "there is no column"
+        if node.table:
+            item = self.item(node.table)
+            names = item.columns if item is not None else ()
+        raise SqlError(f'{whose} "{node.name}".{near(node.name, names)}', code="UNKNOWN_COLUMN", at=at, name=node.name)
+
+    def search(self, node: exp.Column) -> tuple[Item, str] | None:
+        """Return what `find` does, or None where no item has it.
+
+        Raises:
+            SqlError: several have it.
+        """
+        brought = node.meta.get("brought")
+        if brought is not None:
+            return next(((item, brought) for item in self.items if brought in item.columns), None)
+        if node.table:
+            item = self.item(node.table)
+            physical = None if item is None else pick(item.columns, node.name)
+            return None if item is None or physical is None else (item, physical)
+        exact = [(item, item.columns[node.name]) for item in self.items if node.name in item.columns]
+        places = exact or [(item, name) for item in self.items if (name := pick(item.columns, node.name)) is not None]
+        merged = pick(self.merged, node.name)
+        if merged is not None:
+            places = [(merged.item, merged.name), *(one for one in places if one[0].alias not in merged.aliases)]
+        if len(places) > 1:
+            owners = " and ".join(f'"{item.alias}"' for item, _ in places)
+            raise SqlError(
+                f'the column "{node.name}" is in {owners}. Say which, as in {places[0][0].alias}.{node.name}.',
+                code="AMBIGUOUS_COLUMN",
+                at=place_of(node, self.statement.text),
+                name=node.name,
+            )
+        return places[0] if places else None
+
+    def row_column(self, node: exp.Column) -> Expression:
+        """Return a column of the joined row."""
+        item, name = self.find(node)
+        merged = None if node.table else pick(self.merged, node.name)
+        return Column("row", name) if merged is None or item is not merged.item else merged.tree
+
+    def aliases_of(self, node: exp.Expr) -> set[str]:
+        """Return the items that an expression reads; those of outer queries are not among them."""
+        aliases = set()
+        for column in node.find_all(exp.Column):
+            place = self.search(column)
+            if place is not None:
+                aliases.add(place[0].alias)
+        return aliases
+
+    def star(self, node: exp.Expr | None, alias: str = "") -> list[tuple[str, Expression]]:
+        """Return the columns that `*` or `alias.*` stands for, each with the name it shows under."""
+        items: Sequence[Item] = self.items
+        if alias:
+            item = self.item(alias)
+            if item is None:
+                raise SqlError(
+                    f'there is no "{alias}" in FROM.{near(alias, [one.alias for one in self.items])}',
+                    code="UNKNOWN_TABLE",
+                    at=place_of(node, self.statement.text),
+                    name=alias,
+                )
+            items = [item]
+        columns = [] if alias else [(name, merged.tree) for name, merged in self.merged.items()]
+        taken = {name for name, _ in columns}
+        for item in items:
+            for name in item.listed:
+                merged = None if alias else pick(self.merged, name)
+                if merged is not None and item.alias in merged.aliases:
+                    continue
+                shown = name if name not in taken else f"{item.alias}.{name}"
+                taken.add(shown)
+                columns.append((shown, Column("row", item.columns[name])))
+        return columns
+
+
+def on_side(tree: Expression, side: Literal["left", "right"]) -> Expression:
+    """Return a tree over a row as one over a side of a join."""
+    if isinstance(tree, Column):
+        return Column(side, tree.name)
+    return Call(tree.operation, tuple(on_side(one, side) for one in tree.operands)) if isinstance(tree, Call) else tree
+
+
+def ordered_name(node: exp.Expr, key: exp.Expr, columns: Sequence[str]) -> str | None:
+    """Return the column of the SELECT list that ORDER BY means: by its place, its name, or the column it is."""
+    if isinstance(key, exp.Literal) and key.is_int:
+        return columns[int(key.name) - 1] if 1 <= int(key.name) <= len(columns) else None
+    if not isinstance(key, exp.Column):
+        return None
+    known = pick({name: name for name in columns}, key.name)
+    if not key.table:
+        return known
+    listed = node.expressions if isinstance(node, exp.Select) else []
+    for one in listed:
+        inner = one.this if isinstance(one, exp.Alias) else one
+        is_same = isinstance(inner, exp.Column) and inner.name.lower() == key.name.lower()
+        if is_same and inner.table.lower() in {"", key.table.lower()}:
+            return pick({name: name for name in columns}, one.alias_or_name)
+    # Of one item a star has the names of its columns.
+    has_star = any(isinstance(one, exp.Star) for one in listed)
+    return known if has_star and not node.args.get("joins") else None

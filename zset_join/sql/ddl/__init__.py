@@ -1,0 +1,1 @@
+"""Statements that declare: CREATE, ALTER, DROP, SHOW, DESCRIBE, EXPLAIN."""

@@ -1,0 +1,493 @@
+"""CREATE TABLE, STREAM, SOURCE and SINK: columns, keys, watermarks, options.
+
+    CREATE TABLE name (column type [NOT NULL] [PRIMARY KEY], column AS expression, column AS PROCTIME(),
+                       column type METADATA [FROM 'field'], column type AS SYSTEM_METADATA('field'),
+                       PRIMARY KEY (a, b) [NOT ENFORCED], WATERMARK FOR column AS column [- INTERVAL '5' SECOND])
+           [APPEND ONLY] [PRIMARY KEY (a, b)] [WITH ('key' = 'value')] [SETTINGS key = 'value']
+
+What its rows mean:
+
+| declared | mode |
+|---|---|
+| `MUTABLE STREAM`, `mode='versioned_kv'`, a primary key without a connector or with `filesystem`, `upsert-kafka` | upsert |
+| `mode='changelog_kv'` | upsert, and `_tp_delta = -1` deletes |
+| `debezium-json`, `canal-json`, `maxwell-json`, `debezium-avro-confluent` | upsert by primary key, changelog without |
+| `APPEND ONLY`, `STREAM`, `SOURCE`, any other format | append; a primary key is then trusted to be unique |
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from sqlglot import exp
+
+from zset_join.connectors import tables
+from zset_join.core.errors import SqlError
+from zset_join.sql.ddl.table_clauses import (
+    LAYOUTS,
+    add_options,
+    check_event_time,
+    encoding,
+    external_stream,
+    files_of,
+    layout,
+    on_conflict,
+)
+from zset_join.sql.parse.column_types import read_type
+from zset_join.sql.parse.readers import Reader
+from zset_join.sql.tables.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Mode, Table
+from zset_join.sql.tables.connectors import check_options, form_of, holds_records, metadata_of, sink_options
+from zset_join.sql.tables.outside import outside_source
+from zset_join.sql_expressions.consumed import check_consumed
+from zset_join.sql_expressions.dialects import parse_expression
+from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, near
+
+__all__ = ["Model", "read_table"]
+
+_CHANGELOG_FORMATS = frozenset({"canal-json", "debezium-avro-confluent", "debezium-json", "maxwell-json", "upsert-json"})
+_MODES = ("append", "changelog", "changelog_kv", "versioned_kv")
+_INTERVALS = {
+    "MICROSECOND": 1, "MILLISECOND": 1000, "SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6, "DAY": 86400 * 10**6,
+    "US": 1, "MS": 1000, "S": 10**6, "M": 60 * 10**6, "H": 3600 * 10**6, "D": 86400 * 10**6,
+}  # fmt: skip
+_TP_TIME = "_tp_time"
+TP_DELTA = "_tp_delta"
+
+
+@dataclass
+class _Declared:
+    columns: list[ColumnDefinition]
+    primary_key: tuple[str, ...] = ()
+    watermark: tuple[str, int] | None = None
+    said: set[str] = field(default_factory=set)
+
+    def say_once(self, what: str, cure: str, at: Place) -> None:
+        """Note a clause that a declaration has once; what comes along by LIKE gives way to it.
+
+        Raises:
+            SqlError: it is there already.
+        """
+        if what in self.said:
+            raise SqlError(f"there are two of {what}. {cure}", code="SAID_TWICE", at=at)
+        self.said.add(what)
+
+    def set_key(self, names: tuple[str, ...], at: Place) -> None:
+        """Take the primary key."""
+        self.say_once("PRIMARY KEY", "Name all its columns in one: PRIMARY KEY (a, b).", at)
+        self.primary_key = names
+
+
+@dataclass(frozen=True)
+class Model:
+    """What comes along of the table that a declaration is LIKE.
+
+    Args:
+        columns: its columns; they stand first.
+        primary_key: its key.
+        watermark: its watermark.
+        options: those of WITH.
+        settings: those of SETTINGS.
+        is_append_only: its rows are only ever added.
+        end: the token behind the LIKE clause.
+    """
+
+    columns: tuple[ColumnDefinition, ...]
+    primary_key: tuple[str, ...]
+    watermark: tuple[str, int] | None
+    options: dict[str, str]
+    settings: dict[str, str]
+    is_append_only: bool
+    end: int
+
+
+def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tuple[Table, bool]:
+    """Read a declaration from behind its first words on.
+
+    Args:
+        reader: stands at the name.
+        word: TABLE, STREAM, MUTABLE STREAM, SOURCE or SINK.
+        model: what comes along of the table it is LIKE.
+
+    Returns:
+        The table, and whether one of its name may be there already.
+
+    Raises:
+        SqlError: the declaration cannot be read, or asks for what is not there.
+    """
+    may_exist = reader.has("IF", "NOT", "EXISTS")
+    place = reader.statement.place(reader.index)
+    name = reader.name("the name of the table")
+    declared = _Declared([]) if model is None else _Declared([*model.columns], model.primary_key, model.watermark)
+    if reader.has("("):
+        _elements(reader, declared)
+        _replace_copied(declared, 0 if model is None else len(model.columns))
+    options: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    version_column: str | None = None
+    is_append_only = model is not None and model.is_append_only and bool(model.primary_key)
+    while not reader.is_done:
+        at = reader.statement.place(reader.index)
+        if reader.has("PRIMARY", "KEY"):
+            declared.set_key(reader.names() if reader.word == "(" else (reader.name("a column"),), at)
+            reader.has("NOT", "ENFORCED")
+        elif reader.has("WITH"):
+            reader.expect("(")
+            add_options(options, reader.options(), at)
+            reader.expect(")")
+        elif reader.has("SETTINGS"):
+            add_options(settings, reader.options(), at)
+        elif model is not None and reader.word == "LIKE":
+            declared.say_once("LIKE", "A table is like one other.", at)
+            reader.index = model.end
+        elif reader.word in LAYOUTS:
+            declared.say_once(reader.word.split()[0] + " BY", "Keep one.", at)
+            layout(
+                reader,
+                options if model is None else {**model.options, **options},
+                [column.name for column in declared.columns],
+            )
+        elif reader.word == "FORMAT":
+            add_options(options, encoding(reader), at)
+        elif reader.has("ON", "CONFLICT"):
+            declared.say_once("ON CONFLICT", "Keep one.", at)
+            version_column = on_conflict(reader) or version_column
+        elif reader.has("APPEND", "ONLY"):
+            declared.say_once("APPEND ONLY", "Keep one.", at)
+            is_append_only = True
+        elif reader.has("COMMENT"):
+            declared.say_once("COMMENT", "Keep one.", at)
+            reader.string("a comment")
+        elif reader.has("USING"):
+            add_options(options, files_of(reader), at)
+        else:
+            reader.fail("expected PRIMARY KEY, WITH (...), SETTINGS or the end")
+    if model is not None:
+        options, settings = {**model.options, **options}, {**model.settings, **settings}
+    if settings.get("type") == "kafka":
+        options, settings = external_stream(settings, options)
+    options = sink_options(options) if options else options
+    if not declared.columns:
+        raise SqlError(f'"{name}" has no columns; name them in brackets.', code="SQL_SYNTAX", at=place)
+    _check(declared, name, reader)
+    _check_metadata(declared, options, name, at=place)
+    if "version_column" in settings:
+        if version_column is not None:
+            declared.say_once("ON CONFLICT", "The version column is named there, and by SETTINGS.", place)
+        version_column = settings["version_column"]
+    elif version_column is not None:
+        settings["version_column"] = version_column
+    mode, delta = _mode(reader, word, declared, options, settings, is_append_only)
+    columns = list(declared.columns)
+    if delta is not None and delta not in {column.name for column in columns}:
+        columns.append(ColumnDefinition(delta, pa.int8()))
+    if reader.statement.dialect == "timeplus" and _TP_TIME not in {column.name for column in columns}:
+        columns.append(ColumnDefinition(_TP_TIME, PROCESSING_TIME_TYPE, is_processing_time=True))
+    virtual: set[str] = set()
+    if mode == "upsert":
+        # A processing time in a row that is kept by its key would make every repetition of the row a change.
+        virtual = {column.name for column in columns if column.is_processing_time and reader.statement.dialect != "timeplus"}
+        columns = [column for column in columns if column.name not in virtual]
+        if virtual:
+            warnings.warn(
+                SqlWarning(
+                    f'"{name}" keeps the row of a key, so {", ".join(sorted(virtual))} is no column of it: it stands for the '
+                    "processing time in FOR SYSTEM_TIME AS OF, and * leaves it out."
+                ),
+                stacklevel=5,
+            )
+    connector = tables().get(options.get("connector", ""))
+    is_looked_up = connector is not None and connector.is_looked_up
+    for warning in _never_read(name, options, declared):
+        warnings.warn(SqlWarning(warning), stacklevel=5)
+    table = Table(
+        lookup=outside_source(name, _schema(columns), options, at=place) if is_looked_up else None,
+        name=name,
+        word=word,
+        columns=tuple(columns),
+        mode=mode,
+        primary_key=declared.primary_key,
+        watermark=declared.watermark,
+        options=options,
+        settings=settings,
+        delta_column=delta,
+        version_column=_version_column(version_column, declared, mode, options, name, place),
+        processing_times=tuple(sorted(virtual)),
+        is_ordered_by_file=mode == "upsert" and _is_of_files(word, options),
+    )
+    return table, may_exist
+
+
+def _never_read(name: str, options: Mapping[str, str], declared: _Declared) -> list[str]:
+    """Return what warnings say of clauses that mean something where rows are read, of a table whose rows never are."""
+    connector = tables().get(options.get("connector", ""))
+    if connector is None or not connector.is_row_sink:
+        return []
+    made = [column.name for column in declared.columns if not column.is_given and not connector.is_looked_up]
+    said = [f"its computed columns ({', '.join(made)}) are left out"] if made else []
+    said += [f"its WATERMARK for {declared.watermark[0]} changes nothing"] if declared.watermark else []
+    return [f"\"{name}\": the rows of the connector '{options['connector']}' are never read here, so {one}." for one in said]
+
+
+def _is_of_files(word: str, options: Mapping[str, str]) -> bool:
+    """Return whether a table reads rows of files; records of changes have an order of their own."""
+    return word != "SINK" and options.get("connector") == "filesystem" and not holds_records(options)
+
+
+def _version_column(
+    given: str | None, declared: _Declared, mode: Mode, options: Mapping[str, str], name: str, at: Place
+) -> str | None:
+    if given is None:
+        return None
+    known = {column.name.lower(): column.name for column in declared.columns if not column.is_processing_time}
+    if given.lower() not in known:
+        raise SqlError(
+            f'the version column {given} is not in "{name}".{near(given, known.values())}', code="UNKNOWN_COLUMN", at=at
+        )
+    if mode != "upsert":
+        raise SqlError(
+            "a version column says which row of a key is the newest, and rows have no key here. Add PRIMARY KEY (...).",
+            code="NO_PRIMARY_KEY",
+            at=at,
+        )
+    if options.get("connector") not in {None, "memory"}:
+        raise SqlError(
+            f"a version column is not offered for the connector '{options['connector']}': what comes later wins. Keep the "
+            f"newest rows by WHERE rn = 1 over ROW_NUMBER() OVER (PARTITION BY ... ORDER BY {given} DESC) instead.",
+            code="NOT_OFFERED",
+            at=at,
+        )
+    return known[given.lower()]
+
+
+def _replace_copied(declared: _Declared, copied: int) -> None:
+    """Let computed columns and metadata that are declared anew stand in the place of those that came along."""
+    anew = {column.name for column in declared.columns[copied:]}
+    kept = [one for one in declared.columns[:copied] if one.name not in anew or (one.is_given and one.metadata is None)]
+    declared.columns[:copied] = kept
+
+
+def _schema(columns: list[ColumnDefinition]) -> pa.Schema:
+    return pa.schema([(column.name, column.type) for column in columns if column.is_given])
+
+
+def _elements(reader: Reader, declared: _Declared) -> None:
+    while not reader.has(")"):
+        if reader.word == "CONSTRAINT":
+            reader.index += 1
+            reader.name("the name of the constraint")
+            if reader.word.split()[:1] != ["PRIMARY"]:
+                reader.fail("expected PRIMARY KEY")
+        at = reader.statement.place(reader.index)
+        if reader.has("PRIMARY", "KEY"):
+            declared.set_key(reader.names(), at)
+            reader.has("NOT", "ENFORCED")
+        elif reader.has("WATERMARK", "FOR"):
+            declared.say_once("WATERMARK", "A table has one event time.", at)
+            declared.watermark = _watermark(reader)
+        else:
+            _column(reader, declared)
+        if not reader.has(",") and reader.word != ")":
+            reader.fail("expected a comma or a closing bracket")
+        if reader.word == ")" and reader.tokens[reader.index - 1].text == ",":
+            reader.fail("expected a column after the comma")
+
+
+def _watermark(reader: Reader) -> tuple[str, int]:
+    column = reader.name("the event-time column")
+    reader.expect("AS")
+    place = reader.statement.place(reader.index)
+    root = node = parse_expression(reader.statement, reader.until())
+    delay = 0
+    if isinstance(node, exp.Sub) and isinstance(node.expression, exp.Interval):
+        unit = ("" if node.expression.unit is None else node.expression.unit.name).upper().removesuffix("S") or "SECOND"
+        amount = node.expression.this
+        text = amount.name if isinstance(amount, exp.Literal) else ""
+        parts = text.split()
+        if len(parts) == 2:
+            text, unit = parts[0], parts[1].upper().removesuffix("S")
+        number = re.fullmatch(r"(\d{1,12})(?:\.(\d{1,6}))?", text)
+        if unit not in _INTERVALS or number is None:
+            raise SqlError(
+                "the delay of a watermark is a number of seconds, minutes, hours or days, as in INTERVAL '5' SECOND.",
+                code="WATERMARK",
+                at=place,
+            )
+        delay = (int(number[1]) * 10**6 + int((number[2] or "").ljust(6, "0"))) * _INTERVALS[unit] // 10**6
+        node = node.this
+    if not isinstance(node, exp.Column) or node.name.lower() != column.lower():
+        raise SqlError(
+            f"a watermark is {column} or {column} - INTERVAL '...' SECOND, nothing else.", code="WATERMARK", at=place
+        )
+    check_consumed(root, reader.statement.text, place)
+    return column, delay
+
+
+def _column(reader: Reader, declared: _Declared) -> None:
+    name = reader.name("a column")
+    if reader.has("AS"):
+        node = parse_expression(reader.statement, reader.until())
+        if isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME":
+            check_consumed(node, reader.statement.text)
+            declared.columns.append(ColumnDefinition(name, PROCESSING_TIME_TYPE, is_processing_time=True))
+            return
+        kind = _computed_type(node, declared, reader)
+        check_consumed(node, reader.statement.text)
+        declared.columns.append(ColumnDefinition(name, kind, computed=node))
+        return
+    kind = read_type(reader)
+    metadata: str | None = None
+    said: set[str] = set()
+
+    def once(clause: str, at: Place) -> None:
+        if clause in said:
+            raise SqlError(f'"{name}" has two of {clause}. Keep one.', code="SAID_TWICE", at=at)
+        said.add(clause)
+
+    while True:
+        at = reader.statement.place(reader.index)
+        if reader.has("NOT", "NULL"):
+            once("NULL and NOT NULL", at)
+            said.add("NOT NULL")
+        elif reader.has("NULL"):
+            once("NULL and NOT NULL", at)
+        elif metadata is not None and reader.has("VIRTUAL"):
+            once("VIRTUAL", at)
+        elif reader.has("PRIMARY", "KEY"):
+            declared.set_key((name,), at)
+            reader.has("NOT", "ENFORCED")
+        elif metadata is None and reader.has("METADATA"):
+            metadata = reader.string("the name of the metadata") if reader.has("FROM") else name
+        elif metadata is None and reader.has("AS", "SYSTEM_METADATA"):
+            reader.expect("(")
+            metadata = reader.string("the name of the metadata")
+            reader.expect(")")
+        elif reader.has("COMMENT"):
+            once("COMMENT", at)
+            reader.string("a comment")
+        elif reader.has("DEFAULT"):
+            place = reader.statement.place(reader.index)
+            reader.until("NOT", "COMMENT", "PRIMARY")
+            raise SqlError("DEFAULT is not kept; give the value when rows are inserted.", code="NOT_OFFERED", at=place)
+        else:
+            break
+    declared.columns.append(ColumnDefinition(name, kind, metadata=metadata, is_required="NOT NULL" in said))
+
+
+def _computed_type(node: exp.Expr, declared: _Declared, reader: Reader) -> pa.DataType:
+    from zset_join.expressions.rows import value_type
+    from zset_join.sql_expressions.scalars import ScalarBinder
+
+    # A name that is there twice is refused when all columns are read.
+    schema = pa.schema({column.name: column.type for column in declared.columns})
+    binder = ScalarBinder.over(schema, reader.statement)
+    return value_type(binder.bind(node), schema)
+
+
+def _check(declared: _Declared, name: str, reader: Reader) -> None:
+    names = [column.name for column in declared.columns]
+    place = reader.statement.place(0)
+    check_distinct(names, f'"{name}"', place)
+    check_distinct(declared.primary_key, f'the PRIMARY KEY of "{name}"', place)
+    lower = {one.lower(): one for one in names}
+    for what, wanted in (
+        ("PRIMARY KEY", declared.primary_key),
+        ("WATERMARK", declared.watermark[:1] if declared.watermark else ()),
+    ):
+        missing = [str(one) for one in wanted if str(one).lower() not in lower]
+        if missing:
+            raise SqlError(
+                f'{what} names {", ".join(missing)}, which "{name}" does not have.{near(missing[0], names)}',
+                code="UNKNOWN_COLUMN",
+                at=place,
+            )
+    declared.primary_key = tuple(lower[one.lower()] for one in declared.primary_key)
+    if declared.watermark is not None:
+        declared.watermark = (lower[declared.watermark[0].lower()], declared.watermark[1])
+        column = next(one for one in declared.columns if one.name == declared.watermark[0])
+        check_event_time(column, place)
+
+
+def _check_metadata(declared: _Declared, options: dict[str, str], name: str, *, at: Place) -> None:
+    """Refuse a column that is to hold what the connector does not say; a table without one is given it by INSERT."""
+    wanted = {column.name: column.metadata for column in declared.columns if column.metadata is not None}
+    if not wanted or options.get("connector") in {None, "memory"}:
+        return
+    known = metadata_of(options)
+    unknown = [(column, of) for column, of in wanted.items() if of not in known]
+    if unknown:
+        column, of = unknown[0]
+        said = f"there is {', '.join(sorted(known))}" if known else "it says nothing beside its rows"
+        raise SqlError(
+            f"\"{name}\": {column} METADATA FROM '{of}': of the connector '{options['connector']}' with "
+            f"'{form_of(options)}' {said}.",
+            code="UNKNOWN_COLUMN",
+            at=at,
+            name=name,
+        )
+    if form_of(options) != "json" and not declared.primary_key:
+        warnings.warn(
+            SqlWarning(
+                f'"{name}" has metadata and no primary key: an update takes back the row as it came, which had other metadata, '
+                "and is refused then. Add PRIMARY KEY (...) NOT ENFORCED."
+            ),
+            stacklevel=6,
+        )
+    taken: dict[str, str] = {}
+    for column, of in wanted.items():
+        if form_of(options) != "json" and taken.setdefault(known[of], column) != column:
+            raise SqlError(
+                f'"{name}": {taken[known[of]]} and {column} hold the same metadata. Keep one, and compute the other from it.',
+                code="DUPLICATE_COLUMN",
+                at=at,
+                name=name,
+            )
+
+
+def _mode(
+    reader: Reader,
+    word: str,
+    declared: _Declared,
+    options: dict[str, str],
+    settings: dict[str, str],
+    is_append_only: bool,
+) -> tuple[Mode, str | None]:
+    place = reader.statement.place(0)
+    connector, form = options.get("connector"), options.get("format", options.get("value.format"))
+    for warning in check_options(options, at=place, columns=[column.name for column in declared.columns if column.is_given]):
+        warnings.warn(SqlWarning(warning), stacklevel=6)
+    wanted = settings.get("mode")
+    if wanted is not None and wanted not in _MODES:
+        raise SqlError(f"mode='{wanted}' is not known.{near(wanted, _MODES)}", code="UNKNOWN_SETTING", at=place)
+    unknown = [key for key in settings if key not in {"mode", "version_column"}]
+    if "keep_versions" in unknown:
+        raise SqlError(
+            "keep_versions is not offered: a table with a PRIMARY KEY and WATERMARK FOR its event time keeps the versions that "
+            "joins as of a time still need. Leave it out, and declare the WATERMARK.",
+            code="NOT_OFFERED",
+            at=place,
+        )
+    if unknown:
+        raise SqlError(
+            f"the setting {unknown[0]} of a stream is not known.{near(unknown[0], ('mode', 'version_column'))}",
+            code="UNKNOWN_SETTING",
+            at=place,
+        )
+    needs_key = word == "MUTABLE STREAM" or wanted in {"versioned_kv", "changelog_kv"} or connector == "upsert-kafka"
+    if needs_key and not declared.primary_key:
+        raise SqlError(
+            "rows are kept by their key here, and there is none. Add PRIMARY KEY (...).", code="NO_PRIMARY_KEY", at=place
+        )
+    if wanted in {"changelog_kv", "changelog"}:
+        return ("upsert" if declared.primary_key else "changelog"), TP_DELTA
+    if needs_key:
+        return "upsert", None
+    if form in _CHANGELOG_FORMATS:
+        return ("upsert" if declared.primary_key else "changelog"), None
+    is_of_files = connector == "filesystem" and bool(declared.primary_key)
+    if is_append_only or wanted == "append" or word in {"STREAM", "SOURCE"} or (form is not None and not is_of_files):
+        return "append", None
+    return ("upsert" if declared.primary_key else "append"), None

@@ -1,0 +1,1 @@
+"""Statements that read and change rows: SELECT, INSERT, UPDATE, DELETE."""

@@ -1,0 +1,103 @@
+"""A query as a statement: SELECT, and what stands behind it.
+
+    SELECT ... EMIT CHANGELOG SETTINGS max_hot_keys = 1000
+
+The tail is taken off before the rest is parsed, so no dialect of the parser needs to know it.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from zset_join.core.errors import SqlError
+from zset_join.sql.parse.readers import Reader
+from zset_join.sql.tables.contexts import StatementContext
+from zset_join.sql.tables.results import Query
+from zset_join.sql.tables.settings import check_setting
+from zset_join.sql_expressions.dialects import Statement, parse_query
+from zset_join.sql_expressions.places import SqlWarning
+
+__all__ = ["bind_query"]
+
+_OTHER_EMITS = frozenset({"AFTER", "FINAL", "LAST", "ON", "PERIODIC", "STREAM", "TIMEOUT"})
+
+
+def bind_query(session: StatementContext, statement: Statement, begin: int = 0, *, is_named: bool = False) -> Query:
+    """Bind the query that begins at a token; EMIT CHANGELOG and SETTINGS are taken off its end.
+
+    Args:
+        session: knows the names.
+        statement: the whole of it.
+        begin: the token.
+        is_named: the query of a view, which others may read as of its PROCTIME().
+
+    Raises:
+        SqlError: it cannot be bound; or its rows would hold the time at which they are read.
+    """
+    tokens, emits, settings = _without_tail(statement, begin)
+    _warn_of_table_hints(statement, tokens)
+    node = parse_query(statement, tokens)
+    query = session.query(statement, node, settings, emits_changelog=emits)
+    if query.bound.virtual and not is_named:
+        raise SqlError(
+            f"{query.bound.virtual[0]} has another value each time a row is read, so the row could not be taken back as it "
+            "came. Use it behind FOR SYSTEM_TIME AS OF; to show it, give the source a column that holds it.",
+            code="NON_DETERMINISTIC",
+            at=statement.place(begin),
+        )
+    return query
+
+
+def _without_tail(statement: Statement, begin: int) -> tuple[tuple[Token, ...], bool, dict[str, str]]:
+    tokens = statement.tokens
+    depth, end, emits = 0, len(tokens), False
+    settings: dict[str, str] = {}
+    for place in range(begin, len(tokens)):
+        token = tokens[place]
+        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        reader = Reader(statement, place)
+        if depth == 0 and (reader.has("EMIT", "CHANGELOG") or reader.has("EMIT", "CHANGES")):
+            end = min(end, place)
+            emits = True
+            if not reader.is_done and reader.word != "SETTINGS":
+                reader.fail("expected the end after EMIT CHANGELOG")
+        elif depth == 0 and place > begin and reader.has("EMIT") and reader.word in _OTHER_EMITS:
+            raise SqlError(
+                f"EMIT {reader.word} is not offered: every epoch gives its changes, as EMIT CHANGELOG does. Leave it out; to "
+                "answer only what is final, filter by the end of a window, or join as of an event time.",
+                code="NOT_OFFERED",
+                at=statement.place(place),
+            )
+        elif depth == 0 and place > begin and reader.has("SETTINGS") and _is_assignment(reader):
+            end = min(end, place)
+            at = reader.index
+            given = reader.options()
+            settings = {check_setting(name, value, at=statement.place(at)): value for name, value in given.items()}
+            if reader.has("EMIT", "CHANGELOG"):
+                emits = True
+            if not reader.is_done:
+                reader.fail("expected the end after SETTINGS")
+            break
+    return tuple(tokens[begin:end]), emits, settings
+
+
+def _warn_of_table_hints(statement: Statement, tokens: tuple[Token, ...]) -> None:
+    """Warn of hints that stand behind a table, as Flink's `t /*+ OPTIONS('k'='v') */`; the parser takes them for comments."""
+    ends = [*(token.start for token in tokens[1:]), len(statement.text)]
+    for token, end in zip(tokens, ends, strict=False):
+        gap = statement.text[token.end + 1 : end] if token.comments else ""
+        if gap.lstrip().startswith("/*+"):
+            hint = gap.lstrip()[3:].partition("*/")[0].strip()
+            warnings.warn(
+                SqlWarning(
+                    f"the hint {hint} behind {token.text} changes nothing: hints stand behind SELECT, options in CREATE TABLE."
+                ),
+                stacklevel=4,
+            )
+
+
+def _is_assignment(reader: Reader) -> bool:
+    following = reader.tokens[reader.index + 1 : reader.index + 2]
+    return bool(following) and following[0].text == "="

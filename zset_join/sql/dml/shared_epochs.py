@@ -1,0 +1,285 @@
+"""One INSERT as one epoch of every query that it reaches: all of them answer, then all of them absorb it; or none does.
+
+    with SharedEpoch(session, now_us) as epoch:
+        epoch.answer({"orders": rows})            nothing has changed
+        epoch.commit()                            tables, then queries, then what they write outside
+
+The law: where one query cannot answer, no table and no query has changed, and the error names the query. Queries that write
+into tables of the session answer before those that read these, so a query that reads two changed tables has one epoch of both.
+
+With `on_bad_input = 'quarantine'` a row for which the own WHERE or SELECT of a query raises leaves the epoch, for all queries
+and for the table, and is among the dead letters of that query. What fails behind a join or a group fails the epoch.
+
+Known limit: a row that a query of the session wrote is never put aside in the queries that read it; there the epoch fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.core.errors import BadInputError, PlanError, ZsetJoinError
+from zset_join.pipeline import Pipeline
+from zset_join.pipeline.dead_letters import PartlyRead
+from zset_join.pipeline.failing_rows import failing_rows, unread_rows
+from zset_join.pipeline.prepared import PreparedEpoch
+from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.key_claims import Claimed, KeyClaims
+from zset_join.sql.tables.results import Running
+from zset_join.sql.tables.settings import stage_options
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["Accepted", "SharedEpoch", "accepted_rows", "in_order", "named_error"]
+
+Rows: TypeAlias = pa.Table | ZSet
+_NOTHING = "No table and no query took any of the rows."
+
+
+class EpochContext(Protocol):
+    """What a shared epoch uses of a session."""
+
+    running: list[Running]
+    claims: dict[str, KeyClaims]
+
+    def table(self, name: str) -> Table:
+        """Return a table."""
+        ...
+
+    def claims_of(self, name: str) -> KeyClaims | None:
+        """Return which keys of a table are claimed; None where no running query claims any."""
+        ...
+
+    def completed(self, table: Table, rows: Rows, now_us: int) -> Rows:
+        """Return rows with all columns of a table."""
+        ...
+
+    def kept_rows(self, table: Table) -> Pipeline | None:
+        """Return what keeps the rows of a table; None where nothing does."""
+        ...
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Rows of a table that every query can evaluate.
+
+    Args:
+        rows: these.
+        aside: by the names of queries, the rows that failed in them, as `Undecodable` lists them.
+        places: by the names of queries, the numbers of these rows among all that came.
+    """
+
+    rows: Rows
+    aside: Mapping[str, pa.Table] = field(default_factory=dict)
+    places: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def of(self, running: Running) -> Rows | PartlyRead:
+        """Return what a query is fed: the query that a row failed in lists it."""
+        unread = self.aside.get(running.name)
+        return self.rows if unread is None else PartlyRead(self.rows, unread)
+
+
+class SharedEpoch(ExitStack):
+    """Answer an epoch in all queries that it reaches, then commit it.
+
+    Args:
+        session: whose tables and queries.
+        now_us: the processing time.
+
+    Attributes:
+        prepared: the queries that answered, with what they were fed, in the order in which they are committed.
+        accepted: what was given, without the rows that were put aside.
+    """
+
+    def __init__(self, session: EpochContext, now_us: int) -> None:
+        super().__init__()
+        self.prepared: list[tuple[Running, dict[str, Any], PreparedEpoch]] = []
+        self.accepted: dict[str, Accepted] = {}
+        self._session = session
+        self._now_us = now_us
+        self._tables: list[tuple[Pipeline, PreparedEpoch]] = []
+        self._claimed: dict[str, list[Claimed]] = {}
+        self._others: list[tuple[str, Rows, str]] = []
+
+    def answer(self, given: Mapping[str, Rows], *, first: tuple[Running, Mapping[str, Any]] | None = None) -> None:
+        """Let all queries answer.
+
+        Args:
+            given: by table, its rows.
+            first: a query that has an epoch whether or not rows reach it, and what it is fed.
+
+        Raises:
+            ZsetJoinError: of a query, which it names, or of a table.
+        """
+        self.accepted = {name: Accepted(rows) for name, rows in given.items()}
+        try:
+            self._answer(first)
+        except BadInputError:
+            aside = {name: accepted_rows(self._session.running, name, rows) for name, rows in given.items()}
+            if not any(one.aside for one in aside.values()):
+                raise
+            self.close()
+            self.prepared, self._tables, self._claimed, self._others, self.accepted = [], [], {}, [], aside
+            self._answer(first)
+
+    def commit(self) -> None:
+        """Take the epoch everywhere.
+
+        Raises:
+            Exception: of an output outside, after all queries have taken the epoch and all other outputs have been written.
+        """
+        for pipeline, prepared in self._tables:
+            pipeline.commit(prepared)
+        for running, _, prepared in self.prepared:
+            running.deltas.append(running.pipeline.commit(prepared))
+            if running.writer is not None and running.takes_back and running.writer.table.name in self._session.claims:
+                self._session.claims[running.writer.table.name].add([(prepared.delta, running.writer.names)])
+        self.claim_others()
+        failed: list[Exception] = []
+        for running, _, prepared in self.prepared:
+            if running.output is not None and running.writer is None:
+                try:
+                    running.output(prepared.delta)
+                except Exception as error:  # noqa: BLE001 - raised below; the other outputs have this epoch too
+                    failed.append(error)
+        if failed:
+            raise failed[0]
+
+    def claim_others(self) -> None:
+        """Count the rows that the epoch brings to tables and that no retracting query wrote, once the tables have them."""
+        for name, rows, _ in self._others:
+            claims = self._session.claims_of(name)
+            if claims is not None:
+                claims.add_others(rows)
+
+    def _answer(self, first: tuple[Running, Mapping[str, Any]] | None) -> None:
+        fed: dict[str, list[Accepted]] = {name: [one] for name, one in self.accepted.items()}
+        self._others = [(name, one.rows, "the INSERT") for name, one in self.accepted.items()]
+        tables = {name: self._session.table(name) for name in fed}
+        begun = [] if first is None or first[0] in self._session.running else [first[0]]
+        for running in in_order([*self._session.running, *begun]):
+            own = None if first is None or running is not first[0] else first[1]
+            rows: dict[str, Any] = dict(own or {})
+            for name in sorted(running.reads & fed.keys() & set(running.pipeline.sources)):
+                rows[name] = fed[name][0].of(running) if len(fed[name]) == 1 else _combined([one.rows for one in fed[name]])
+            if not rows and own is None:
+                continue
+            try:
+                prepared = self.enter_context(running.pipeline.prepare(rows, processing_time=self._now_us))
+            except ZsetJoinError as error:
+                raise named_error(error, running) from error
+            self.prepared.append((running, rows, prepared))
+            writer = running.writer
+            claims = None if writer is None else self._session.claims.get(writer.table.name)
+            if claims is not None and writer is not None and len(prepared.delta) and running.takes_back:
+                claimed = [*self._claimed.get(writer.table.name, ()), (prepared.delta, writer.names)]
+                claims.check(claimed, running.name)
+                self._claimed[writer.table.name] = claimed
+            if writer is not None and len(prepared.delta):
+                written = self._session.completed(writer.table, writer.rows(prepared.delta), self._now_us)
+                fed.setdefault(writer.table.name, []).append(Accepted(written))
+                if not running.takes_back:
+                    self._others.append((writer.table.name, written, f'the query "{running.name}"'))
+                tables[writer.table.name] = writer.table
+        self._check_others()
+        for name, parts in fed.items():
+            pipeline = self._session.kept_rows(tables[name])
+            if pipeline is not None:
+                rows_of_table = _combined([one.rows for one in parts])
+                prepared = self.enter_context(pipeline.prepare({name: rows_of_table}, processing_time=self._now_us))
+                self._tables.append((pipeline, prepared))
+
+    def _check_others(self) -> None:
+        """Refuse rows of a statement, or of queries that never retract, over the keys of those that do."""
+        for name, rows, origin in self._others:
+            claims = self._session.claims_of(name)
+            if claims is None:
+                continue
+            claimed = [
+                (prepared.delta, running.writer.names)
+                for running, _, prepared in self.prepared
+                if running.writer is not None and running.writes == name and running.takes_back and len(prepared.delta)
+            ]
+            claims.check_others(rows, claimed, origin)
+
+
+def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses: bool = False) -> Accepted:
+    """Return the rows of a table without those for which the own steps of a query that puts bad input aside raise.
+
+    Args:
+        running: the queries.
+        name: of the table.
+        rows: all that came.
+        refuses: raise for a row that fails in a query which puts nothing aside; for queries that cannot answer first.
+
+    Raises:
+        BadInputError: of the query, which it names, with `refuses`.
+    """
+    aside: dict[str, pa.Table] = {}
+    places: dict[str, list[int]] = {}
+    bad: set[int] = set()
+    for one in running:
+        reading = one.reading_of(name)
+        is_lenient = stage_options(one.query.settings).on_bad_input == "quarantine"
+        if name not in one.reads or reading is None or not (is_lenient or refuses):
+            continue
+        try:
+            failing = failing_rows(one.query.bound.view.plan(), reading, rows)
+        except PlanError as error:
+            if error.code != "SPARK_ONLY_STEP":
+                raise
+            continue  # only Spark can evaluate it, and Spark raises
+        if failing and not is_lenient:
+            raise named_error(failing[min(failing)], one)
+        new = {place: error for place, error in failing.items() if place not in bad}
+        if new:
+            aside[one.name] = unread_rows(rows, new, one.name)
+            places[one.name] = sorted(new)
+            bad |= new.keys()
+    if not bad:
+        return Accepted(rows)
+    kept = np.setdiff1d(np.arange(len(rows) if isinstance(rows, ZSet) else rows.num_rows), sorted(bad))
+    if isinstance(rows, ZSet):
+        return Accepted(ZSet(rows.rows.take(pa.array(kept)), rows.weights[kept]), aside, places)
+    return Accepted(rows.take(pa.array(kept)), aside, places)
+
+
+def in_order(running: Sequence[Running]) -> list[Running]:
+    """Return queries such that each stands behind those that write what it reads; there are no circles."""
+    ordered: list[Running] = []
+    left = list(running)
+    while left:
+        written = {one.writes for one in left if one.writes is not None}
+        ready = [one for one in left if not one.reads & written]
+        ordered += ready
+        left = [one for one in left if one not in ready]
+    return ordered
+
+
+def named_error(error: ZsetJoinError, running: Running, outcome: str = _NOTHING) -> ZsetJoinError:
+    """Return an error that names the query it comes from, and what became of the rows."""
+    if error.facts.get("query") is not None:
+        return error
+    message = f'query "{running.name}": {error.message} {outcome}'
+    facts = {name: fact for name, fact in error.facts.items() if name not in {"message", "code"}}
+    return type(error)(message, code=error.code, **{**facts, "query": running.name})
+
+
+def _combined(parts: Sequence[Rows]) -> Rows:
+    """Return the rows that came from several writers as one delta, retractions first."""
+    if len(parts) == 1:
+        return parts[0]
+    if not any(isinstance(one, ZSet) for one in parts):
+        return pa.concat_tables(parts)
+    deltas = [one if isinstance(one, ZSet) else _inserted(one) for one in parts]
+    whole = ZSet.concat(deltas, schema=deltas[0].schema)
+    order = np.argsort(whole.weights > 0, kind="stable")
+    return ZSet(whole.rows.take(pa.array(order)), whole.weights[order])
+
+
+def _inserted(rows: pa.Table) -> ZSet:
+    return ZSet(single_batch(rows), np.ones(rows.num_rows, np.int64))

@@ -1,0 +1,172 @@
+"""INSERT INTO ... SELECT: where the changes of a query go, and whether its columns fit.
+
+The law: the columns of the query go to those of the table in their order. Types are assigned as Spark's ANSI mode does: numbers
+to numbers (what does not fit fails when it comes), anything to a string, dates and timestamps to each other; nothing else.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.core.errors import PlanError, SqlError
+from zset_join.expressions import Cast
+from zset_join.expressions.rows import named
+from zset_join.expressions.type_rules import kind_of, plain_type
+from zset_join.query import View
+from zset_join.sql.tables.catalog import ColumnDefinition, Table
+from zset_join.sql.tables.contexts import StatementContext
+from zset_join.sql.tables.required import required_value
+from zset_join.sql.tables.results import Query
+from zset_join.sql.tables.sink_tables import SinkWriter, is_outside, sink_of
+from zset_join.sql_expressions.places import Place
+from zset_join.zset import ZSet
+
+__all__ = ["TableWriter", "fitted", "table_written", "takes_back", "writer_of"]
+
+_NUMBERS = frozenset({"integer", "float", "decimal"})
+_TIMES = frozenset({"date", "timestamp", "instant"})
+
+
+def takes_back(query: Query) -> bool:
+    """Say whether a query ever retracts a row."""
+    return query.bound.view.node.relation.mode != "append"
+
+
+def fitted(query: Query, table: Table, names: Sequence[str] | None, *, at: Place) -> Query:
+    """Return a query with the columns of a table, cast where that is allowed.
+
+    Args:
+        query: the query.
+        table: where it goes.
+        names: the columns it gives, in order; None: all that are given.
+        at: the statement.
+
+    Raises:
+        SqlError: the columns do not go together.
+    """
+    given = [column for column in table.columns if column.is_given and column.metadata is None]
+    wanted = given if names is None else [column for column in given if column.name in names]
+    wanted = wanted if names is None else sorted(wanted, key=lambda column: list(names).index(column.name))
+    schema = query.schema
+    if len(schema) != len(wanted) or not all(
+        _is_assignable(field.type, column.type) for field, column in zip(schema, wanted, strict=True)
+    ):
+        expected = ", ".join(f"{column.name} {column.type}" for column in wanted)
+        have = ", ".join(f"{field.name} {field.type}" for field in schema)
+        raise SqlError(
+            f'"{table.name}" takes ({expected}), the query gives ({have}). Select and cast the columns in this order.',
+            code="INSERT_COLUMNS",
+            at=at,
+        )
+    chosen: dict[str, Any] = {}
+    for field, column in zip(schema, wanted, strict=True):
+        tree = named(field.name)
+        chosen[column.name] = tree if field.type == column.type else Cast(tree, column.type)
+    for column in given:
+        if column.name not in chosen:
+            from zset_join.expressions import Literal
+
+            chosen[column.name] = Literal(None, column.type)
+    required = [column for column in given if column.is_required]
+    chosen.update({column.name: required_value(chosen[column.name], column, table.name) for column in required})
+    ordered = {column.name: chosen[column.name] for column in given}
+    is_same = list(ordered) == schema.names and all(tree is chosen[name] for name, tree in ordered.items())
+    if not required and is_same and _is_plain(ordered):
+        return query
+    try:
+        view: View = query.bound.view.select(ordered)
+    except PlanError as error:
+        raise SqlError(error.message, code=error.code, at=at) from error
+    called = {field.name: column.name for field, column in zip(schema, wanted, strict=True)}
+    order = tuple((called[name], descending, nulls) for name, descending, nulls in query.bound.order_by)
+    return replace(query, bound=replace(query.bound, view=view, shown=None, order_by=order))
+
+
+def _is_plain(chosen: dict[str, Any]) -> bool:
+    return not any(isinstance(tree, Cast) for tree in chosen.values())
+
+
+def _is_assignable(source: pa.DataType, target: pa.DataType) -> bool:
+    kinds = kind_of(plain_type(source)), kind_of(plain_type(target))
+    if source == target or kinds[0] == "null" or kinds[1] == "string":
+        return kinds[0] not in {"other", "array", "duration"} or source == target
+    return set(kinds) <= _NUMBERS or set(kinds) <= _TIMES
+
+
+def writer_of(session: StatementContext, table: Table, query: Query, *, at: Place) -> SinkWriter | TableWriter:
+    """Return what takes the deltas of a query that fits a table.
+
+    Raises:
+        SqlError: the table only ever gets rows, and the query takes rows back; the query reads what it would write; or it
+            cannot be written.
+        SinkError: the outside cannot be reached, or holds something else.
+    """
+    if is_outside(table):
+        key = table.primary_key or query.bound.view.node.relation.primary_key
+        sink = sink_of(table, takes_back=takes_back(query), query_key=key)
+        schema = pa.schema([pa.field(field.name, field.type) for field in query.schema])
+        return SinkWriter(table, sink, schema, key, session.writer_id() or str(uuid.uuid4()))
+    _refuse_circle(session, table, query, at=at)
+    if table.mode == "append" and takes_back(query):
+        raise SqlError(
+            f'"{table.name}" only ever gets rows, and the query takes rows back. Declare it with a primary key, or APPEND ONLY '
+            "sources.",
+            code="INSERT_COLUMNS",
+            at=at,
+        )
+    given: list[ColumnDefinition] = [column for column in table.columns if column.is_given and column.metadata is None]
+    return TableWriter(session, table, tuple(column.name for column in given))
+
+
+def _refuse_circle(session: StatementContext, table: Table, query: Query, *, at: Place) -> None:
+    """Refuse a query that reads what follows from what it writes: its own rows would come back to it without end."""
+    reached, left = {table.name}, [table.name]
+    while left:
+        name = left.pop()
+        following = {running.writes for running in session.running if running.writes is not None and name in running.reads}
+        left += following - reached
+        reached |= following
+    read = sorted(reached & query.bound.reads)
+    if read:
+        raise SqlError(
+            f'this query reads "{read[0]}", which follows from "{table.name}", where it writes: it would read its own rows '
+            f"without end. Write into another table, or once, from table({read[0]}).",
+            code="CIRCLE",
+            at=at,
+            name=table.name,
+        )
+
+
+def table_written(output: object) -> TableWriter | None:
+    """Return an output that writes into a table of the session; None where it is no such output."""
+    return output if isinstance(output, TableWriter) else None
+
+
+@dataclass(frozen=True)
+class TableWriter:
+    """Write the deltas of a running query into a table of the session; what `session.start` takes as `output`.
+
+    Args:
+        session: whose table.
+        table: it.
+        names: the columns that the query gives, in order.
+    """
+
+    session: StatementContext
+    table: Table
+    names: tuple[str, ...]
+
+    def __call__(self, delta: ZSet) -> None:
+        """Insert a delta as one epoch; one of no rows is none."""
+        if len(delta):
+            self.session.insert(self.table.name, self.rows(delta))
+
+    def rows(self, delta: ZSet) -> pa.Table | ZSet:
+        """Return a delta as the table takes it."""
+        rows = pa.RecordBatch.from_arrays(delta.rows.columns, names=list(self.names))
+        return pa.Table.from_batches([rows]) if self.table.mode == "append" else ZSet(rows, delta.weights)

@@ -1,0 +1,1 @@
+"""Texts of statements into words, names, types, options and hints."""

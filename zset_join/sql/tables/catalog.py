@@ -1,0 +1,349 @@
+"""What names in statements stand for: tables and streams, views, temporal table functions, and settings.
+
+A name is looked up as it is written, and then without regard to case, where only one fits.
+
+A table says what its rows mean: *append* (only ever added), *upsert* (the row of its key), or *changelog* (with weights). It is
+*versioned* when it has a primary key and an event time; else only its latest rows are known, and `DESCRIBE` says why.
+
+A table with a primary key over files has hidden columns beside those it shows, by which its rows are ordered; see `file_order`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import pyarrow as pa
+from sqlglot import exp
+
+from zset_join.core.errors import SqlError
+from zset_join.lookup.source import LookupSource
+from zset_join.query import View, appends, changes
+from zset_join.sql.tables.bound import BoundQuery
+from zset_join.sql.tables.file_order import FILE_ORDER
+from zset_join.sql_expressions.places import Place, near, pick
+
+__all__ = [
+    "PROCESSING_TIME_TYPE",
+    "Catalog",
+    "ColumnDefinition",
+    "Mode",
+    "NamedView",
+    "Table",
+    "TableIndex",
+    "TemporalFunction",
+]
+
+Mode = Literal["append", "upsert", "changelog"]
+
+PROCESSING_TIME_TYPE = pa.timestamp("us", tz="UTC")
+"""The type of PROCTIME()."""
+
+
+@dataclass(frozen=True)
+class ColumnDefinition:
+    """One column of a table.
+
+    Args:
+        name: its name.
+        type: its Arrow type.
+        computed: the expression it is computed from when a row comes in; None for what comes in.
+        metadata: the name of the metadata field it is filled from; None for a plain column.
+        is_processing_time: it holds the processing time of the row's epoch.
+        is_required: it is NOT NULL: a row without a value is bad input.
+    """
+
+    name: str
+    type: pa.DataType
+    computed: exp.Expr | None = None
+    metadata: str | None = None
+    is_processing_time: bool = False
+    is_required: bool = False
+
+    @property
+    def is_given(self) -> bool:
+        """Say whether who inserts rows gives it."""
+        return self.computed is None and not self.is_processing_time
+
+    @property
+    def field(self) -> pa.Field:
+        """Return its name, its type, and whether a row that comes in may lack it."""
+        return pa.field(self.name, self.type, nullable=not self.is_required)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or stream as it was declared.
+
+    Args:
+        name: its name.
+        word: what it was declared as: TABLE, STREAM, MUTABLE STREAM, SOURCE or SINK.
+        columns: all of them.
+        mode: what its rows mean.
+        primary_key: columns that identify a row.
+        watermark: the event-time column and how many microseconds its watermark stays behind.
+        options: those of WITH (...).
+        settings: those of SETTINGS.
+        delta_column: the column whose -1 deletes; None where there is none.
+        lookup: the outside table it is, which is only ever looked up; None for a table of the session.
+        version_column: the column whose larger value wins among changes of a key; None: the later one.
+        processing_times: names that stand for the processing time in FOR SYSTEM_TIME AS OF alone, and are no columns.
+        is_ordered_by_file: among the rows of a key, that of the last file by name wins, whenever the file comes.
+    """
+
+    name: str
+    word: str
+    columns: tuple[ColumnDefinition, ...]
+    mode: Mode
+    primary_key: tuple[str, ...] = ()
+    watermark: tuple[str, int] | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    delta_column: str | None = None
+    lookup: LookupSource | None = None
+    version_column: str | None = None
+    processing_times: tuple[str, ...] = ()
+    is_ordered_by_file: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns that rows have."""
+        return pa.schema([(column.name, column.type) for column in self.columns])
+
+    @property
+    def hidden(self) -> pa.Schema:
+        """Return the columns that rows have beside those of the table, and that nothing shows."""
+        return FILE_ORDER if self.is_ordered_by_file else pa.schema([])
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Return the columns that `*` stands for."""
+        return tuple(column.name for column in self.columns if column.name != self.delta_column)
+
+    @property
+    def is_versioned(self) -> bool:
+        """Say whether its rows have versions in event time."""
+        return bool(self.primary_key) and self.watermark is not None
+
+    def why(self) -> str:
+        """Say whether it is versioned or latest-only, and why."""
+        if self.is_versioned and self.watermark is not None:
+            key = ", ".join(self.primary_key)
+            return f"versioned: it has the primary key ({key}) and the event time {self.watermark[0]}"
+        missing = [
+            *([] if self.primary_key else ["no primary key"]),
+            *([] if self.watermark is not None else ["no event time (WATERMARK FOR ...)"]),
+        ]
+        return f"latest-only: it has {' and '.join(missing)}"
+
+    @cached_property
+    def rows(self) -> View:
+        """Return its rows, for the fluent API: one source, however often it is asked for."""
+        return self._view(hides=tuple(self.hidden.names))
+
+    def kept(self) -> View:
+        """Return its rows with their hidden columns, for what keeps them and feeds them to other queries later."""
+        return self._view(hides=())
+
+    def _view(self, hides: tuple[str, ...]) -> View:
+        watermark = None if self.watermark is None else (self.watermark[0], f"{self.watermark[1]} microseconds")
+        if self.mode == "append":
+            return appends(self.name, self.schema, keys=self.primary_key, watermark=watermark)
+        if self.delta_column is not None and not self.primary_key:
+            return changes(self.name, self.schema, weight_column=self.delta_column, watermark=watermark)
+        deletes = None
+        if self.delta_column is not None:
+            from zset_join.expressions import col
+
+            deletes, hides = col(self.delta_column) < 0, (self.delta_column, *hides)
+        return changes(
+            self.name,
+            pa.schema([*self.schema, *self.hidden]),
+            keys=self.primary_key,
+            sequence_by=self.hidden.names if self.version_column is None else (self.version_column,),
+            apply_as_deletes=deletes,
+            except_column_list=hides,
+            watermark=watermark,
+        )
+
+
+@dataclass(frozen=True)
+class NamedView:
+    """A view: a query under a name.
+
+    Args:
+        name: its name.
+        query: what it stands for.
+        sql: its text.
+        is_materialized: it is kept, not only named.
+        columns: the names its declaration gives the columns; empty: those of the query.
+    """
+
+    name: str
+    query: BoundQuery
+    sql: str
+    is_materialized: bool = False
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TemporalFunction:
+    """A temporal table function, Flink's older way to name the versions of a table.
+
+    Args:
+        name: its name.
+        relation: the table or view whose rows are the versions.
+        time: the column with the time of a version.
+        key: the column that identifies what has versions.
+    """
+
+    name: str
+    relation: str
+    time: str
+    key: str
+
+
+@dataclass(frozen=True)
+class TableIndex:
+    """An index: columns by which a table or view is kept for joins that look up in it.
+
+    Args:
+        name: its name.
+        relation: the table or view.
+        columns: of it.
+    """
+
+    name: str
+    relation: str
+    columns: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.relation} ({', '.join(self.columns)})"
+
+
+class Catalog:
+    """Keep what names stand for.
+
+    Attributes:
+        sinks: queries that write into a table, by their name.
+    """
+
+    def __init__(self) -> None:
+        self.indexes: dict[str, TableIndex] = {}
+        self.tables: dict[str, Table] = {}
+        self.views: dict[str, NamedView] = {}
+        self.functions: dict[str, TemporalFunction] = {}
+        self.settings: dict[str, str] = {}
+        self.sinks: dict[str, str] = {}
+
+    def add(self, entry: Table | NamedView | TemporalFunction, *, at: Place | None = None, replace: bool = False) -> None:
+        """Give something its name.
+
+        Raises:
+            SqlError: the name is taken.
+        """
+        self._claim(entry.name, at=at, replace=replace)
+        if isinstance(entry, Table):
+            self.tables[entry.name] = entry
+        elif isinstance(entry, NamedView):
+            self.views[entry.name] = entry
+        else:
+            self.functions[entry.name] = entry
+
+    def add_sink(self, name: str, table: str, *, at: Place | None = None, replace: bool = False) -> None:
+        """Give a query that writes into a table its name.
+
+        Raises:
+            SqlError: the name is taken.
+        """
+        self._claim(name, at=at, replace=replace)
+        self.sinks[name] = table
+
+    def _claim(self, name: str, *, at: Place | None, replace: bool) -> None:
+        if not replace and name in {*self.tables, *self.views, *self.functions, *self.sinks}:
+            raise SqlError(f'the name "{name}" is taken. DROP it first, or write CREATE OR REPLACE.', code="NAME_TAKEN", at=at)
+        self._forget(name)
+
+    def find(self, name: str, *, at: Place | None = None) -> Table | NamedView:
+        """Return the table or view of a name.
+
+        Raises:
+            SqlError: there is none.
+        """
+        known: dict[str, Table | NamedView] = {**self.tables, **self.views}
+        entry = pick(known, name)
+        if entry is None:
+            raise SqlError(
+                f'there is no table or view "{name}".{near(name, self.relations())} Create or register it first.',
+                code="UNKNOWN_TABLE",
+                at=at,
+                name=name,
+            )
+        return entry
+
+    def function(self, name: str, *, at: Place | None = None) -> TemporalFunction:
+        """Return a temporal table function.
+
+        Raises:
+            SqlError: there is none.
+        """
+        function = pick(self.functions, name)
+        if function is None:
+            raise SqlError(
+                f'there is no temporal table function "{name}".{near(name, self.functions)} Make it with '
+                "session.create_temporal_table_function(name, relation, time, key), or write FOR SYSTEM_TIME AS OF.",
+                code="UNKNOWN_TABLE",
+                at=at,
+                name=name,
+            )
+        return function
+
+    def is_kept(self, name: str) -> bool:
+        """Say whether rows or a running query stand behind a name: a table, a materialized view, or a sink."""
+        view = self.views.get(name)
+        return name in self.tables or name in self.sinks or (view is not None and view.is_materialized)
+
+    def relations(self) -> list[str]:
+        """Return the names of tables and views."""
+        return [*self.tables, *self.views]
+
+    def drop(self, name: str, *, at: Place | None = None, if_exists: bool = False) -> str | None:
+        """Forget a name; return it as it was kept.
+
+        Raises:
+            SqlError: there is none, or a view reads it, or a sink writes into it.
+        """
+        sink = pick({name: name for name in self.sinks}, name)
+        if sink is not None:
+            self._forget(sink)
+            return sink
+        if if_exists and pick({**self.tables, **self.views}, name) is None:
+            return None
+        entry = self.find(name, at=at)
+        writers = [sink for sink, table in self.sinks.items() if table == entry.name]
+        if writers:
+            raise SqlError(
+                f'"{entry.name}" is written by {", ".join(writers)}. Drop those first.',
+                code="STILL_READ",
+                at=at,
+                name=entry.name,
+            )
+        readers = self.readers_of(entry.name)
+        if readers:
+            raise SqlError(
+                f'"{entry.name}" is read by {", ".join(readers)}. Drop those first.', code="STILL_READ", at=at, name=entry.name
+            )
+        self._forget(entry.name)
+        return entry.name
+
+    def readers_of(self, name: str) -> list[str]:
+        """Return the views whose query names a table or view."""
+        return [view.name for view in self.views.values() if name in view.query.names and view.name != name]
+
+    def _forget(self, name: str) -> None:
+        kept: Iterable[dict[str, Any]] = (self.tables, self.views, self.functions, self.sinks)
+        for entries in kept:
+            entries.pop(name, None)
+        self.indexes = {one.name: one for one in self.indexes.values() if one.relation != name}

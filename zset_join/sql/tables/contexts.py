@@ -1,0 +1,41 @@
+"""What statements ask of the session they run in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from zset_join.sql.tables.catalog import Catalog
+from zset_join.sql.tables.results import Query, QueryRunner, Running
+from zset_join.sql_expressions.dialects import Statement
+
+__all__ = ["StatementContext"]
+
+
+class StatementContext(QueryRunner, Protocol):
+    """A session, as statements see it.
+
+    Attributes:
+        writes: whether queries write where they are told to; not where statements are only checked.
+    """
+
+    writes: bool
+    catalog: Catalog
+    dialect: str
+    running: list[Running]
+
+    def query(self, statement: Statement, node: Any, settings: Mapping[str, str], *, emits_changelog: bool) -> Query:
+        """Bind a query."""
+        ...
+
+    def insert(self, name: str, rows: Any) -> int:
+        """Add rows to a table."""
+        ...
+
+    def writer_id(self) -> str | None:
+        """Return under which id the statement that runs writes outside; None for a new one."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Let go of what is kept of a dropped table."""
+        ...

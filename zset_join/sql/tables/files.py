@@ -1,0 +1,247 @@
+"""Tables in files: `WITH ('connector' = 'filesystem', 'path' = 'orders.json', 'format' = 'json' | 'csv' | 'parquet')`.
+
+`zset-join run` reads a path or a directory of files in the order of their names, each once; every file is one epoch. Files are
+whole when they appear: write them under a name that begins with a dot, and rename them.
+Columns go by name; those a file lacks are NULL, and a file that has none of them is refused. JSON has an object a line. CSV has
+a header; as in Spark, nothing between two delimiters is NULL, and `""` is an empty text. Formats of
+changes have a record a line.
+
+A line that is no row stops the query, or is put aside by `SET on_bad_input = 'quarantine'`: `topic` is then the name of the
+file and `offset` the number of the line. So is a row of Parquet of which a value does not convert, as JSON, with its number
+from 1. A Parquet file that cannot be read always stops it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from zset_join.changelog.formats import RECORD_FORMATS
+from zset_join.connectors.tables import local_path_of
+from zset_join.conversions import can_convert, convert_values
+from zset_join.core.errors import BadInputError, SqlError
+from zset_join.core.shown_values import shown_value
+from zset_join.pipeline.dead_letters import PartlyRead
+from zset_join.sources.json_rows import part_json_rows, read_json_objects
+from zset_join.sources.unread import UnreadText, unread_records
+from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.file_order import with_file_order
+from zset_join.sql_expressions.places import near
+
+__all__ = ["csv_options", "list_files", "part_file", "read_file", "read_records"]
+
+_FORMATS = ("csv", "json", "parquet", *RECORD_FORMATS)
+_SAYS_SOMETHING = r"[^\t\n\v\f\r ]"
+_RECORD = pa.schema(
+    {"key": pa.binary(), "value": pa.binary(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
+)
+
+
+def list_files(table: Table) -> list[Path]:
+    """Return the files of a table, in the order of their names; hidden ones, and those that begin with `_`, are none.
+
+    A directory may be empty still.
+
+    Raises:
+        SqlError: there is nothing at the path, or no such format.
+    """
+    path, form = local_path_of(table.name, table.options), table.options.get("format", "json")
+    if form not in _FORMATS:
+        raise SqlError(
+            f'"{table.name}": files are read as {", ".join(_FORMATS)}, not as {form}.', code="UNKNOWN_FORMAT", name=table.name
+        )
+    listed = (one for one in path.iterdir() if one.is_file() and not one.name.startswith(("_", "."))) if path.is_dir() else ()
+    files = sorted(listed) if path.is_dir() else [path]
+    if not all(one.is_file() for one in files):
+        raise SqlError(f"\"{table.name}\": there is no file or directory {path}. Give 'path'.", code="NO_FILE", name=table.name)
+    return files
+
+
+def read_file(table: Table, file: Path) -> pa.Table:
+    """Return the rows of a file.
+
+    Raises:
+        SqlError: it is not in the format it is said to be in, or has no column of the table.
+        BadInputError: a line that is no row of the table.
+    """
+    rows, unread = _read(table, file, is_first_enough=True)
+    if unread:
+        first = unread[0]
+        raise BadInputError(
+            f'"{table.name}": line {first.number} of {file} is no row of it, {first.shown} Mend the file, or let what cannot '
+            "be read be put aside: SET on_bad_input = 'quarantine'.",
+            code=first.code,
+            relation=table.name,
+            file=str(file),
+            line=first.number,
+            column=first.column,
+        )
+    return _with_order(table, file, rows)
+
+
+def part_file(table: Table, file: Path) -> PartlyRead:
+    """Return the rows of a file, and beside them the lines that are none.
+
+    Raises:
+        SqlError: as `read_file`.
+    """
+    rows, unread = _read(table, file, is_first_enough=False)
+    return PartlyRead(_with_order(table, file, rows), unread_records(unread, topic=file.name))
+
+
+def _with_order(table: Table, file: Path, rows: pa.Table) -> pa.Table:
+    """Return rows with what orders those of a key, where that is their file."""
+    return with_file_order(rows, file.name) if table.is_ordered_by_file else rows
+
+
+def _read(table: Table, file: Path, *, is_first_enough: bool) -> tuple[pa.Table, list[UnreadText]]:
+    form = table.options.get("format", "json")
+    given = pa.schema([column.field for column in table.columns if column.is_given])
+    unread: list[UnreadText] = []
+    try:
+        if form == "json":
+            return _json(table, file, given)
+        if form == "parquet":
+            rows, unread = _converted(pq.read_table(file), given)
+        else:
+            rows, unread = _csv(table, file, given, is_first_enough=is_first_enough)
+    except (pa.ArrowException, OSError) as error:
+        raise SqlError(f'"{table.name}": {file} cannot be read as {form}: {error}.', code="NO_FILE", name=table.name) from error
+    if not set(rows.column_names) & set(given.names) and rows.column_names:
+        raise _other_columns(table, file, rows.column_names, "; CSV begins with a line of names" if form == "csv" else "")
+    return rows.select([name for name in rows.column_names if name in given.names]), unread
+
+
+def read_records(file: Path) -> pa.Table:
+    """Return the records of changes of a file, a line each: what Debezium, Canal or Maxwell write.
+
+    A line is the record, whose `topic` is then the file and whose `offset` is the number of its line; or, as
+    `zset-join dead-letters --replay` writes it, an object of `key`, `value`, `topic`, `partition` and `offset`.
+    """
+    with pa.input_stream(str(file), compression="detect") as stream:
+        text = stream.read().removeprefix(codecs.BOM_UTF8)
+    lines = pa.array(text.split(b"\n"), pa.binary())
+    places = np.flatnonzero(pc.match_substring_regex(lines, _SAYS_SOMETHING))
+    if not places.size:
+        return _RECORD.empty_table()
+    records = read_json_objects(
+        text, pa.schema([one.with_type(pa.string()) if one.name in ("key", "value") else one for one in _RECORD])
+    )
+    if records is not None and records.num_rows == places.size and not records["topic"].null_count:
+        return records.cast(_RECORD)
+    return pa.table(
+        {
+            "key": pa.nulls(places.size, pa.binary()),
+            "value": lines.take(pa.array(places)),
+            "topic": pa.repeat(file.name, places.size),
+            "partition": np.zeros(places.size, np.int64),
+            "offset": places + 1,
+        },
+        schema=_RECORD,
+    )
+
+
+def _converted(rows: pa.Table, given: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:
+    """Return the rows of a Parquet file whose values convert to their columns, and the others, as JSON.
+
+    A column of a type that never converts is left as it is; it is refused as a whole.
+    """
+    expected: dict[int, str] = {}
+    for place, name in enumerate(rows.column_names):
+        kind = given.field(name).type if name in given.names else rows.column(name).type
+        if rows.column(name).type == kind or not can_convert(rows.column(name).type, kind):
+            continue
+        converted = convert_values(rows.column(name), kind)
+        unfit = () if converted.unfit is None else np.flatnonzero(converted.unfit).tolist()
+        expected = dict.fromkeys(unfit, name) | expected
+        if unfit:
+            continue
+        rows = rows.set_column(place, name, converted.values)
+    unread = []
+    for number in sorted(expected):
+        row = {name: shown_value(rows.column(name).combine_chunks(), number) for name in rows.column_names}
+        text = json.dumps(row, default=str, ensure_ascii=False).encode()
+        unread.append(UnreadText(number + 1, text, str(given.field(expected[number]).type), expected[number]))
+    is_good = np.ones(rows.num_rows, np.bool_)
+    is_good[list(expected)] = False
+    return rows.filter(pa.array(is_good)) if unread else rows, unread
+
+
+def _csv(table: Table, file: Path, given: pa.Schema, *, is_first_enough: bool) -> tuple[pa.Table, list[UnreadText]]:
+    from zset_join.sources.csv_rows import CsvForm, csv_names, read_csv_file, read_csv_rows
+
+    if not file.stat().st_size:
+        return given.empty_table(), []
+    options = csv_options(table)
+    form = CsvForm(delimiter=options["sep"], quote=options["quote"], null=options["nullValue"])
+    rows = read_csv_file(file, given, form)
+    if rows is not None:
+        return rows, []
+    with pa.input_stream(str(file), compression="detect") as stream:  # some line is no row
+        text = stream.read()
+    names = csv_names(text, form)
+    if names and not set(names) & set(given.names):
+        return pa.table({name: pa.nulls(0) for name in names}), []  # which is refused
+    return read_csv_rows(text, given, form, is_first_enough=is_first_enough)
+
+
+def csv_options(table: Table) -> dict[str, str]:
+    """Return how CSV is written, as Spark calls it: `sep`, `quote` and `nullValue`.
+
+    Raises:
+        SqlError: a delimiter or quote of another length than one.
+    """
+    return {
+        "sep": _character(table, "csv.field-delimiter", ","),
+        "quote": _character(table, "csv.quote-character", '"'),
+        "nullValue": table.options.get("csv.null-literal", ""),
+    }
+
+
+def _character(table: Table, option: str, default: str) -> str:
+    given = {"\\t": "\t", "\\u0001": "\x01"}.get(table.options.get(option, default), table.options.get(option, default))
+    if len(given) != 1:
+        raise SqlError(f"\"{table.name}\": '{option}' is one character, not '{given}'.", code="OPTION_VALUE", name=table.name)
+    return given
+
+
+def _json(table: Table, file: Path, given: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:
+    with pa.input_stream(str(file), compression="detect") as stream:
+        text = stream.read().removeprefix(codecs.BOM_UTF8)
+    if not text or text.isspace():
+        return given.empty_table(), []
+    rows, unread = read_json_objects(text, given), []
+    if rows is None:
+        lines = [(number, line) for number, line in enumerate(text.split(b"\n"), 1) if line.strip()]
+        rows, bad = part_json_rows([line for _, line in lines], given)
+        unread = [replace(one, number=lines[one.number][0]) for one in bad]
+    if rows.num_rows and all(column.null_count == rows.num_rows for column in rows.columns):
+        first = text.lstrip().split(b"\n", 1)[0]
+        names = json.loads(first) if _is_json(first) else {}
+        if names and isinstance(names, dict) and not set(names) & set(given.names):
+            raise _other_columns(table, file, list(names), "")
+    return rows, unread
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _other_columns(table: Table, file: Path, names: list[str], more: str) -> SqlError:
+    shown = ", ".join(names[:12])
+    return SqlError(
+        f'"{table.name}": {file} has none of its columns but {shown}{more}.{near(names[0], table.schema.names)}',
+        code="NO_FILE",
+        name=table.name,
+    )

@@ -1,0 +1,87 @@
+"""Columns that are NOT NULL: a row without a value in one is bad input, where rows come in and where a query writes them.
+
+| rows | what becomes of one with NULL |
+|---|---|
+| that are inserted | the INSERT is refused (`NOT_NULL`), nothing of it is kept |
+| of files and topics | the query stops; a line or record of JSON is put aside with `on_bad_input = 'quarantine'` |
+| that a query writes | the epoch fails, or the row is put aside, as one that the SELECT of the query cannot compute |
+
+What deletes a row needs its key alone, so it is not checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from zset_join.core.errors import BadInputError, SqlError
+from zset_join.core.shown_values import shown_value
+from zset_join.expressions import Call, Cast, Literal
+from zset_join.sql.tables.catalog import ColumnDefinition, Table
+
+__all__ = ["check_required", "required_text", "required_value"]
+
+
+def check_required(table: Table, rows: pa.Table, weights: Any = None) -> None:
+    """Refuse rows that have NULL where the table has a value.
+
+    Args:
+        table: whose rows they are.
+        rows: with all its columns.
+        weights: of the rows; None: 1 each.
+
+    Raises:
+        BadInputError: the first such row; it names the column and shows the row.
+    """
+    for column in table.columns:
+        if not column.is_required or not rows.column(column.name).null_count:
+            continue
+        lacks = pc.is_null(rows.column(column.name)).to_numpy()
+        if weights is not None:
+            lacks = lacks & (np.asarray(weights) > 0)
+        if table.delta_column is not None:
+            lacks = lacks & (rows.column(table.delta_column).to_numpy() >= 0)
+        if not lacks.any():
+            continue
+        place = int(lacks.argmax())
+        shown = {name: shown_value(rows.column(name).combine_chunks(), place) for name in rows.column_names}
+        raise BadInputError(
+            f'table "{table.name}": row {place} of what is inserted, {str(shown)[:200]}, has NULL in column "{column.name}", '
+            "which is NOT NULL. Nothing was inserted. Give a value, or declare the column without NOT NULL.",
+            code="NOT_NULL",
+            relation=table.name,
+            row=place,
+            column=column.name,
+        )
+
+
+def required_value(tree: Any, column: ColumnDefinition, table: str) -> Any:
+    """Return an expression with the value of another one, for which a row fails where that is NULL.
+
+    No expression raises by itself, so it casts a text that is no number, and the text says what is wrong. The text depends on
+    the value, so that no optimizer computes it for every row.
+
+    Raises:
+        SqlError: a column of a type that no text becomes.
+    """
+    kind = column.type
+    if pt.is_nested(kind) or pt.is_binary(kind):
+        raise SqlError(
+            f'"{table}": NOT NULL is not offered for {column.name}, of type {kind}, of what a query writes. Leave it out.',
+            code="NOT_OFFERED",
+            name=table,
+        )
+    text = Literal(f'NULL in column "{column.name}" of "{table}", which is NOT NULL', pa.string())
+    nothing = Call("case", (Call("is_null", (tree,)), Literal("", pa.string()), Literal(".", pa.string())))
+    failing: Any = Cast(Call("concat", (text, nothing)), pa.int32())
+    return Call("coalesce", (tree, Cast(failing, kind) if pt.is_integer(kind) else Cast(Cast(failing, pa.string()), kind)))
+
+
+def required_text(name: str, table: str) -> str:
+    """Return as Spark's SQL the value of a column for which a row fails where it is NULL; the name is quoted."""
+    reason = f"NULL in column {name} of {table}, which is NOT NULL".replace("\\", "\\\\").replace("'", "\\'")
+    return f"CASE WHEN {name} IS NULL THEN raise_error('{reason}') ELSE {name} END"

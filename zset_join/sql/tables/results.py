@@ -1,0 +1,268 @@
+"""What a statement gives back: a message, a query that can be started, or a query that runs.
+
+A `Query` is a view that the fluent API continues (`query.view`), with `table()` for what it holds now and `start()` for its
+changes. A `Running` keeps the changes of its newest epochs and, as every pipeline, the contents of its view.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zset_join.core.errors import PlanError, SqlError
+from zset_join.pipeline import Pipeline
+from zset_join.plan.requests import AggregateRequest
+from zset_join.plan.tree import Operate
+from zset_join.query.reading import Reading
+from zset_join.sql.tables.bound import BoundQuery
+from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.plan_text import plan_sql
+from zset_join.zset import ZSet
+
+__all__ = ["Message", "Query", "QueryRunner", "Running", "TableOutput", "changelog_table"]
+
+_KEPT_EPOCHS = 1000
+DELTA = "_tp_delta"
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a statement that is no query says.
+
+    Args:
+        text: for people.
+        rows: for programs, where there are some.
+    """
+
+    text: str
+    rows: pa.Table | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class QueryRunner(Protocol):
+    """What runs queries: a session."""
+
+    def explain(self, query: Query) -> str:
+        """Return what a query does, and what it must remember."""
+        ...
+
+    def view_of(self, query: Query) -> Any:
+        """Return a query as a view of the fluent API."""
+        ...
+
+    def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:
+        """Run a query."""
+        ...
+
+    def stop(self, running: Running) -> None:
+        """End a query that runs."""
+        ...
+
+    def snapshot(self, query: Query) -> pa.Table:
+        """Return what a query holds now."""
+        ...
+
+
+@dataclass(eq=False)
+class Query:
+    """A bound SELECT; nothing runs yet.
+
+    Args:
+        session: whose tables it reads.
+        bound: what it is.
+        sql: its text.
+        settings: of the query, over those of the session.
+        emits_changelog: EMIT CHANGELOG was written.
+    """
+
+    session: QueryRunner
+    bound: BoundQuery
+    sql: str
+    settings: dict[str, str] = field(default_factory=dict)
+    emits_changelog: bool = False
+
+    @property
+    def view(self) -> Any:
+        """Return it for the fluent API of the engine it runs on."""
+        return self.session.view_of(self)
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of its columns."""
+        return self.bound.columns
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return its columns with their types."""
+        return self.bound.view.schema
+
+    def explain(self) -> str:
+        """Return what it does, what it must remember, and its normal form as SQL, where it is written so."""
+        plan = self.session.explain(self)
+        try:
+            return f"{plan}\n\nAs SQL: {self.normal_form()}"
+        except PlanError as error:
+            if error.code != "NOT_WRITTEN":
+                raise
+            return plan
+
+    def normal_form(self) -> str:
+        """Return it as SQL of Spark's dialect, every step a SELECT.
+
+        Raises:
+            PlanError: a part is not written as SQL, such as what a setting says of a join.
+        """
+        return plan_sql(self.bound.view)
+
+    def start(self, name: str | None = None) -> Running:
+        """Run it: it begins with what its tables hold, and answers every change from then on.
+
+        Raises:
+            SqlError: it reads what is stored, and ends.
+        """
+        return self.session.start(self, name=name)
+
+    def table(self) -> pa.Table:
+        """Return what it holds now."""
+        return self.session.snapshot(self)
+
+
+class TableOutput(Protocol):
+    """What writes the deltas of a query into a table of the session."""
+
+    @property
+    def table(self) -> Table:
+        """Return the table."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the columns that the query gives, in order."""
+        ...
+
+    def rows(self, delta: ZSet) -> pa.Table | ZSet:
+        """Return a delta as the table takes it."""
+        ...
+
+
+@dataclass(eq=False)
+class Running:
+    """A query that runs.
+
+    Args:
+        name: its name.
+        query: what it is.
+        pipeline: what runs it.
+        output: called with every delta; None for nobody.
+        writer: writes its deltas into a table of the session; None where it writes elsewhere, or nowhere.
+    """
+
+    name: str
+    query: Query
+    pipeline: Pipeline
+    output: Callable[[ZSet], None] | None = None
+    writer: TableOutput | None = None
+    deltas: deque[ZSet] = field(default_factory=lambda: deque(maxlen=_KEPT_EPOCHS))
+
+    @property
+    def writes(self) -> str | None:
+        """Return the table of the session it writes into; None where it writes elsewhere, or nowhere."""
+        return None if self.writer is None else self.writer.table.name
+
+    @property
+    def takes_back(self) -> bool:
+        """Return whether it ever retracts a row."""
+        return self.query.bound.view.node.relation.mode != "append"
+
+    def reading_of(self, name: str) -> Reading | None:
+        """Return how it reads the rows of a table; None where it does not."""
+        return self.pipeline.readings.get(name)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Return the tables it reads."""
+        return self.query.bound.reads
+
+    def changelog(self) -> pa.Table:
+        """Return the changes since it was asked last, with `_tp_delta` as the last column; retractions first."""
+        tables = [changelog_table(delta) for delta in self.deltas if len(delta)]
+        self.deltas.clear()
+        return pa.concat_tables(tables) if tables else changelog_schema(self.pipeline.schema).empty_table()
+
+    def table(self) -> pa.Table:
+        """Return the contents of the view."""
+        return self.pipeline.view()
+
+    def progress(self) -> dict[str, Any] | None:
+        """Return what its newest epoch did: query, epoch, rows in and out, and dead letters if any; None before the first."""
+        progress = self.pipeline.progress
+        if not progress:
+            return None
+        rows = sum(progress["rows"].values())
+        unread = sum(progress.get("undecodable", {}).values())
+        rows, aside = rows + unread, progress["rejected_rows"] + unread
+        counted = {"query": self.name, "epoch": progress["epoch"], "rows_in": rows, "rows_out": progress["answer_rows"]}
+        return {**counted, "dead_letters": aside} if aside else counted
+
+    def verify(self) -> Any:
+        """Compare what it answered with the batch query over everything that came; the report says `equal`.
+
+        Raises:
+            OptionError: in process, of a session that does not keep what came: `connect(keep_inputs=True)`.
+            PlanError: no batch query is known for a part of it.
+        """
+        return self.pipeline.verify()
+
+    def stop(self) -> None:
+        """Let go of its state; it answers no more."""
+        self.query.session.stop(self)
+
+
+def changelog_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of a changelog."""
+    name = DELTA if DELTA not in schema.names else "_delta"
+    return pa.schema([*schema, pa.field(name, pa.int64())])
+
+
+def changelog_table(delta: ZSet) -> pa.Table:
+    """Return a delta as rows, with the weight as the last column."""
+    schema = changelog_schema(delta.schema)
+    return pa.Table.from_arrays([*delta.rows.columns, pa.array(delta.weights)], schema=schema)
+
+
+def has_row_of_nothing(bound: BoundQuery) -> bool:
+    """Return whether a query aggregates without GROUP BY, whose one row is there before any row of a table, as in Spark."""
+    waiting = [bound.view.node]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Operate) and isinstance(node.request, AggregateRequest) and not node.request.group_by:
+            return True
+        waiting += node.children
+    return False
+
+
+def sorted_rows(table: pa.Table, bound: BoundQuery) -> pa.Table:
+    """Return a bounded query's rows in its order, and not more than its limit.
+
+    Raises:
+        SqlError: rows cannot be ordered by such a column.
+    """
+    if bound.order_by:
+        keys, helpers = [], {}
+        for place, (name, descending, nulls_first) in enumerate(bound.order_by):
+            order, known_order = ("descending" if down else "ascending" for down in (descending, not nulls_first))
+            helpers[f"known {place}"] = table.column(name).is_valid().cast(pa.int8())
+            helpers[f"value {place}"] = table.column(name)
+            keys += [(f"known {place}", known_order), (f"value {place}", order)]
+        try:
+            table = table.take(pc.sort_indices(pa.table(helpers), sort_keys=keys))
+        except (pa.ArrowException, TypeError) as error:
+            raise SqlError(f"rows cannot be ordered so: {error}.", code="NOT_OFFERED") from error
+    return table if bound.limit is None else table.slice(0, bound.limit)

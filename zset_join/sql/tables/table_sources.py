@@ -1,0 +1,339 @@
+"""What a query of a session with a directory reads: the rows of each table, and how far they have been read.
+
+| table | position |
+|---|---|
+| without a connector: a file per INSERT | how many files |
+| `filesystem`; with records of changes, which the query decodes | how many files, whose names are kept beside it |
+| `kafka` with JSON rows; with records of changes, which the query decodes | of the topic, by partition |
+| `datagen` | how many rows |
+
+The law: as of every `zset_join.sources.Source`: `poll` gives what follows the position, and the position behind it. A pipeline
+commits it with the epoch that took the rows, so a query that is started again takes every row once.
+
+Known limits: every query reads for itself, so a topic that two queries read is read twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zset_join.changelog.formats import METADATA
+from zset_join.connectors.tables import local_path_of
+from zset_join.core.errors import PlanError, SqlError, StateError
+from zset_join.expressions import Call, Cast, Literal
+from zset_join.expressions.rows import named
+from zset_join.pipeline.dead_letters import PartlyRead
+from zset_join.query import View, changes
+from zset_join.query.records import records
+from zset_join.sql.tables.catalog import Catalog, NamedView, Table, TemporalFunction
+from zset_join.sql.tables.connectors import form_of, holds_records
+from zset_join.sql.tables.feeds import GeneratedFeed, KafkaFeed, puts_aside, record_options, texts_of
+from zset_join.sql.tables.files import list_files, part_file, read_file, read_records
+from zset_join.sql.tables.read_names import ReadNames
+from zset_join.sql.tables.required import required_value
+from zset_join.sql.tables.stored_tables import STORED_WEIGHT, StoredTables, put_aside_of
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.places import Place
+from zset_join.sql_expressions.scalars import ScalarBinder
+from zset_join.storage.local import modified_at
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["DecodingCatalog", "TableSource", "decoded_rows", "recorded_rows", "source_of"]
+
+_MOST_ROWS = 100_000
+_SETTLED_SECONDS = 2.0
+"""A directory that was changed a moment ago is listed again: its time counts in steps in which a second file may come."""
+Completed = Callable[[Table, pa.Table], pa.Table]
+
+
+def source_of(
+    table: Table,
+    stored: StoredTables,
+    completed: Completed,
+    settings: Mapping[str, str] | None = None,
+    names: Path | None = None,
+    *,
+    query: str = "",
+) -> TableSource:
+    """Return what gives the rows of a table.
+
+    Args:
+        table: it.
+        stored: the files of tables without a connector.
+        completed: gives rows all columns of a table.
+        settings: of the query: whether what cannot be read is put aside.
+        names: directory in which the names of files that were read are kept; None keeps them in memory.
+        query: its name.
+    """
+    connector = table.options.get("connector")
+    if connector == "filesystem" and table.word != "SINK":
+        return _Files(table, completed, ReadNames(names, table.name), is_lenient=puts_aside(settings or {}))
+    if connector in {"kafka", "upsert-kafka"} and table.word != "SINK":
+        return _KafkaRows(table, completed, settings)
+    if connector == "datagen":
+        return _Generated(table, completed)
+    return _Stored(table, stored, query)
+
+
+def decoded_rows(table: Table, dialect: str) -> View | None:
+    """Return the rows of a table that is fed records of changes, decoded inside the query; None for another table.
+
+    Raises:
+        SqlError: a computed column that cannot be computed from the others.
+    """
+    if not _has_records(table):
+        return None
+    view = records(
+        table.name,
+        form_of(table.options),
+        _given(table),
+        keys=table.primary_key,
+        watermark=_watermark(table),
+        options=record_options(table),
+    )
+    return _with_all_columns(table, view, dialect)
+
+
+def recorded_rows(table: Table, dialect: str) -> View | None:
+    """Return the rows of a table that is fed records of changes, where its source decodes them; None for another table.
+
+    Raises:
+        SqlError: as `decoded_rows`.
+    """
+    if not _has_records(table):
+        return None
+    about = [pa.field(column, METADATA[what]) for what, column in record_options(table).metadata.items()]
+    schema = pa.schema([*_given(table), *about])
+    return _with_all_columns(table, changes(table.name, schema, keys=table.primary_key, watermark=_watermark(table)), dialect)
+
+
+class DecodingCatalog(Catalog):
+    """A catalog whose tables of records are decoded inside the queries that read them.
+
+    Args:
+        dialect: of computed columns.
+        rows_of: `decoded_rows`, or `recorded_rows` where the source decodes.
+    """
+
+    def __init__(self, dialect: str, rows_of: Callable[[Table, str], View | None]) -> None:
+        super().__init__()
+        self._dialect = dialect
+        self._rows_of = rows_of
+
+    def add(self, entry: Table | NamedView | TemporalFunction, *, at: Place | None = None, replace: bool = False) -> None:
+        """Give something its name; see `Catalog.add`."""
+        if isinstance(entry, Table):
+            rows = self._rows_of(entry, self._dialect)
+            if rows is not None:
+                entry.__dict__["rows"] = rows
+        super().add(entry, at=at, replace=replace)
+
+
+def _has_records(table: Table) -> bool:
+    return table.word != "SINK" and holds_records(table.options)
+
+
+def _given(table: Table) -> pa.Schema:
+    """Return the columns that records have."""
+    return pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None])
+
+
+def _watermark(table: Table) -> tuple[str, str] | None:
+    return None if table.watermark is None else (table.watermark[0], f"{table.watermark[1]} microseconds")
+
+
+def _with_all_columns(table: Table, view: View, dialect: str) -> View:
+    """Return the rows of records with the columns of their table, in its order and types."""
+    binder = ScalarBinder.over(view.schema, Statement("", (), dialect))
+    chosen: dict[str, Any] = {}
+    for column in table.columns:
+        if column.is_processing_time:
+            chosen[column.name] = Literal(None, column.type)
+        elif column.computed is not None:
+            chosen[column.name] = Cast(binder.bind(column.computed), column.type)
+        else:
+            tree = named(column.name)
+            chosen[column.name] = tree if view.schema.field(column.name).type == column.type else Cast(tree, column.type)
+        if column.is_required and column.name not in table.primary_key:
+            chosen[column.name] = required_value(chosen[column.name], column, table.name)
+    if list(chosen) == view.columns and not any(isinstance(one, Call | Cast | Literal) for one in chosen.values()):
+        return view
+    try:
+        return replace(view.select(chosen), name=table.name)
+    except PlanError as error:
+        raise SqlError(error.message, code=error.code) from error
+
+
+class TableSource(Protocol):
+    """A source of the rows of a table; as `zset_join.sources.source.Source`, and rows may have weights."""
+
+    def open(self, position: Any) -> None:
+        """Go to a position; None is the beginning."""
+        ...
+
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:
+        """Return the next rows, None where there are none now, and the position behind them."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class _Stored:
+    """The files of a table of the session, a file a poll; a poll costs nothing where no file was added."""
+
+    def __init__(self, table: Table, stored: StoredTables, query: str) -> None:
+        self._table = table
+        self._query = query
+        self._stored = stored
+        self._done = 0
+
+    def open(self, position: Any) -> None:
+        """Go behind so many files.
+
+        Raises:
+            StateError: the table has fewer files than were read.
+        """
+        done = 0 if position is None else int(position["files"])
+        count = self._stored.count(self._table.name)
+        if done > count:
+            raise StateError(
+                f'table "{self._table.name}" has {count} files in {self._stored.directory_of(self._table.name)}, and a query '
+                f"has read {done} of it: the rows of the table are older than the query. Bring the directory of the session "
+                "back as a whole, or begin with a new one.",
+                code="DAMAGED_FILE",
+                table=self._table.name,
+                files=count,
+                position=done,
+            )
+        self._done = done
+
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:  # noqa: ARG002 - as the protocol has it
+        """Return the rows of the next file that has some."""
+        while self._done < self._stored.count(self._table.name):
+            rows = pq.read_table(self._stored.file(self._table.name, self._done))
+            self._done += 1
+            aside = put_aside_of(rows, self._query)
+            if rows.num_rows or aside is not None:
+                weights = rows.column(STORED_WEIGHT).to_numpy()
+                plain = rows.drop_columns([STORED_WEIGHT]).cast(self._table.schema)
+                is_plain = self._table.mode == "append" or bool((weights == 1).all())
+                taken = plain if is_plain else ZSet(single_batch(plain), weights)
+                return (taken if aside is None else PartlyRead(taken, aside)), {"files": self._done}
+        return None, {"files": self._done}
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class _Files:
+    """The files of a user, a file a poll."""
+
+    def __init__(self, table: Table, completed: Completed, done: ReadNames, *, is_lenient: bool) -> None:
+        self._table = table
+        self._is_lenient = is_lenient
+        self._completed = completed
+        self._done = done
+        self._waiting: deque[Path] = deque()
+        self._listed_at: float | None = None
+
+    def open(self, position: Any) -> None:
+        """Go behind so many files.
+
+        Raises:
+            StateError: the names of those files are missing or damaged.
+        """
+        self._done.open(position)
+        self._waiting.clear()
+        self._listed_at = None
+
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:  # noqa: ARG002 - as the protocol has it
+        """Return the rows of the next file that has some; what was listed is read before the directory is listed again."""
+        changed_at = modified_at(local_path_of(self._table.name, self._table.options))
+        if not self._waiting and (changed_at is None or changed_at != self._listed_at):
+            is_settled = changed_at is not None and time.time() - changed_at > _SETTLED_SECONDS
+            self._listed_at = changed_at if is_settled else None
+            self._waiting.extend(one for one in list_files(self._table) if one.name not in self._done)
+        while self._waiting:
+            file = self._waiting[0]
+            rows = self._rows(file)
+            self._waiting.popleft()
+            self._done.add(file.name)
+            if isinstance(rows, PartlyRead) or rows.num_rows:
+                return rows, self._done.position
+        return None, self._done.position
+
+    def _rows(self, file: Path) -> pa.Table | PartlyRead:
+        if _has_records(self._table):
+            return read_records(file)
+        if not self._is_lenient:
+            return self._completed(self._table, read_file(self._table, file))
+        read = part_file(self._table, file)
+        rows = self._completed(self._table, read.rows)
+        return PartlyRead(rows, read.unread) if read.unread.num_rows else rows
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class _KafkaRows:
+    """The records of a topic: as rows, or as records where the query decodes them."""
+
+    def __init__(self, table: Table, completed: Completed, settings: Mapping[str, str] | None) -> None:
+        self._table = table
+        self._completed = completed
+        self._feed = KafkaFeed(table, settings)
+
+    def open(self, position: Any) -> None:
+        """Go to a position of the topic."""
+        self._feed.open(position)
+
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:
+        """Return the next records."""
+        records, position = self._feed.poll_records(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
+        if not records.num_rows:
+            return None, position
+        if self._feed.form != "json":
+            return texts_of(records), position
+        read = self._feed.read(records)
+        if isinstance(read, PartlyRead):
+            return PartlyRead(self._completed(self._table, read.rows), read.unread), position
+        return self._completed(self._table, read), position
+
+    def close(self) -> None:
+        """Let go of the broker."""
+        self._feed.close()
+
+
+class _Generated:
+    """Rows of numbers and letters."""
+
+    def __init__(self, table: Table, completed: Completed) -> None:
+        self._table = table
+        self._completed = completed
+        self._feed = GeneratedFeed(table)
+        self._polls = 0
+
+    def open(self, position: Any) -> None:
+        """Make what was taken once more, and throw it away."""
+        self._feed, self._polls = GeneratedFeed(self._table), 0
+        for _ in range(0 if position is None else int(position["polls"])):
+            self.poll(wait_seconds=0.0)
+
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:
+        """Return the next rows."""
+        rows = self._feed.poll(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
+        self._polls += rows is not None
+        return None if rows is None else self._completed(self._table, rows), {"polls": self._polls}
+
+    def close(self) -> None:
+        """Do nothing."""
