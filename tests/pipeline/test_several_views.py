@@ -126,7 +126,7 @@ def test_a_directory_goes_on_with_all_views_and_gives_all_outputs_the_last_epoch
         outputs = {
             "by_city": DuckDBViewSink(tmp_path / "v.duckdb", "by_city"),
             "by_day": [FunctionSink(write)],
-            "large": DuckDBViewSink(tmp_path / "v.duckdb", "large"),
+            "large": {"duckdb": {"path": tmp_path / "v.duckdb", "table": "large"}},
         }
         return Pipeline(views(), tmp_path / "p", outputs=outputs, snapshot_after_bytes=0)
 

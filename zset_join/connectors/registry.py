@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from zset_join.changelog import ChangelogForm, RecordForm, format_named
+from zset_join.changelog.formats import RECORD_FORMATS
 from zset_join.connectors.connector import Connector, Option, OutputSide, TableSide, WrittenTable
 from zset_join.connectors.tables import duckdb_output, jdbc_output, kafka_output, local_path_of
 from zset_join.core.errors import OptionError, SqlError
@@ -130,7 +131,7 @@ def _print(prefix: str = "") -> Sink:
 
 # ---------------------------------------------------------------- the table
 
-_CDC = ("canal-json", "debezium-json", "maxwell-json", "upsert-json")
+_CDC = tuple(sorted(RECORD_FORMATS))
 _FORMAT = Option("format")
 _USER = (Option("username"), Option("password"))
 _OF_JSON = ("json.fail-on-missing-field", "json.ignore-parse-errors", "json.timestamp-format.standard")

@@ -14,10 +14,10 @@ Hidden columns order changes or carry computed keys; they travel with the rows a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, overload
+from typing import overload
 
 import pyarrow as pa
 
@@ -27,67 +27,25 @@ from zset_join.expressions import Expression
 from zset_join.expressions.rows import named
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import RowStep, SelectStep, WhereStep, as_changelog, keeps_upserts
+from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, shown_only
 from zset_join.stages.stage import Stage
 
 __all__ = [
     "Apply",
     "Forward",
-    "InputRows",
     "Merge",
     "Node",
     "Operate",
     "Read",
     "Root",
-    "StageRequest",
     "Views",
     "changelog_of",
     "drawn",
     "each_root",
     "rebuilt",
-    "shown_only",
     "sources_of",
     "visible",
 ]
-
-
-@dataclass(frozen=True)
-class InputRows:
-    """Describe the rows that a stage is fed.
-
-    Args:
-        relation: the rows.
-        hidden: columns that no answer shows.
-        is_derived: they come from an earlier stage, so NULL in a primary key is a value like any other.
-    """
-
-    relation: Relation
-    hidden: tuple[str, ...]
-    is_derived: bool
-
-
-class StageRequest(Protocol):
-    """What a query asks of a stage, before its inputs are normalised."""
-
-    @property
-    def computed_keys(self) -> tuple[tuple[tuple[str, Expression], ...], ...]:
-        """Return per input the columns that must be computed before it, by name; hidden from the answer."""
-        ...
-
-    def takes_upserts(self, input: int) -> bool:  # noqa: A002 - the word the plan uses
-        """Say whether an input may be in upsert mode; else it gets a changelog of whole rows."""
-        ...
-
-    def with_keys_computed(self) -> StageRequest:
-        """Return the same request once the columns of `computed_keys` are there."""
-        ...
-
-    def stage(self, inputs: Sequence[InputRows]) -> Stage:
-        """Return the stage over inputs like these; their hidden columns are not shown.
-
-        Raises:
-            PlanError: the inputs do not fit.
-        """
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,6 +189,11 @@ class Operate:
         """Return nothing: a stage does not show hidden columns."""
         return ()
 
+    @property
+    def computed_keys(self) -> ComputedKeys:
+        """Return per input the columns that must be computed before it."""
+        return self.request.computed_keys or ((),) * len(self.inputs)
+
     @cached_property
     def stage(self) -> Stage:
         """Return the stage.
@@ -239,7 +202,7 @@ class Operate:
             PlanError: the inputs do not fit.
         """
         rows = []
-        for place, (node, keys) in enumerate(zip(self.inputs, self.request.computed_keys, strict=True)):
+        for place, (node, keys) in enumerate(zip(self.inputs, self.computed_keys, strict=True)):
             is_as_is = takes_as_is(self, place)
             relation, hides = (node.relation, node.hidden) if is_as_is else (changelog_of(node), ())
             if keys:
@@ -316,23 +279,6 @@ def visible(node: Node) -> tuple[str, ...]:
 def changelog_of(node: Node) -> Relation:
     """Return the rows of a node without hidden columns, as a changelog where they are upserts."""
     return shown_only(as_changelog(node.relation), node.hidden)
-
-
-def shown_only(relation: Relation, hidden: tuple[str, ...]) -> Relation:
-    """Return rows without their hidden columns."""
-    if not hidden:
-        return relation
-    shown = [field for field in relation.schema if field.name not in hidden]
-    names = {field.name for field in shown}
-    time = relation.event_time if relation.event_time in names else None
-    return replace(
-        relation,
-        schema=pa.schema(shown),
-        primary_key=relation.primary_key if set(relation.primary_key) <= names else (),
-        sequence_by=relation.sequence_by if set(relation.sequence_by) <= names else (),
-        event_time=time,
-        watermark_delay=None if time is None else relation.watermark_delay,
-    )
 
 
 def sources_of(root: Root) -> tuple[PlanSource, ...]:

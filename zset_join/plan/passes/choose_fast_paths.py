@@ -6,8 +6,8 @@ them that keep the key.
 
 from __future__ import annotations
 
-from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.tree import Node, Operate, Root, is_derived, rebuilt
+from zset_join.stages.aggregate import AggregateRequest
 
 __all__ = ["choose_fast_paths"]
 

@@ -14,11 +14,11 @@ def derive_keys(root: Root) -> Root:
     """Return a tree whose stages name columns only."""
 
     def change(node: Node) -> Node:
-        if not isinstance(node, Operate) or not any(node.request.computed_keys):
+        if not isinstance(node, Operate) or not any(node.computed_keys):
             return node
         inputs = [
             Apply(child, with_columns(child.relation, keys), tuple(name for name, _ in keys)) if keys else child
-            for child, keys in zip(node.inputs, node.request.computed_keys, strict=True)
+            for child, keys in zip(node.inputs, node.computed_keys, strict=True)
         ]
         return Operate(node.request.with_keys_computed(), tuple(inputs))
 

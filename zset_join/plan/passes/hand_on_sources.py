@@ -7,9 +7,9 @@ only Spark can do stands behind a stage as well.
 from __future__ import annotations
 
 from zset_join.expressions.rows import named
-from zset_join.plan.requests import UnchangedRequest
 from zset_join.plan.row_steps import OpaqueStep, SelectStep
 from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, each_root, rebuilt, visible
+from zset_join.stages.unchanged import UnchangedRequest
 
 __all__ = ["hand_on_sources"]
 

@@ -7,8 +7,8 @@ In one bucket, as in process, every row is where it always was, and the pass doe
 
 from __future__ import annotations
 
-from zset_join.plan.requests import RouteRequest
 from zset_join.plan.tree import Forward, Node, Operate, Root, rebuilt
+from zset_join.stages.route import RouteRequest
 
 __all__ = ["insert_routes"]
 

@@ -7,8 +7,8 @@ need it.
 
 from __future__ import annotations
 
-from zset_join.plan.requests import LatestRequest
 from zset_join.plan.tree import Apply, Merge, Node, Operate, Root, each_root, rebuilt, takes_as_is
+from zset_join.stages.latest import LatestRequest
 
 __all__ = ["normalise_upserts"]
 

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from zset_join.expressions.rows import columns_read
-from zset_join.plan.lookup_requests import LookupJoinRequest
 from zset_join.plan.row_steps import OpaqueStep, RowStep, SelectStep, WhereStep
 from zset_join.plan.tree import Apply, Node, Operate, Root, rebuilt
-from zset_join.stages.lookup_join import LookupJoinStage
+from zset_join.stages.lookup_join import LookupJoinRequest, LookupJoinStage
 
 __all__ = ["push_columns"]
 

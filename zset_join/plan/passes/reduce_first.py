@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.tree import Node, Operate, Root, is_derived, rebuilt
+from zset_join.stages.aggregate import AggregateRequest
 
 __all__ = ["reduce_first"]
 

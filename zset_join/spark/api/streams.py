@@ -162,8 +162,8 @@ def changes(
             row does, they count; else every row of it is a live row.
         after_baseline: condition, as SQL text or Column, that is true for the changes of the stream that are not in the
             baseline; the others are left out. Required without `keys`, where a change that comes twice counts twice.
-        format: what the rows are, instead of `apply_as_deletes` and its like: debezium-json, canal-json, maxwell-json,
-            upsert-json, change-data-feed, row-kind, weight or tp-delta; see `zset_join.spark.rows.record_streams`.
+        format: what the rows are, instead of `apply_as_deletes` and its like: a format of records, such
+            as debezium-json, or change-data-feed, row-kind, weight or tp-delta; see `zset_join.spark.rows.record_streams`.
         schema: the columns of the table, of records: Spark's text, a StructType or a pyarrow.Schema.
         sample: a batch DataFrame of records to learn columns and keys from, without `schema`; default: the stream's source.
         options: what a format of records leaves open: decimals, the unit of times, metadata that become columns.

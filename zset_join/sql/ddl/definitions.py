@@ -11,7 +11,7 @@ What its rows mean:
 |---|---|
 | `MUTABLE STREAM`, `mode='versioned_kv'`, a primary key without a connector or with `filesystem`, `upsert-kafka` | upsert |
 | `mode='changelog_kv'` | upsert, and `_tp_delta = -1` deletes |
-| `debezium-json`, `canal-json`, `maxwell-json`, `debezium-avro-confluent` | upsert by primary key, changelog without |
+| a format of changes, such as `debezium-json` or `dms-json` | upsert by primary key, changelog without |
 | `APPEND ONLY`, `STREAM`, `SOURCE`, any other format | append; a primary key is then trusted to be unique |
 """
 
@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from sqlglot import exp
 
+from zset_join.changelog.formats import RECORD_FORMATS
 from zset_join.connectors import tables
 from zset_join.core.errors import SqlError
 from zset_join.sql.ddl.table_clauses import (
@@ -48,7 +49,7 @@ from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, 
 
 __all__ = ["Model", "read_table"]
 
-_CHANGELOG_FORMATS = frozenset({"canal-json", "debezium-avro-confluent", "debezium-json", "maxwell-json", "upsert-json"})
+_CHANGELOG_FORMATS = frozenset({"debezium-avro-confluent", *RECORD_FORMATS})
 _MODES = ("append", "changelog", "changelog_kv", "versioned_kv")
 _INTERVALS = {
     "MICROSECOND": 1, "MILLISECOND": 1000, "SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6, "DAY": 86400 * 10**6,

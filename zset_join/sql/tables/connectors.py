@@ -28,8 +28,7 @@ __all__ = [
     "sink_options",
 ]
 
-FORMATS = ("avro", "canal-json", "csv", "debezium-avro-confluent", "debezium-json", "json", "maxwell-json", "orc", "parquet",
-           "raw", "upsert-json")  # fmt: skip
+FORMATS = tuple(sorted(("avro", "csv", "debezium-avro-confluent", "json", "orc", "parquet", "raw", *RECORD_FORMATS)))
 """Formats that some system writes; a connector names those it takes here."""
 
 _ENCODINGS = {
@@ -42,7 +41,9 @@ _ENCODINGS = {
 }
 """Options of a format of records, as `maxwell-json.table.include`, and what `RecordOptions` calls them."""
 _NAMES = re.compile(r"[\w$-]+(\|[\w$-]+)*")
-_OF_RECORDS = re.compile(r"(key\.|value\.)?(json|debezium-json|canal-json|maxwell-json)\.[\w.-]+")
+_OF_RECORDS = re.compile(
+    rf"(key\.|value\.)?(json|{'|'.join(one for one in sorted(RECORD_FORMATS) if RECORD_FORMATS[one].table)})\.[\w.-]+"
+)
 
 
 _WITHOUT_CONNECTOR = ("format", "value.format")

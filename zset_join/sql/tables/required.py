@@ -3,7 +3,7 @@
 | rows | what becomes of one with NULL |
 |---|---|
 | that are inserted | the INSERT is refused (`NOT_NULL`), nothing of it is kept |
-| of files and topics | the query stops; a line or record of JSON is put aside with `on_bad_input = 'quarantine'` |
+| of files and topics | the query stops; with `on_bad_input = 'quarantine'` the row is put aside |
 | that a query writes | the epoch fails, or the row is put aside, as one that the SELECT of the query cannot compute |
 
 What deletes a row needs its key alone, so it is not checked.
