@@ -4,6 +4,7 @@
     Apply       a row step behind a node
     Merge       UNION ALL of nodes
     Operate     a stage that is not placed yet, over nodes
+    Views       the roots of several views that are one plan
 
 Every node knows the rows it gives, so what cannot work is refused where it is written. Nodes are compared by identity: a node
 that is used twice is one part of the plan, and its stages run once.
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import overload
 
 import pyarrow as pa
 
@@ -35,8 +37,11 @@ __all__ = [
     "Node",
     "Operate",
     "Read",
+    "Root",
+    "Views",
     "changelog_of",
     "drawn",
+    "each_root",
     "rebuilt",
     "sources_of",
     "visible",
@@ -225,6 +230,32 @@ class Forward(Operate):
 Node = Read | Apply | Merge | Operate
 
 
+@dataclass(frozen=True, eq=False)
+class Views:
+    """Keep several views as one plan.
+
+    Args:
+        names: what they are called.
+        parts: how the rows of each come about; they may have nodes in common.
+    """
+
+    names: tuple[str, ...]
+    parts: tuple[Node, ...]
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        """Return the views."""
+        return self.parts
+
+
+Root = Node | Views
+
+
+def each_root(root: Root, change: Callable[[Node], Node]) -> Root:
+    """Return a tree with the root of every view changed."""
+    return replace(root, parts=tuple(map(change, root.parts))) if isinstance(root, Views) else change(root)
+
+
 def takes_as_is(node: Operate, place: int) -> bool:
     """Say whether an input of a stage is fed as it comes; upserts may have to become a changelog first."""
     return node.inputs[place].relation.mode != "upsert" or node.request.takes_upserts(place)
@@ -250,11 +281,11 @@ def changelog_of(node: Node) -> Relation:
     return shown_only(as_changelog(node.relation), node.hidden)
 
 
-def sources_of(root: Node) -> tuple[PlanSource, ...]:
+def sources_of(root: Root) -> tuple[PlanSource, ...]:
     """Return the sources of a tree, each once."""
     found: dict[int, PlanSource] = {}
     seen: set[int] = set()
-    waiting: list[Node] = [root]
+    waiting: list[Root] = [root]
     while waiting:
         node = waiting.pop()
         if id(node) in seen:
@@ -266,7 +297,15 @@ def sources_of(root: Node) -> tuple[PlanSource, ...]:
     return tuple(found.values())
 
 
-def rebuilt(root: Node, change: Callable[[Node], Node]) -> Node:
+@overload
+def rebuilt(root: Node, change: Callable[[Node], Node]) -> Node: ...
+
+
+@overload
+def rebuilt(root: Root, change: Callable[[Node], Node]) -> Root: ...
+
+
+def rebuilt(root: Root, change: Callable[[Node], Node]) -> Root:
     """Return a tree with every node changed, leaves first; a node that is used twice is changed once.
 
     Args:
@@ -281,7 +320,7 @@ def rebuilt(root: Node, change: Callable[[Node], Node]) -> Node:
             done[id(node)] = change(_with_children(node, children))
         return done[id(node)]
 
-    return visit(root)
+    return each_root(root, visit)
 
 
 def _with_children(node: Node, children: tuple[Node, ...]) -> Node:
@@ -302,7 +341,7 @@ def _described(relation: Relation) -> list[str]:
     return [f"{field.name}: {field.type}" for field in relation.schema]
 
 
-def drawn(root: Node) -> str:
+def drawn(root: Root) -> str:
     """Return a tree as text, for messages of tests and for fixtures: every node once, what it reads below it."""
     lines: list[str] = []
     seen: dict[int, int] = {}
@@ -327,5 +366,10 @@ def drawn(root: Node) -> str:
         for child in node.children:
             draw(child, depth + 1)
 
-    draw(root, 0)
+    if isinstance(root, Views):
+        for name, part in zip(root.names, root.parts, strict=True):
+            lines.append(f'View "{name}"')
+            draw(part, 1)
+    else:
+        draw(root, 0)
     return "\n".join(lines)

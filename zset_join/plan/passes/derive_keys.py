@@ -5,12 +5,12 @@ A stage compares columns. `on=lower(a.name) == b.name` gives the rows of `a` one
 
 from __future__ import annotations
 
-from zset_join.plan.tree import Apply, Node, Operate, rebuilt, with_columns
+from zset_join.plan.tree import Apply, Node, Operate, Root, rebuilt, with_columns
 
 __all__ = ["derive_keys"]
 
 
-def derive_keys(root: Node) -> Node:
+def derive_keys(root: Root) -> Root:
     """Return a tree whose stages name columns only."""
 
     def change(node: Node) -> Node:
