@@ -31,7 +31,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tqdm import tqdm
 
 from examples.flights_data import FlightStreams, write_streams
-from zset_join.core.errors import ZsetJoinError
+from zset_join.errors import ZsetJoinError
 from zset_join.spark import changes, local_session
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 
