@@ -41,6 +41,7 @@ from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.stage_states import operators_of
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.runners.common.start_checks import check_stages
 from zset_join.stages.effect import CHANGEABLE, Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
@@ -96,6 +97,7 @@ class PipelineDirectory:
         self._snapshot_after_bytes = snapshot_after_bytes
         self.effects = Effects()
         self._entered: list[BucketState] = []
+        check_stages((node.stage for node in plan.nodes), options)
         self._is_timed = [node.stage.waits_for_time for node in plan.nodes]
         location = self.location = _location(directory)
         self._dead_letters = Path(location) / "dead-letters"

@@ -28,8 +28,10 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.core.shown_values import shown_value
 from zset_join.core.tick import Tick
 from zset_join.runners.common.event_clock import EventClock, stage_watermark
+from zset_join.runners.common.start_checks import check_stages
 from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.layout import REJECTED, TARGET, SlotLayout
+from zset_join.stages import StageOptions
 
 __all__ = ["EventTimes", "as_number"]
 
@@ -68,6 +70,7 @@ class EventTimes:
         self._segments = planned_stages
         self._names = {one.number: one.name for one in planned_stages}
         self.timed = frozenset(one.number for one in planned_stages if one.stage.waits_for_time)
+        check_stages((one.stage for one in planned_stages), StageOptions())
         waited_for = _waited_for(planned_stages)
         needed = {name for number in self.timed for name in waited_for[number]}
         self._streams = [
