@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from zset_join.sinks.csv_files import CsvFilesSink
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_view import DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
@@ -55,7 +55,7 @@ SINKS: Mapping[str, KindOfSink] = {
     "delta-log": KindOfSink(DeltaChangelogSink, lambda root: DeltaChangelogSink(root / "feed"), "feed"),
     "json-lines": KindOfSink(JsonLinesSink, lambda root: JsonLinesSink(root / "lines", "weight"), "lines"),
     "json": KindOfSink(RowFilesSink, lambda root: RowFilesSink(root / "json", "json", with_weights=True), "json"),
-    "csv": KindOfSink(RowFilesSink, lambda root: RowFilesSink(root / "csv", "csv", with_weights=True), "csv"),
+    "csv": KindOfSink(CsvFilesSink, lambda root: CsvFilesSink(root / "csv"), "csv"),
     "files": KindOfSink(RowFilesSink, lambda root: RowFilesSink(root / "rows", "parquet", with_weights=True), "rows"),
 }
 
@@ -88,17 +88,8 @@ def lines_of_files(sink: RowFilesSink | JsonLinesSink, schema: pa.Schema) -> Ite
             for line in lines:
                 yield _row(line, schema), line["_tp_delta"]
             continue
-        read = pq.ParquetFile(path).read() if sink.form == "parquet" else _csv(path, schema)
-        for line in zip(*(column.to_pylist() for column in read.columns), strict=True):
+        for line in zip(*(column.to_pylist() for column in pq.ParquetFile(path).read().columns), strict=True):
             yield line[:-1], line[-1]
-
-
-def _csv(path: Path, schema: pa.Schema) -> pa.Table:
-    types = {**{field.name: field.type for field in schema}, "_tp_delta": pa.int64()}
-    convert = pc.ConvertOptions(
-        column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-    )
-    return pc.read_csv(path, convert_options=convert, parse_options=pc.ParseOptions(newlines_in_values=True))
 
 
 def _row(line: Mapping[str, Any], schema: pa.Schema) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.expressions import Call, col, left, lit, right
-from zset_join.pipeline import PROCESSING_TIME, Pipeline, StateTtl, View, appends, changes
+from zset_join.pipeline import PROCESSING_TIME, Pipeline, StateTtl, View, appends, changes, versioned
 from zset_join.pipeline import functions as ZF  # noqa: N812 - as users write F
 
 __all__ = ["VIEWS", "ran"]
@@ -18,7 +18,10 @@ __all__ = ["VIEWS", "ran"]
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 DAY = "1 day"
 NAMES = {"l": ("id", "t", "x"), "r": ("rid", "u", "y")}
-NUMBER, DATE, STAMP = pa.int64(), pa.date32(), pa.timestamp("us")
+NUMBER, DATE, STAMP, TEXT = pa.int64(), pa.date32(), pa.timestamp("us"), pa.string()
+
+MORE = {"s": NUMBER, "op": pa.string()}  # of what is upserted
+DELETES = col("op") == "d"
 
 
 def columns(name: str, time: pa.DataType = NUMBER) -> dict[str, pa.DataType]:
@@ -28,20 +31,19 @@ def columns(name: str, time: pa.DataType = NUMBER) -> dict[str, pa.DataType]:
 
 
 def upserts(name: str) -> View:
-    more = {"s": NUMBER, "op": pa.string()}
-    deletes = col("op") == "d"
     return changes(
         name,
-        columns(name) | more,
+        columns(name) | MORE,
         keys=NAMES[name][0],
         sequence_by="s",
-        apply_as_deletes=deletes,
+        apply_as_deletes=DELETES,
         except_column_list=["s", "op"],
     )
 
 
 def log(name: str, time: pa.DataType = NUMBER, delay: Any = 1) -> View:
-    return changes(name, {**columns(name, time), "w": NUMBER}, weight_column="w", watermark=(NAMES[name][1], delay))
+    watermark = None if delay is None else (NAMES[name][1], delay)
+    return changes(name, {**columns(name, time), "w": NUMBER}, weight_column="w", watermark=watermark)
 
 
 def events(name: str, time: pa.DataType = NUMBER, delay: Any = 1) -> View:
@@ -72,6 +74,11 @@ VIEWS: dict[str, View] = {
     "dedup": log("r").dedup(keys="k", order_by=["u desc"], keep="first", n=2),
     "as of": log("l").join_asof(log("r"), **AS_OF, op=">=", how="left", tolerance=2),
     "as of, days": log("l", DATE, DAY).join_asof(log("r", DATE, DAY), **AS_OF, op="<", tolerance="2 days"),
+    "as of, text": log("l", TEXT, None).join_asof(log("r", TEXT, None), **AS_OF, op="<", how="left"),
+    "eager, text": log("l", TEXT, None).versioned_by("t").temporal_join(
+        versioned("r", {**columns("r", TEXT), **MORE}, keys="k", version_by="u", sequence_by="s", apply_as_deletes=DELETES),
+        **ON_TIME, how="left", emit="eager", is_change_time=True,
+    ),
     "once": events("l").temporal_join(versions(log("r")), **ON_TIME, how="left", emit="once"),
     "on watermark": events("l", STAMP, DAY).temporal_join(versions(log("r", STAMP, DAY)), **ON_TIME, emit="on_watermark"),
     "late joined": events("l").temporal_join(
@@ -105,10 +112,10 @@ def ran(view: View, seed: int) -> Pipeline:
                 at = 3 * epoch + draw.randint(-3, 3)
                 kind = schema.field(NAMES[name][1]).type
                 day = START + dt.timedelta(days=at)
-                time = at if pa.types.is_integer(kind) else day.date() if pa.types.is_date(kind) else day.replace(tzinfo=None)
+                times = {NUMBER: at, DATE: day.date(), STAMP: day.replace(tzinfo=None), TEXT: day.strftime("%d.%m.é")}
                 values = (
                     draw.randint(1, 8) if is_upsert else number,
-                    time,
+                    times[kind],
                     draw.choice([None, Decimal("1.25"), Decimal("2.5")]),
                 )
                 key = draw.choice("abc") if name == "r" else draw.choice(["a", "b", "c", None])

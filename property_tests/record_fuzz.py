@@ -93,6 +93,16 @@ def _body(draw: random.Random, name: str) -> Any:
             "data": _row(draw),
             "ts": _mostly(draw, draw.randrange(10**10)),
         },
+        "dms-json": lambda: {
+            "data": _row(draw),
+            "metadata": _mostly(
+                draw,
+                {
+                    "operation": _mostly(draw, draw.choice(["load", "insert", "update", "delete", "create-table"])),
+                    "timestamp": _mostly(draw, "2024-07-29T00:30:47.258815Z"),
+                },
+            ),
+        },
         "upsert-json": lambda: _row(draw),
     }
     return made[name]()
@@ -214,8 +224,10 @@ def _means_no_change(name: str, table: pa.Table, number: int) -> bool:
     told = told.get("payload", told) if isinstance(told, dict) and "schema" in told else told
     if told is None:
         return True  # an enveloped tombstone
-    operation = told.get("op" if name == "debezium-json" else "type") if isinstance(told, dict) else None
-    return RECORD_FORMATS[name].operations.get(str(operation).lower()) == "ignore"
+    form = RECORD_FORMATS[name]
+    for step in form.operation:
+        told = told.get(step) if isinstance(told, dict) else None
+    return form.operations.get(str(told).lower()) == "ignore"
 
 
 def pipeline_takes(name: str, count: int, seed: int, *, batch: int = 2_000) -> Counter[str]:

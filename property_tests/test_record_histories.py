@@ -160,9 +160,15 @@ def written(form: str, draw: random.Random, change: Change) -> list[Any]:
         types = {"raw": draw.choice(["varbinary(20)", "blob"])}
         told = {"database": "shop", "table": "t", "mysqlType": types, "type": what.upper(), "data": [texts]}
         return [{**told, "old": None if old is None else [old]}]
+    moved = before is not None and after is not None and before["id"] != after["id"]
+    if form == "dms":
+        texts = {**{name: str(value) for name, value in row.items()}, "raw": row["raw"].hex(), "ints": row["ints"]}
+        operation = draw.choice(["load", "insert"]) if what == "insert" else what
+        said = {"record-type": "data", "operation": operation, "schema-name": "shop", "table-name": "t"}
+        old = {} if before is None or not (moved or draw.random() < 0.5) else {"before-image": {"id": before["id"]}}
+        return [{"data": texts, "metadata": said, **(old if what == "update" else {})}]
     texts = {**{name: spelled_by_mysql(value) for name, value in row.items()}, "raw": base64.b64encode(row["raw"]).decode()}
     texts |= {"id": row["id"], "ints": row["ints"]}
-    moved = before is not None and after is not None and before["id"] != after["id"]
     told = {"database": "shop", "table": "t", "type": what, "data": texts}
     return [{**told, "old": {"id": before["id"]} if before is not None and moved else {}} if what == "update" else told]
 
@@ -180,11 +186,13 @@ FORMS: dict[str, tuple[str, RecordOptions]] = {
     "variable": ("debezium-json", RecordOptions(time_unit={"made": "ms", "seen": "us"})),
     "canal": ("canal-json", RecordOptions()),
     "maxwell": ("maxwell-json", RecordOptions()),
+    "dms": ("dms-json", RecordOptions()),
 }
 FOREIGN: dict[str, Row] = {
     "debezium-json": {"op": "c", "after": {"id": 1, "note": "other"}, "source": {"db": "shop", "table": "other"}},
     "canal-json": {"type": "TRUNCATE", "database": "shop", "table": "other", "data": None},
     "maxwell-json": {"type": "delete", "database": "shop", "table": "other", "data": {"id": 1}},
+    "dms-json": {"metadata": {"operation": "delete", "schema-name": "shop", "table-name": "other"}, "data": {"id": 1}},
 }
 QUARANTINE = StageOptions(on_bad_input="quarantine")
 

@@ -118,7 +118,7 @@ def test_the_other_row_of_a_tie_is_unjudged_and_a_third_one_is_wrong() -> None:
     verdicts = {}
     for number, time in ((1, 5), (2, 5), (3, 6)):
         row = {**shown, "v": number, "at": time}
-        pipeline._contents.replace(ZSet.from_rows([row], pipeline.schema))
+        pipeline._contents[pipeline.plan.name].replace(ZSet.from_rows([row], pipeline.schema))
         found = pipeline.verify()
         verdicts[number] = found.equal, found.unjudged_rows
 
@@ -133,7 +133,7 @@ def test_a_row_too_many_is_found(kind: str, is_behind: bool) -> None:
     pipeline = drawn.run()
     row = {field.name: "b" if pa.types.is_string(field.type) else 77 for field in pipeline.schema}
     assert pipeline._contents is not None
-    pipeline._contents.add(ZSet.from_rows([row], pipeline.schema))
+    pipeline._contents[pipeline.plan.name].add(ZSet.from_rows([row], pipeline.schema))
 
     found = pipeline.verify()
 

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +37,11 @@ LEFT = pa.schema({"id": pa.int64(), "k": pa.string(), "t": pa.int64(), "x": pa.i
 RIGHT = pa.schema({"k": pa.string(), "v": pa.string(), "at": pa.int64(), "gone": pa.bool_(), "s": pa.int32()})
 LONG = "a value that is longer than twelve letters"
 FAR = 10**6
+TIMES: Sequence[tuple[pa.DataType, Callable[[int], Any]]] = (
+    (pa.int64(), int),
+    (pa.string(), lambda number: f"at the time {chr(0xC0 + number // 3)}{'é' * (number % 3)}"),
+    (pa.decimal128(30, 2), lambda number: Decimal(10**20 + number).scaleb(-1)),
+)
 
 Change = tuple[tuple[Any, ...], int]
 
@@ -70,7 +76,7 @@ def same(shape: VersionJoinShape) -> VersionJoinShape:
 
 
 class TimedCase:
-    """One operator with its history.
+    """One operator with its history. Times are integers, or of a type that takes labels; such a case has no watermark.
 
     Args:
         kind: one of `KINDS`.
@@ -93,25 +99,41 @@ class TimedCase:
         self.op = draw.choice([">=", ">", "<=", "<"])
         self.tie = draw.choice(["latest_arrival", "smallest_key"])
         self.tolerance = draw.choice([None, None, 0, 1, 2])
+        times = TIMES if kind in ("as_of", "once", "eager") else TIMES[:1]
+        self.time_type, self.time = random.Random(f"times {seed}").choice(times)
+        if self.is_labelled:
+            self.tolerance = None
         self.order_by = draw.choice([["t"], ["x desc", "t"], ["t desc"]])
         self.keep_row, self.n = draw.choice(["first", "last"]), draw.choice([1, 1, 2])
-        self.left = Relation(name="l", schema=LEFT, mode=self.left_mode, join_key=("k",), event_time="t", watermark_delay=0)
+        delay = None if self.is_labelled else 0
+        schemas = (self._typed(LEFT, "t"), self._typed(RIGHT, "at"))
+        self.left = Relation(
+            name="l", schema=schemas[0], mode=self.left_mode, join_key=("k",), event_time="t", watermark_delay=delay
+        )
         self.right = Relation(
             name="r",
-            schema=RIGHT,
+            schema=schemas[1],
             mode=self.right_mode,
             join_key=("k",),
             primary_key=("s",) if kind == "as_of" else ("k",),
             sequence_by=("s",) if self.has_sequence else (),
             event_time="at",
-            watermark_delay=0,
+            watermark_delay=delay,
         )
-        self.comes_late = kind in ("once", "on_watermark", "eager") and draw.random() < 0.5
+        self.comes_late = not self.is_labelled and kind in ("once", "on_watermark", "eager") and draw.random() < 0.5
         self.late: Any = draw.choice([None, "side_output", "drop", "join"])
         self.steps = self._steps()
 
     def __repr__(self) -> str:
         return f"TimedCase({self.kind!r}, {self.seed}{'' if self.scale == 1 else f', scale={self.scale}'})"
+
+    @property
+    def is_labelled(self) -> bool:
+        """Return whether times are of a type that takes labels."""
+        return not pa.types.is_integer(self.time_type)
+
+    def _typed(self, schema: pa.Schema, column: str) -> pa.Schema:
+        return schema.set(schema.get_field_index(column), pa.field(column, self.time_type))
 
     # ---------------------------------------------------------------- the operator
 
@@ -123,7 +145,10 @@ class TimedCase:
             return Deduplicate(self.left, keys=["k"], order_by=self.order_by, keep=self.keep_row, n=self.n, **more)  # type: ignore[arg-type]
         shape = self.shape()
         output = as_of_relation(shape) if self.kind == "as_of" else temporal_relation(shape)
-        return TimedJoin(change(shape), output, facts=(), on_bad_input="error", tombstone_retention_seconds=9, **more)
+        joined = TimedJoin(change(shape), output, facts=(), on_bad_input="error", tombstone_retention_seconds=9, **more)
+        if joined.join.labels is not None and self.seed % 2:
+            joined.join.labels.step = 4  # there is soon no room between two labels
+        return joined
 
     def shape(self) -> VersionJoinShape:
         """Return what a join by time is told."""
@@ -163,11 +188,11 @@ class TimedCase:
         draw = self._draw
         if side == 0:
             key = self._key(["a", "b", LONG, None])
-            return draw.randint(1, 3), key, draw.randint(low, high), draw.choice([1, 2, None])
+            return draw.randint(1, 3), key, self.time(draw.randint(low, high)), draw.choice([1, 2, None])
         return (
             self._key(["a", "b", LONG]),
             draw.choice(["p", LONG]),
-            draw.randint(low, high),
+            self.time(draw.randint(low, high)),
             draw.random() < 0.3,
             draw.randint(1, 3),
         )
@@ -230,7 +255,7 @@ class TimedCase:
             for side in range(1 if self.kind == "dedup" else 2):
                 made, live[side] = self._changes(side, live[side], watermark)
                 changes.append(made)
-            if self._draw.random() < 0.6 and self.kind not in ("dedup", "as_of"):
+            if self._draw.random() < 0.6 and self.kind not in ("dedup", "as_of") and not self.is_labelled:
                 watermark = (-4 if watermark is None else watermark) + self._draw.randint(0, 5)
             said: Counts | None = None
             held: Counts | None = None

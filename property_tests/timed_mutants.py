@@ -57,6 +57,18 @@ def _deletes_match(operator: Any) -> None:
     rows.prepare = lambda *given, deletes=None, **more: prepare(*given, **more)
 
 
+def _labels(**spoiled: Any) -> Callable[[Any], None]:
+    """Return what replaces methods of the labels of times, where the operator has labels."""
+
+    def spoil(operator: Any) -> None:
+        labels = operator.join.labels
+        for name, made in spoiled.items():
+            if labels is not None:
+                setattr(labels, name, made(labels))
+
+    return spoil
+
+
 def _counts_every_look(operator: Any) -> None:
     pairs, lines = operator._join.pairs, operator._join.pairs.lines
 
@@ -251,5 +263,40 @@ TIMED_MUTANTS: tuple[TimedMutant, ...] = (
         "reopening_is_invisible",
         "dedup",
         part=lambda operator: operator._rows.arena.header.__setitem__(40, 0),
+    ),
+    TimedMutant(
+        "crowded_labels",
+        "times without room between two labels get the labels of others",
+        _BATCH,
+        "as_of",
+        part=_labels(_placed=lambda labels: lambda new: {time: len(labels) for time in new}),
+    ),
+    TimedMutant(
+        "rows_keep_old_labels",
+        "the state is not rewritten when labels move",
+        _BATCH,
+        "eager",
+        part=_labels(on_crowded=lambda labels: lambda times: labels.spread(times | labels._label_of.keys())),
+    ),
+    TimedMutant(
+        "unkept_times_are_first",
+        "a left row that is not kept comes before every labelled time",
+        _BATCH,
+        "once",
+        part=_labels(_number=lambda labels: lambda time: labels._label_of.get(time, -(1 << 62))),
+    ),
+    TimedMutant(
+        "own_labels",
+        "who keeps files open does not see the labels that others gave",
+        "taking_turns_is_invisible",
+        "eager",
+        part=_labels(check=lambda labels: lambda epoch: None),
+    ),
+    TimedMutant(
+        "files_lose_labels",
+        "labels begin anew when files are opened",
+        "reopening_is_invisible",
+        "as_of",
+        part=_labels(load=lambda labels: lambda found: None),
     ),
 )

@@ -110,6 +110,7 @@ ENVELOPES = {
     "debezium-json": '{"op": "c", "after": %s}',
     "canal-json": '{"type": "INSERT", "data": [%s]}',
     "maxwell-json": '{"type": "insert", "data": %s}',
+    "dms-json": '{"metadata": {"operation": "insert"}, "data": %s}',
 }
 
 
@@ -138,6 +139,7 @@ WRITTEN_WAYS: dict[str, Any] = {
     "Debezium": lambda rows, cells=None: of_written("debezium-json", rows, cells),
     "Canal": lambda rows, cells=None: of_written("canal-json", rows, cells),
     "Maxwell": lambda rows, cells=None: of_written("maxwell-json", rows, cells),
+    "DMS": lambda rows, cells=None: of_written("dms-json", rows, cells),
 }
 TEXT_WAYS = {
     "dicts": by_dicts,
@@ -150,6 +152,7 @@ TEXT_WAYS = {
     "Debezium": lambda cells: by_records("debezium-json", cells),
     "Canal": lambda cells: by_records("canal-json", cells),
     "Maxwell": lambda cells: by_records("maxwell-json", cells),
+    "DMS": lambda cells: by_records("dms-json", cells),
 }
 DECIMAL_OF_DEBEZIUM = {"DECIMAL(5,2)", "DECIMAL(38,0)"}  # base64, unless options or the record say otherwise
 COUNTED = {"DATE", "TIMESTAMP", "TIMESTAMP_NTZ"}  # what a number is there is the format's to say

@@ -106,6 +106,11 @@ EXPRESSIONS = [
     made("repeat", "@t", 2),
     made("replace", "@t", "b", "zz"),
     made("reverse", "@t"),
+    made("soundex", "@t"),
+    *(
+        made("soundex", one)
+        for one in ("Ashcraft", "Pfister", "Hwbcd", "b9b", "Tymczak", "Jackson-Xu", "éa", "a\u0301bb", "", " x")
+    ),
     made("split_part", "@t", ",", 2),
     made("split_part", "@t", ",", -1),
     made("translate", "@t", "ab", "x"),

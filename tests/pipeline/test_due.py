@@ -16,7 +16,7 @@ from zset_join.core.row_conversion import take_rows
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, appends
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.plan.tree import InputRows
+from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import NOTHING_DUE, NextDue
@@ -121,15 +121,7 @@ class WaitingStage(Stage):
 register_stage("test_waiting", lambda written: WaitingStage(source=read_relation(written["source"])))
 
 
-class WaitingRequest:
-    computed_keys = ((),)
-
-    def takes_upserts(self, _input):
-        return False
-
-    def with_keys_computed(self):
-        return self
-
+class WaitingRequest(StageRequest):
     def stage(self, inputs: list[InputRows]):
         return WaitingStage(source=inputs[0].relation)
 

@@ -23,7 +23,12 @@ VALUES = {
     pa.date32(): [date(1969, 12, 31), date(2020, 2, 29)],
     pa.timestamp("us"): [datetime(1969, 12, 31), datetime(2020, 2, 29, 1)],
     pa.int64(): [-5, 0, 7],
+    pa.uint64(): [0, 1, 2**64 - 1],
+    pa.decimal128(38, 3): [Decimal(-7), Decimal("0.001"), Decimal("12345678901234567890.5")],
+    pa.string(): ["", "9", "A", "a", "ab", "é", "\uffff", "\U0001f600"],
+    pa.binary(): [b"", b"\x00", b"a", b"\xff"],
 }
+WITHOUT_NEWEST = {pa.uint64(), pa.decimal128(38, 3), pa.string(), pa.binary()}
 
 
 def fed(view, kind):
@@ -65,6 +70,10 @@ def test_a_temporal_join_takes_every_ordered_type_and_corrects(kind):
         pipeline.step({"right": rows[1::2]})
 
         assert pipeline.verify().equal, (emit, pipeline.verify())
+    if kind in WITHOUT_NEWEST:
+        with pytest.raises(KeyTypeError, match="TIME_TYPE"):
+            appends("left", left).temporal_join(rights, on="k", as_of=PROCESSING_TIME).plan()
+        return
     newest = Pipeline(appends("left", left).temporal_join(rights, on="k", as_of=PROCESSING_TIME), keep_inputs=True)
     newest.step({"right": rows, "left": [{"k": "a", "t": values[0]}]})
     assert newest.verify().equal
@@ -76,6 +85,23 @@ def test_what_has_no_distance_or_order_is_refused_by_name():
         appends("left", left).join_asof(appends("right", right), on="k", left_time="t", right_time="at", tolerance=1)
     with pytest.raises(OptionError, match=r"OPTION_VALUE.*double"):
         appends("left", left, watermark=("t", 0))
-    left, right = inputs(pa.string())
-    with pytest.raises(KeyTypeError, match=r"TIME_TYPE.*string"):
+    left, right = inputs(pa.list_(pa.string()))
+    with pytest.raises(KeyTypeError, match=r"TIME_TYPE.*list.*text or bytes"):
         appends("left", left).join_asof(appends("right", right), on="k", left_time="t", right_time="at").plan()
+
+
+def test_joins_by_a_time_of_text_share_a_table_and_go_on_from_their_checkpoint(tmp_path):
+    left, right = inputs(pa.string())
+    rights = versioned("right", right, keys="k", version_by="at")
+    both = [
+        appends(name, left).temporal_join(rights, on="k", as_of="t", how="left", emit="eager").select("t", "v") for name in "ab"
+    ]
+    view = both[0].union(both[1])
+    with Pipeline(view, directory=tmp_path, keep_inputs=True) as pipeline:
+        pipeline.step({"right": [{"k": "x", "v": 1, "at": "b"}], "a": [{"k": "x", "t": "c"}, {"k": "x", "t": "a"}]})
+    with Pipeline(view, directory=tmp_path, keep_inputs=True) as pipeline:
+        pipeline.step({"right": [{"k": "x", "v": 2, "at": "bb"}], "b": [{"k": "x", "t": "ba"}]})
+
+        assert pipeline.verify().equal
+        shown = [(row["t"], row["v"]) for row in pipeline.view().to_pylist()]
+    assert sorted(shown, key=str) == [("a", None), ("ba", 1), ("c", 2)]

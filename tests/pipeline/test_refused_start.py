@@ -159,6 +159,7 @@ REFUSALS = {
 }
 OTHERWISE = {
     "CHECKPOINT_IN_USE": "has a test of its own, below",
+    "VIEW_NAME": "of arguments alone; has a test among those of several views",
     "OWNER_LOST": "the files are those of the driver that has taken over",
     **dict.fromkeys(["COMMITTED_TWICE", "EPOCH_GAP", "EPOCH_REPLANNED", "REPLAY_DIFFERS"], "raised by an epoch"),
     **dict.fromkeys(["MISSING_EPOCH", "SINK_CLOSED", "SINK_MODE", "TOO_MANY_ROWS"], "raised for a caller that is none of ours"),

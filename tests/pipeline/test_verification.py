@@ -100,7 +100,7 @@ def test_every_kind_of_view_equals_the_batch_query(name):
 
 def test_a_wrong_row_is_told_with_both_weights():
     pipeline = stepped(orders().groupBy("customer").count())
-    pipeline._contents.add(ZSet.of({"customer": ["Ada"], "count": [3]}, [1], schema=pipeline.schema))
+    pipeline._contents[pipeline.plan.name].add(ZSet.of({"customer": ["Ada"], "count": [3]}, [1], schema=pipeline.schema))
 
     verification = pipeline.verify()
 

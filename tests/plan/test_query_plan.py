@@ -27,7 +27,7 @@ def test_a_stage_that_reads_what_comes_later_is_refused():
     plan = counted().plan()
 
     with pytest.raises(PlanError, match="nor a stage before it"):
-        QueryPlan(plan.sources, (StageNode(0, plan.nodes[0].stage, ((Feed(0),),)),), plan.outputs)
+        QueryPlan(plan.sources, (StageNode(0, plan.nodes[0].stage, ((Feed(0),),)),), plan.views)
 
 
 def test_two_sources_of_one_name_are_refused():

@@ -47,6 +47,7 @@ CASES: list[tuple[str, Expression]] = [
     ("nvl(s,t)", F.nvl("s", "t")),
     ("nvl2(s,n,m)", F.nvl2("s", "n", "m")),
     ("initcap(s)", F.initcap("s")),
+    ("soundex(s)", F.soundex("s")),
     ("instr(s,'x')", F.instr("s", "x")),
     ("isnan(x)", F.isnan("x")),
     ("isnull(s)", F.isnull("s")),

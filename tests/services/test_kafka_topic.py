@@ -13,10 +13,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 
 from tools.servers.kafka_broker import KafkaBroker
+from zset_join.changelog import RecordForm
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
-from zset_join.sinks.kafka_topic import KafkaForm, KafkaTopicSink
+from zset_join.sinks.kafka_topic import KafkaTopicSink
 from zset_join.sinks.unfit_values import fitting
 from zset_join.zset import ZSet
 
@@ -37,7 +38,7 @@ def changes(*lines: tuple[int, str | None, int]) -> list[ZSet]:
     return [ZSet.of(rows, [line[2] for line in lines], schema=SCHEMA)]
 
 
-def opened(kafka: KafkaBroker, topic: str, form: KafkaForm = "upsert", query_id: str = "q", **options: Any) -> KafkaTopicSink:
+def opened(kafka: KafkaBroker, topic: str, form: RecordForm = "upsert", query_id: str = "q", **options: Any) -> KafkaTopicSink:
     sink = KafkaTopicSink({"bootstrap.servers": kafka.servers}, topic, form, retry_seconds=20, **options)
     sink.open(ANSWER, query_id)
     return sink
@@ -86,7 +87,7 @@ def test_upserts_leave_the_newest_row_of_every_key_and_nothing_where_it_is_gone(
         ("debezium", [{"before": {"id": 1, "v": "a"}, "after": {"id": 1, "v": None}, "op": "u"}]),
     ],
 )
-def test_every_form_says_what_an_update_did(kafka: KafkaBroker, topic: str, form: KafkaForm, values: list[Any]) -> None:
+def test_every_form_says_what_an_update_did(kafka: KafkaBroker, topic: str, form: RecordForm, values: list[Any]) -> None:
     sink = opened(kafka, topic, form)
     sink.write(0, changes((1, "a", 1)))
 

@@ -261,3 +261,22 @@ def test_a_row_is_refused_before_the_commit_or_taken_whatever_its_values_are(dat
 
     assert len(kept) == 36 - (4 + 4 + 4 + 0 + 2 + 4), "times and days beyond, U+0000, keys of more than 2,600 bytes"
     assert database.execute("SELECT count(*) FROM extremes") == [(len(kept),)]
+
+
+def test_views_written_together_have_an_epoch_all_or_none(database: PostgresServer) -> None:
+    first, second = (PostgresViewSink(database.conninfo, name, key) for name, key in (("bag", None), ("keyed", ["id"])))
+    for sink in (first, second):
+        sink.open(ANSWER, "q")
+    assert first.database == second.database
+
+    with first.together([second]):
+        first.write(0, changes((1, 1, "a", 1)))
+        second.write(0, changes((1, 1, "a", 1)))
+    with pytest.raises(SinkError), first.together([second]):  # noqa: PT012 - the second one fails behind the first one
+        first.write(1, changes((2, 2, "b", 1)))
+        second.write(1, changes((2, 2, "b", 1), (2, 3, "c", 1)))
+
+    assert [first.last_epoch(), second.last_epoch()] == [0, 0]
+    assert [sink.read()["id"].to_pylist() for sink in (first, second)] == [[1], [1]]
+    first.close()
+    second.close()

@@ -74,6 +74,14 @@ def test_what_has_no_order_of_64_bits_is_no_time(kind):
         times_of(kind)
 
 
+def test_the_common_type_of_two_times_may_need_labels():
+    relations = [Relation(name=str(kind), schema=pa.schema({"t": kind})) for kind in (pa.int64(), pa.uint64())]
+
+    assert EventTime(relations, ["t", "t"], may_label=True).is_labelled
+    with pytest.raises(KeyTypeError, match=r"TIME_TYPE.*decimal128"):
+        EventTime([replace(relations[0], schema=pa.schema({"t": pa.decimal128(18, 0)})), relations[0]], ["t", "t"])
+
+
 @pytest.mark.parametrize("kind", [pa.float64(), pa.bool_(), pa.time64("us")], ids=str)
 def test_only_timestamps_dates_and_integers_have_watermarks(kind):
     relation = Relation(name="r", schema=pa.schema({"t": kind}), event_time="t")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from zset_join.sinks.record_texts import RecordForm, RecordWriter
+from zset_join.changelog import RecordForm
+from zset_join.sinks.record_texts import RecordWriter
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
+from zset_join.sinks.csv_files import CsvFilesSink
 from zset_join.sinks.row_files import RowFilesSink
+from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
 
 ROWS = ZSet.of({"k": [1, 2]})
@@ -17,17 +20,17 @@ ANSWER = Relation(name="answer", schema=ROWS.schema, mode="changelog")
 
 
 def test_the_name_of_a_file_says_its_epoch_and_chain_and_an_epoch_without_rows_is_not_seen(tmp_path: Path) -> None:
-    sink = RowFilesSink(tmp_path, "csv")
+    sink = RowFilesSink(tmp_path, "parquet")
     sink.open(ANSWER, "query")
     sink.write(0, [ROWS], link=ChainLink("d0"))
     sink.write(1, [], link=ChainLink("d1", "d0"))
     sink.write(2, [ROWS], link=ChainLink("d2", "d1"))
 
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "_epoch-000000000001-d1.csv",
+        "_epoch-000000000001-d1.parquet",
         "_query.json",
-        "epoch-000000000000-d0.csv",
-        "epoch-000000000002-d2.csv",
+        "epoch-000000000000-d0.parquet",
+        "epoch-000000000002-d2.parquet",
     ]
 
 
@@ -49,5 +52,16 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_form_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="a form is one of json, csv, parquet"):
+    with pytest.raises(OptionError, match="a form is one of json, parquet"):
         RowFilesSink(tmp_path, "orc")
+
+
+@pytest.mark.parametrize(
+    "make", [lambda place: RowFilesSink(place, with_weights=True), lambda place: CsvFilesSink(place, "tp_delta")]
+)
+def test_a_column_that_is_called_as_the_weight_is_refused(tmp_path: Path, make: Callable[[Path], Sink]) -> None:
+    rows = ZSet.of({"_tp_delta": [1]})
+
+    with pytest.raises(SinkError) as refused:
+        make(tmp_path).open(Relation(name="answer", schema=rows.schema, mode="changelog"), "query")
+    assert refused.value.code == "SINK_COLUMNS"

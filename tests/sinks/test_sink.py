@@ -40,10 +40,10 @@ from zset_join.core.relation import Relation
 from zset_join.pipeline.outputs import FunctionSink
 from zset_join.sinks import postgres_sql, row_files
 from zset_join.sinks.duckdb_sql import quote
+from zset_join.sinks.printed import PrintSink
 from zset_join.sinks.record_texts import RECORD_FORMS
 from zset_join.sinks.sink import DIGESTS_KEPT, ChainedSink, Sink, is_replay
 from zset_join.sinks.unfit_values import SelectiveSink
-from zset_join.sql.tables.sink_tables import PrintSink
 from zset_join.sql.tables.stored_tables import StoredTableSink
 from zset_join.storage.operations import observe
 from zset_join.zset import ZSet

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from zset_join.core.errors import SinkError
@@ -17,12 +18,14 @@ from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_column
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline.outputs import FunctionSink
+from zset_join.sinks.csv_files import CsvFilesSink
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_view import DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sinks.json_lines import JsonLinesSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
 from zset_join.sinks.record_texts import RecordWriter
+from zset_join.sinks.row_files import RowFilesSink
 from zset_join.sinks.sink import Sink
 from zset_join.sinks.unfit_values import UnfitRows, fitting, text_with_nul, unfit_rows, unfit_values, within_microseconds
 from zset_join.stages import StageOptions
@@ -32,8 +35,11 @@ SINKS: dict[str, Callable[[Path], Any]] = {
     "duckdb": lambda place: DuckDBViewSink(place / "v.duckdb", "v"),
     "delta view": lambda place: DeltaViewSink(str(place / "view")),
     "delta changelog": lambda place: DeltaChangelogSink(str(place / "log"), "weight"),
+    "csv": lambda place: CsvFilesSink(place / "csv"),
     "parquet": lambda place: ParquetChangelogSink(str(place / "parquet")),
     "json": lambda place: JsonLinesSink(place / "json", "weight"),
+    "json rows": lambda place: RowFilesSink(place / "json-rows", "json", with_weights=True),
+    "parquet rows": lambda place: RowFilesSink(place / "rows", "parquet", with_weights=True),
 }
 _LARGEST = 2**63 - 1
 _TIMES = [-_LARGEST - 1, -_LARGEST, 1 - _LARGEST, 0, -62_135_596_800_000_001, 253_402_300_800_000_000, _LARGEST - 1, _LARGEST]
@@ -91,15 +97,16 @@ def test_a_row_is_refused_before_the_commit_or_written_and_read_again(sink_name:
             del held[refused.facts["column"]]
     kept = fitting(sink, ZSet(rows, np.ones(len(rows), np.int64)), drops=True, epoch=0)
     sink.write(0, [kept])
-    if sink_name == "json":
-        lines = [json.loads(line) for line in next((tmp_path / "json").rglob("*.jsonl")).read_text().splitlines()]
-        written = [json.loads(line["value"]) for line in lines]
+    if "json" in sink_name:
+        lines = [json.loads(line) for line in next(tmp_path.rglob("*0000*.json*")).read_text().splitlines()]
+        written = [json.loads(line["value"]) if sink_name == "json" else line for line in lines]
         assert sorted(row["k"] for row in written) == sorted(kept.rows.column("k").to_pylist())
         times = [value for row in written for name, value in row.items() if value and ("time" in name or "date" in name)]
         assert times
         assert not [value for value in times if "inf" in str(value) or "BC" in str(value) or "/" in str(value)]
     else:
-        read = sink.read().select(kept.rows.schema.names)
+        table = sink.read() if sink_name != "parquet rows" else pq.read_table(next((tmp_path / "rows").glob("epoch-*")))
+        read = table.select(kept.rows.schema.names).cast(kept.rows.schema)
         assert shown(read) == shown(kept.rows)
     refused_rows = set(range(len(rows))) - set(kept.rows.column("k").to_pylist())
     assert {name for name, column in held.items() if refused_rows & places_of(rows, name)} >= {"text"}
@@ -119,10 +126,21 @@ def test_ordinary_values_fit_every_output(tmp_path: Path) -> None:
             "numbers": [[float("nan")], None, []],
         }
     )
-    for make in SINKS.values():
-        sink = opened(make(tmp_path), rows.schema)
-        assert not unit_names(unfit_rows(sink, rows))
+    for name, make in SINKS.items():
+        held = rows.drop_columns(["numbers"]) if name == "csv" else rows
+        sink = opened(make(tmp_path), held.schema)
+        assert not unit_names(unfit_rows(sink, held))
         sink.close()
+
+
+def test_null_in_the_only_column_is_refused_where_its_line_of_csv_would_be_empty(tmp_path: Path) -> None:
+    rows = ZSet.of({"v": ["a", None]})
+    sink = opened(CsvFilesSink(tmp_path / "rows", "append"), rows.schema)
+
+    with pytest.raises(SinkError, match="line would be empty") as refused:
+        sink.write(0, [rows])
+
+    assert (refused.value.code, sink.last_epoch()) == ("SINK_VALUE", None)
 
 
 def unit_names(found: Any) -> list[str]:

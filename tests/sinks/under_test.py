@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from faults.sinks import weighted_lines
 from zset_join.core.relation import Relation
+from zset_join.sinks.csv_files import CsvFilesSink
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_view import DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
@@ -63,7 +64,10 @@ MAKERS: dict[str, UnderTest] = {
     "json-lines-weight": UnderTest(lambda place: JsonLinesSink(place / "lines", "weight"), has_hook=False),
     "json-lines-upsert": UnderTest(lambda place: JsonLinesSink(place / "lines"), has_hook=False),
     "rows-json": UnderTest(lambda place: RowFilesSink(place / "rows", "json", with_weights=True), has_hook=False),
-    "rows-csv": UnderTest(lambda place: RowFilesSink(place / "rows", "csv", with_weights=True)),
+    "csv-weight": UnderTest(lambda place: CsvFilesSink(place / "rows")),
+    "csv-tp-delta": UnderTest(lambda place: CsvFilesSink(place / "rows", "tp_delta"), has_hook=False),
+    "csv-row-kind": UnderTest(lambda place: CsvFilesSink(place / "rows", "row_kind"), has_hook=False),
+    "csv-feed": UnderTest(lambda place: CsvFilesSink(place / "rows", "change_data_feed"), has_hook=False),
     "rows-parquet": UnderTest(lambda place: RowFilesSink(place / "rows", "parquet", with_weights=True), has_hook=False),
 }
 

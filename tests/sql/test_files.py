@@ -120,6 +120,13 @@ RECORDS = {
         {"type": "insert", "ts": 3, "data": {"id": 2, "name": "b"}},
         {"type": "delete", "ts": 4, "data": {"id": 2, "name": "b"}},
     ],
+    "dms-json": [
+        {"control": {}, "metadata": {"record-type": "control", "operation": "create-table"}},
+        {"data": {"id": 5, "name": "b"}, "metadata": {"record-type": "data", "operation": "load"}},
+        {"data": {"id": 1, "name": "c"}, "before-image": {"id": 5}, "metadata": {"operation": "update"}},
+        {"data": {"id": 2, "name": "b"}, "metadata": {"operation": "insert"}},
+        {"data": {"id": 2, "name": "b"}, "metadata": {"operation": "delete"}},
+    ],
     "upsert-json": [
         {"key": '{"id": 1}', "value": '{"name": "c"}', "topic": "t", "partition": 0, "offset": 3},
         {"key": '{"id": 2}', "value": '{"name": "b"}', "topic": "t", "partition": 0, "offset": 4},

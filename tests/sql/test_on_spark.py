@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -212,3 +214,38 @@ def test_rows_of_a_key_are_ordered_by_their_file_or_version_and_not_by_arrival(s
         shown = sorted(tuple(row.values()) for row in rows.table().to_pylist())
 
     assert shown == [(1, "c", "new"), (2, "a", "two")]
+
+
+def test_a_bad_row_of_a_file_is_a_dead_letter_with_its_file_inside_spark(spark: SparkSession, tmp_path: Path) -> None:
+    good = {"k": 1, "v": 2}
+    texts = {
+        "json": "\n".join([json.dumps(good), '{"k":2}', '{"k":3,"v":"x"}', "{oops"]),
+        "csv": "k,v\n1,2\n2,\n3,x\n4,5,6",
+    }
+    for form, text in texts.items():
+        (tmp_path / form).mkdir()
+        (tmp_path / form / f"a.{form}").write_text(text + "\n")
+    (tmp_path / "parquet").mkdir()
+    pq.write_table(
+        pa.table({"k": pa.array([1, 2], pa.int32()), "v": pa.array([2, None], pa.int32())}), tmp_path / "parquet" / "a.parquet"
+    )
+    tables = "".join(
+        f"CREATE TABLE {form} (k INT, v INT NOT NULL) WITH ('connector'='filesystem', 'path'='{tmp_path / form}', "
+        f"'format'='{form}');"
+        for form in (*texts, "parquet")
+    )
+    rows = " UNION ALL ".join(f"SELECT '{form}' AS form, k, v FROM {form}" for form in (*texts, "parquet"))
+
+    with connect(engine="spark", spark=spark, dialect="spark", directory=tmp_path / "session") as session:
+        session.sql("SET on_bad_input = 'quarantine'")
+        session.sql(tables)
+        running = session.sql(rows).start(name="q")
+        session.refresh()
+        shown = sorted(tuple(row.values()) for row in running.table().to_pylist())
+    letters = spark.read.parquet(str(next((tmp_path / "session").rglob("quarantine")))).select("code", "reason").collect()
+
+    assert shown == [("csv", 1, 2), ("json", 1, 2), ("parquet", 1, 2)]
+    assert sorted((one.reason.partition("file a.")[2].partition(":")[0], one.code) for one in letters) == [
+        ("csv", "NOT_NULL"), ("csv", "UNDECODABLE_RECORD"), ("csv", "UNDECODABLE_VALUE"),
+        ("json", "NOT_NULL"), ("json", "UNDECODABLE_RECORD"), ("json", "UNDECODABLE_VALUE"), ("parquet", "NOT_NULL"),
+    ]  # fmt: skip

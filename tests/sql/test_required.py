@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from zset_join.core.errors import BadInputError, SqlError
@@ -47,6 +49,7 @@ def test_what_deletes_a_row_needs_its_key_alone() -> None:
         ("error", ['{"k":1,"v":2}', '{"k":2}'], "'format' = 'json'"),
         ("quarantine", ['{"k":1,"v":2}', '{"k":2}', '{"k":3,"v":null}'], "'format' = 'json'"),
         ("error", ["k,v", "1,2", "2,"], "'format' = 'csv'"),
+        ("quarantine", ["k,v", "1,2", "2,", "3,x"], "'format' = 'csv'"),
         ("error", ['{"op":"c","after":{"k":2,"v":null}}'], "'format' = 'debezium-json'"),
     ],
 )
@@ -70,6 +73,34 @@ def test_a_line_of_a_file_without_its_value_stops_the_query_or_is_put_aside(
             rows = query.table().to_pylist()
 
     assert rows == (None if policy == "error" else [{"k": 1, "v": 2}])
+
+
+@pytest.mark.parametrize(
+    ("columns", "aside"),
+    [({"k": [1, 2, 3], "v": [2, None, 4]}, [2]), ({"k": [1, 2], "v": ["x", None]}, [1, 2]), ({"k": [1, 2]}, [1, 2])],
+)
+def test_a_row_of_parquet_or_of_a_header_without_its_column_is_put_aside(
+    columns: dict[str, list[Any]], aside: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "parquet").mkdir()
+    (tmp_path / "csv").mkdir()
+    pq.write_table(pa.table(columns), tmp_path / "parquet" / "a")
+    lines = [",".join(map(str, ("" if one is None else one for one in row))) for row in zip(*columns.values(), strict=True)]
+    (tmp_path / "csv" / "a").write_text("\n".join([",".join(columns), *lines]) + "\n")
+    found: dict[str, list[int]] = {}
+    for form in ("parquet", "csv"):
+        with connect(dialect="flink", directory=tmp_path / f"session_{form}") as session:
+            session.sql("SET on_bad_input = 'quarantine'")
+            session.sql(
+                f"CREATE TABLE t (k INT, v INT NOT NULL) WITH ('connector'='filesystem', 'path'='{tmp_path / form}', "
+                f"'format'='{form}')"
+            )
+            query = session.sql("SELECT k, v FROM t").start()
+            session.read()
+            found[form] = sorted(row["k"] for row in query.table().to_pylist())
+
+    good = [key for key, number in zip(columns["k"], range(1, 9), strict=False) if number not in aside]
+    assert found == {"parquet": good, "csv": good}
 
 
 @pytest.mark.parametrize("kind", ["INT", "STRING", "DECIMAL(10, 2)", "TIMESTAMP(3)", "BOOLEAN", "DOUBLE", "DATE"])

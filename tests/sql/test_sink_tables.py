@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -31,19 +32,20 @@ def lines(path: Path) -> list[object]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_query_that_takes_rows_back_is_written_to_files_with_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_a_query_that_takes_rows_back_is_written_to_files_with_weights(tmp_path: Path, form: str) -> None:
+    options = f"'connector'='filesystem', 'path'='{tmp_path}/out', 'format'='{form}'"
     with shop() as session:
-        session.sql(
-            f"CREATE TABLE out (customer STRING, revenue BIGINT) WITH ('connector'='filesystem', 'path'='{tmp_path}/out')"
-        )
+        session.sql(f"CREATE TABLE out (customer STRING, revenue BIGINT) WITH ({options})")
         session.sql(f"INSERT INTO out {REVENUE}")
         session.sql("INSERT INTO orders VALUES (1, 'Ada', 30)")
         session.sql("INSERT INTO orders VALUES (1, 'Ada', 40)")
 
-    assert lines(tmp_path / "out" / "epoch-000000000000.json") == [{"customer": "Ada", "revenue": 30, "_tp_delta": 1}]
-    assert lines(tmp_path / "out" / "epoch-000000000001.json") == [
-        {"customer": "Ada", "revenue": 30, "_tp_delta": -1},
-        {"customer": "Ada", "revenue": 40, "_tp_delta": 1},
+    files = [tmp_path / "out" / f"epoch-00000000000{epoch}.{form}" for epoch in range(2)]
+    written = [lines(path) if form == "json" else pyarrow.csv.read_csv(path).to_pylist() for path in files]
+    assert written == [
+        [{"customer": "Ada", "revenue": 30, "_tp_delta": 1}],
+        [{"customer": "Ada", "revenue": 30, "_tp_delta": -1}, {"customer": "Ada", "revenue": 40, "_tp_delta": 1}],
     ]
 
 

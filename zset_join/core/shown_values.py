@@ -9,6 +9,7 @@ Cost: some microseconds a value; not for hot paths.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-__all__ = ["shown_column", "shown_key", "shown_names", "shown_rows", "shown_value"]
+__all__ = ["near", "shown_column", "shown_key", "shown_names", "shown_rows", "shown_value"]
 
 _UNKNOWN_TO_PYTHON = (ArithmeticError, LookupError, TypeError, ValueError)  # UnicodeDecodeError is among them
 
@@ -88,3 +89,13 @@ def _without_python(value: Any) -> Any:
     if pt.is_timestamp(kind):
         return str(np.datetime64(value.value, kind.unit)) + ("" if kind.tz is None else "Z")
     return f"a value of type {kind}"
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Return a question that names what may have been meant; empty where nothing is near."""
+    listed = list(dict.fromkeys(known))
+    lower = {one.lower(): one for one in listed}
+    close = difflib.get_close_matches(name.lower(), list(lower), n=3, cutoff=0.6)
+    if close:
+        return f" Did you mean {' or '.join(lower[one] for one in close)}?"
+    return f" There is {', '.join(listed[:12])}." if listed else ""

@@ -4,7 +4,8 @@
     concat(upper(substring("name", 1, 1)), lower(substring("name", 2)))
 
 A function is a line of a table: its signature as PySpark has it, and the operation it calls, with that name unless another is
-given. As in PySpark a bare str names a column; where the signature has quotes around a parameter, it is a text.
+given; one with all that is its own in one row (`zset_join.expressions.declared`) is imported from its family. As in PySpark a
+bare str names a column; where the signature has quotes around a parameter, it is a text.
 
 Each builds a checked call; `function_types` and `library` say which types it takes, `evaluation` computes it.
 
@@ -18,12 +19,16 @@ UTC.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 
 import pyarrow as pa
 
 from zset_join.core.errors import OptionError, PlanError
-from zset_join.expressions.tree import Call, Cast, Expression, Literal, col, lit
+from zset_join.expressions import text_functions
+from zset_join.expressions.declared import Word
+from zset_join.expressions.declared import operand as _operand
+from zset_join.expressions.declared import word as _row
+from zset_join.expressions.text_functions import *  # noqa: F403 - functions that are declared whole, each under its own name
+from zset_join.expressions.tree import Call, Cast, Expression, Literal, lit
 
 __all__ = [
     "CaseBuilder", "abs", "add_months", "array", "array_contains", "array_join", "ascii", "bitwise_not", "btrim", "cardinality",
@@ -38,62 +43,15 @@ __all__ = [
     "timestamp_millis", "timestamp_seconds", "to_date", "translate", "trim", "try_element_at", "ucase", "unix_micros",
     "unix_millis", "unix_seconds", "upper", "weekofyear", "when", "year",
 ]  # fmt: skip
+__all__ += text_functions.__all__
 
-_Function = Callable[..., Expression]
 _MICROSECONDS = {"microsecond": 1, "millisecond": 1000, "second": 10**6, "minute": 60 * 10**6, "hour": 3600 * 10**6,
                  "day": 86_400 * 10**6, "week": 7 * 86_400 * 10**6}  # fmt: skip
 _MONTHS = {"month": 1, "quarter": 3, "year": 12}
 
 
-def _operand(given: object) -> Expression:
-    """Return an operand; a bare str names a column, as in PySpark."""
-    return col(given) if isinstance(given, str) else lit(given)
-
-
 def _call(name: str, *operands: object) -> Expression:
     return Call(name, tuple(map(_operand, operands)))
-
-
-def _row(signature: str, says: str, operation: str | None = None, *leading: str) -> _Function:
-    """Return a function of the table.
-
-    Args:
-        signature: its name and parameters; `'quoted'` ones are texts, `*` takes any number, one with `=` may be left out.
-        says: its docstring.
-        operation: what it calls; None: what it is called.
-        *leading: literals that come first.
-    """
-    name, _, inner = signature.removesuffix(")").partition("(")
-    wanted = [one.strip() for one in inner.split(",")]
-    texts = {one.strip("'") for one in wanted if one.startswith("'")}
-    parameters = []
-    for one in wanted:
-        plain = one.strip("'").removesuffix("=")
-        kind = inspect.Parameter.VAR_POSITIONAL if plain.startswith("*") else inspect.Parameter.POSITIONAL_OR_KEYWORD
-        value = None if one.endswith("=") else inspect.Parameter.empty
-        parameters.append(inspect.Parameter(plain.lstrip("*"), kind, default=value))
-    described = inspect.Signature(parameters, return_annotation=Expression)
-
-    def function(*given: object, **named: object) -> Expression:
-        try:
-            bound = described.bind(*given, **named)
-        except TypeError as error:
-            raise TypeError(f"{name}{described}: {error}") from None
-        bound.apply_defaults()
-        operands: list[Expression] = [lit(one) for one in leading]
-        for parameter in parameters:
-            value = bound.arguments[parameter.name]
-            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-                flat = value[0] if len(value) == 1 and isinstance(value[0], list | tuple) else value
-                operands += map(_operand, flat)
-            elif value is not None or parameter.default is inspect.Parameter.empty:
-                operands.append(lit(value) if parameter.name in texts else _operand(value))
-        return Call(operation or name, tuple(operands))
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = says
-    function.__signature__ = described  # type: ignore[attr-defined]  # what `help` and completion show
-    return function
 
 
 class CaseBuilder(Call):
@@ -202,7 +160,7 @@ def right(str: object, len: object) -> Expression:  # noqa: A002 - the names PyS
     return _call("substring", str, -count) if count > 0 else _call("substring", str, 1, 0)
 
 
-def _trimming(name: str, plain: str, side: str, parameter: str, where: str) -> _Function:
+def _trimming(name: str, plain: str, side: str, parameter: str, where: str) -> Word:
     def function(given: object, trim: object = None) -> Expression:
         return _call(plain, given) if trim is None else _call("trim_characters", given, trim, lit(side))
 

@@ -36,11 +36,12 @@ from zset_join.expressions.computed import (
     translated,
     wants_literal,
 )
+from zset_join.expressions.declared import declared
 from zset_join.expressions.tree import Call
 from zset_join.expressions.type_rules import kind_of
 from zset_join.expressions.vectors import Vector
 
-__all__ = ["TEXT_FUNCTIONS", "check_pattern"]
+__all__ = ["soundex"]
 
 _STRING = pa.large_string()
 _DIGESTS = {0: "sha256", 224: "sha224", 256: "sha256", 384: "sha384", 512: "sha512"}
@@ -223,6 +224,35 @@ def _initcap(text: str) -> str:
     return " ".join(word[:1].upper() + word[1:].lower() for word in text.split(" "))
 
 
+_SOUNDS = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "01230127022455012623017202")
+
+
+def _soundex(text: str) -> str:
+    """Return the first letter and the three digits of the sounds behind it, as Spark does; a text without one is kept."""
+    if not ("A" <= text[:1].upper() <= "Z" and text[:1].isascii()):
+        return text
+    # What is no letter parts equal sounds, as a vowel does; H and W do not.
+    sounds = "".join(one.upper() if one.isascii() and one.isalpha() else "A" for one in text).translate(_SOUNDS)
+    last, digits = sounds[0], ""
+    for sound in sounds[1:].replace("7", ""):
+        digits += sound if sound not in {"0", last} else ""
+        last = sound
+    return text[0].upper() + digits[:3].ljust(3, "0")
+
+
+def _duckdb_soundex(_: Call, texts: Sequence[str]) -> str:
+    """Return the same by rewriting: a digit per letter, H and W left out, runs made one, the first and the vowels dropped."""
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    (text,) = texts
+    sounds = f"regexp_replace({text}, '[^A-Za-z]', 'A', 'g')"
+    sounds = f"translate(upper({sounds}), '{letters}', '{letters.translate(_SOUNDS)}')"
+    sounds = f"replace(regexp_replace({sounds}, '^7', '0'), '7', '')"
+    for digit in "123456":
+        sounds = f"regexp_replace({sounds}, '{digit}+', '{digit}', 'g')"
+    digits = f"rpad(left(replace(substr({sounds}, 2), '0', ''), 3), 3, '0')"
+    return f"CASE WHEN regexp_matches({text}, '^[A-Za-z]') THEN upper(left({text}, 1)) || {digits} ELSE {text} END"
+
+
 def _digest(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
     name = "md5" if call.operation == "md5" else _DIGESTS[int(literal_value(call.operands[1]))]
 
@@ -358,3 +388,9 @@ TEXT_FUNCTIONS = {
     ),
 }  # fmt: skip
 """By name."""
+
+soundex = declared(
+    "soundex(col)",
+    "Return a letter and three digits, equal for English words that sound alike.",
+    Function(_strings_and(), _each(lambda _: _soundex), _named("soundex"), _duckdb_soundex),
+)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from zset_join.connectors import sink
 from zset_join.pipeline import functions
 from zset_join.pipeline.pipeline import Pipeline
 from zset_join.query import PROCESSING_TIME, Aggregated, GroupedView, StateTtl, View, appends, changes, versioned
@@ -19,5 +20,6 @@ __all__ = [
     "appends",
     "changes",
     "functions",
+    "sink",
     "versioned",
 ]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from zset_join.core.errors import BadInputError
+from zset_join.core.errors import BadInputError, OptionError
 from zset_join.core.shown_values import shown_key
 from zset_join.zset import ZSet
 
-__all__ = ["Contents", "repeated"]
+__all__ = ["Contents", "repeated", "view_not_kept"]
 
 _LEAST_ROWS = 4096
 
@@ -83,3 +83,11 @@ def repeated(rows: ZSet, schema: pa.Schema) -> pa.Table:
         return pa.Table.from_batches([rows.rows], schema)
     positions = np.repeat(np.arange(len(rows)), rows.weights)
     return pa.Table.from_batches([rows.rows.take(pa.array(positions))], schema)
+
+
+def view_not_kept() -> OptionError:
+    """Return the error of a pipeline that does not keep what its views hold."""
+    return OptionError(
+        "this pipeline was made with keep_view=False and keeps only what it needs; add its deltas up, or leave the option out.",
+        code="VIEW_NOT_KEPT",
+    )

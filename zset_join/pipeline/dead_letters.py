@@ -14,6 +14,7 @@ Memory: the rows of the last epoch.
 
 from __future__ import annotations
 
+import functools
 import json
 import uuid
 from collections.abc import Sequence
@@ -81,8 +82,16 @@ class PartlyRead:
         return self.rows, [Undecodable(source, self.unread)] if self.unread.num_rows else []
 
 
+@functools.cache
+def _none() -> pa.Table:
+    """Return the table without rows, made once, and not at import: Arrow looks for pandas when it makes one."""
+    return SCHEMA.empty_table()
+
+
 def dead_letters(epoch: int, rejected: Sequence[RejectedRows], undecodable: Sequence[Undecodable] = ()) -> pa.Table:
     """Return the refused rows of an epoch, each as JSON with weight and reason, and the records that could not be read."""
+    if not rejected and not undecodable:
+        return _none()
     lines: list[dict[str, Any]] = []
     for unread in undecodable:
         lines += [{**record, "epoch": epoch, "source": unread.source, "weight": 0} for record in unread.records.to_pylist()]

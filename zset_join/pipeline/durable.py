@@ -30,7 +30,7 @@ from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
 from zset_join.checkpoint.owner import Ownership, claimed_query_id
 from zset_join.checkpoint.reading import checkpoint_folder, stored_query_id
-from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
 from zset_join.core.errors import OptionError
 from zset_join.core.tick import Tick
@@ -50,8 +50,7 @@ from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_o
 
 __all__ = ["DurableEpoch", "PipelineDirectory"]
 
-_VIEW = "view/0"
-_VIEW_FOLDER = "view-0"
+_VIEW = "view"
 _WEIGHT = "__weight"
 _CURES: Mapping[EpochOutcome, str] = {
     "open": "give the pipeline the rows of this epoch once more",
@@ -70,7 +69,7 @@ class PipelineDirectory:
         plan: the query.
         options: what operators take from the options of a query.
         watermarks: of the plan; set to those of the last epoch.
-        contents: what the view holds, filled from the directory; None where it is not kept.
+        contents: what each view holds, by name, filled from the directory; None where it is not kept.
         history: everything that came, filled from the directory; None where it is not kept.
         snapshot_after_bytes: a log that is smaller is not replaced by a snapshot.
 
@@ -84,7 +83,7 @@ class PipelineDirectory:
         plan: QueryPlan,
         options: StageOptions,
         watermarks: Watermarks,
-        contents: Contents | None,
+        contents: Mapping[str, Contents] | None,
         history: InputHistory | None,
         *,
         snapshot_after_bytes: int,
@@ -186,9 +185,9 @@ class PipelineDirectory:
                 dues[key] = due
             self.statistics[self._plan.state_of[number].name] = state.operator.statistics()
         tick = Tick(answered.epoch, answered.processing_time_us)
-        self._log_view(histories, tick, answered.delta)
+        self._log_views(histories, tick, answered.answers)
         self._log_inputs(histories, tick, deltas)
-        parts = ArrowParts(durable=True).write(self.checkpoint.files, 0, tick, answered.delta.schema, [answered.delta])
+        parts = [part for name, delta in answered.answers.items() for part in self._parts(tick, name, delta)]
         committed = self.checkpoint.commit(
             CommitRecord(
                 query_id=self.query_id,
@@ -213,15 +212,29 @@ class PipelineDirectory:
         """Write down the rows of an epoch that broke the contract of their source."""
         write_dead_letters(self._dead_letters, epoch, letters)
 
-    def answer(self, record: CommitRecord) -> ZSet:
-        """Return the answer of a committed epoch.
+    def answers(self, record: CommitRecord) -> dict[str, ZSet]:
+        """Return what each view answered in a committed epoch, by its name.
 
         Raises:
-            StateError: its file is missing or damaged.
+            StateError: a file is missing or damaged.
         """
-        schema = self._plan.output.schema
-        chunks = [conformed_zset(chunk, schema) for chunk in read_arrow_parts(self.checkpoint.files, record.parts)]
-        return ZSet.concat(chunks, schema=schema)
+        return {view.name: self._answer(record, view.name) for view in self._plan.views}
+
+    def _answer(self, record: CommitRecord, view: str) -> ZSet:
+        schema, way = self._plan.output_of(view).schema, self._way(view)
+        parts = [part for part in record.parts if part.way == way]
+        return ZSet.concat(
+            [conformed_zset(chunk, schema) for chunk in read_arrow_parts(self.checkpoint.files, parts)], schema=schema
+        )
+
+    def _parts(self, tick: Tick, view: str, delta: ZSet) -> list[PartEntry]:
+        """Write down what a view answers."""
+        written = ArrowParts(durable=True).write(self.checkpoint.files, 0, tick, delta.schema, [delta])
+        return [replace(part, way=self._way(view)) for part in written]
+
+    def _way(self, view: str) -> str:
+        """Return how the answers of a view are told from those of others; the only one has no name, as in the past."""
+        return view if len(self._plan.views) > 1 else ""
 
     def close(self) -> None:
         """Release everything, so that the directory can be opened again."""
@@ -243,13 +256,18 @@ class PipelineDirectory:
             return
         self._watermarks.load(record.watermarks, record.progress.get("late_rows", {}))
         if self._contents is not None:
-            for delta in self._view_rows(record.histories.get(_VIEW, BucketHistory())):
-                self._contents.add(delta)
+            for number, (name, contents) in enumerate(self._contents.items()):
+                for delta in self._view_rows(name, record.histories.get(f"{self._folder(number)}/0", BucketHistory())):
+                    contents.add(delta)
         if self._history is not None:
             self._load_inputs(record, self._history)
 
-    def _view_rows(self, history: BucketHistory) -> Iterator[ZSet]:
-        schema = self._plan.output.schema
+    def _folder(self, number: int) -> str:
+        """Return what the log of a view is called, by its place in the plan."""
+        return f"{_VIEW}-{number}" if len(self._plan.views) > 1 else _VIEW
+
+    def _view_rows(self, name: str, history: BucketHistory) -> Iterator[ZSet]:
+        schema = self._plan.output_of(name).schema
         if history.snapshot is not None:
             table = read_snapshot(self.checkpoint.files, history.snapshot)["view"]
             weights = single_batch(table.select([_WEIGHT])).column(0).to_numpy()
@@ -283,27 +301,29 @@ class PipelineDirectory:
             log = write_log(files, f"log/{_input(number)}-0", tick=tick, deltas=[delta], is_due=number == 0)
             _keep(histories, key, None, merged, log)
 
-    def _log_view(self, histories: dict[str, BucketHistory], tick: Tick, delta: ZSet) -> None:
-        """Keep what the view holds, as the state of a stage is kept."""
-        if self._contents is None:
-            return
-        files, history = self.checkpoint.files, histories.get(_VIEW, BucketHistory())
+    def _log_views(self, histories: dict[str, BucketHistory], tick: Tick, answers: Mapping[str, ZSet]) -> None:
+        """Keep what the views hold, as the state of a stage is kept."""
+        for number, (name, contents) in enumerate((self._contents or {}).items()):
+            self._log_view(histories, self._folder(number), contents, tick, answers[name])
+
+    def _log_view(self, histories: dict[str, BucketHistory], folder: str, contents: Contents, tick: Tick, delta: ZSet) -> None:
+        files, history = self.checkpoint.files, histories.get(f"{folder}/0", BucketHistory())
         snapshot: SnapshotEntry | None = None
         merged: LogEntry | None = None
         if history.has_outgrown(self._snapshot_after_bytes):
-            rows = self._contents.rows()
+            rows = contents.rows()
             table = pa.Table.from_batches([rows.rows]).append_column(_WEIGHT, pa.array(rows.weights))
             newest = history.logs[-1]
             snapshot = write_snapshot(
                 files,
-                f"snapshot/{_VIEW_FOLDER}",
+                f"snapshot/{folder}-0",
                 {"view": table},
                 through_epoch=newest.last_epoch,
                 identity=newest.identity,
             )
         elif history.small_tail():
-            merged = merge_logs(files, f"log/{_VIEW_FOLDER}", history.small_tail())
-        _keep(histories, _VIEW, snapshot, merged, write_log(files, f"log/{_VIEW_FOLDER}", tick=tick, deltas=[delta]))
+            merged = merge_logs(files, f"log/{folder}-0", history.small_tail())
+        _keep(histories, f"{folder}/0", snapshot, merged, write_log(files, f"log/{folder}-0", tick=tick, deltas=[delta]))
 
 
 @dataclass(kw_only=True)

@@ -1,10 +1,11 @@
 """The stages of a plan at work in one process: an epoch is answered stage by stage, then folded into all of them.
 
-The law: after every epoch the sum of the answers is the plan over the sum of the inputs. `answer` changes nothing: asked twice
-with the same rows and times it gives the same twice. An epoch that raises in `answer` has changed nothing.
+The law: after every epoch the sum of the answers of a view is its query over the sum of the inputs. `answer` changes nothing:
+asked twice with the same rows and times it gives the same twice. An epoch that raises in `answer` has changed nothing.
 
 A stage is asked when rows come to it, when it is due by watermark or processing time, and in the first epoch where it has
-something to say without rows. All others cost nothing.
+something to say without rows. All others cost nothing. A stage that several views are made of is asked once, and an error names
+the views that cannot be answered.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from zset_join.core.errors import ZsetJoinError
 from zset_join.core.tick import Tick
 from zset_join.pipeline.dead_letters import RejectedRows
 from zset_join.pipeline.feeding import Feeding
 from zset_join.pipeline.stage_states import StageStates
 from zset_join.pipeline.watermarks import KnownTimes, Watermarks
-from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.query_plan import PlanView, QueryPlan
 from zset_join.stages.effect import EffectStage
 from zset_join.zset import ZSet
-from zset_join.zset.protocol import TimedOperator, corrections_of
+from zset_join.zset.protocol import corrections_of
 
 __all__ = ["AnsweredEpoch", "Engine"]
 
@@ -34,7 +36,7 @@ class AnsweredEpoch:
     Args:
         epoch: its number.
         processing_time_us: of the epoch.
-        delta: the change of the view.
+        answers: the change of every view, by name.
         times: what is known of event time after it.
         asked: the stages that were asked: tick and deltas by number.
         rejected: the rows that they put aside.
@@ -43,15 +45,39 @@ class AnsweredEpoch:
 
     epoch: int
     processing_time_us: int | None
-    delta: ZSet
+    answers: Mapping[str, ZSet]
     times: KnownTimes
     asked: dict[int, tuple[Tick, list[ZSet]]] = field(default_factory=dict)
     rejected: list[RejectedRows] = field(default_factory=list)
     corrections: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def delta(self) -> ZSet:
+        """Return the change of the only view."""
+        (delta,) = self.answers.values()
+        return delta
+
     def fetched(self, plan: QueryPlan) -> dict[int, ZSet]:
         """Return, by number of each stage that asks the outside, the answers to it."""
         return {number: fed[-1] for number, (_, fed) in self.asked.items() if isinstance(plan.nodes[number].stage, EffectStage)}
+
+
+class _View:
+    """Bring the change of a view together: every row once, retractions first."""
+
+    def __init__(self, plan: QueryPlan, view: PlanView) -> None:
+        schema, origin = plan.output_of(view.name).schema, view.feeds[0].origin
+        self._rows = Feeding(plan, view.feeds, schema)
+        self._is_tidy = len(view.feeds) == 1 and not view.feeds[0].steps and isinstance(origin, int)
+        self._is_distinct = self._is_tidy and isinstance(origin, int) and plan.nodes[origin].stage.answers_distinct_rows
+        self._empty = ZSet.empty(schema)
+
+    def delta(self, known: dict[str | int, ZSet]) -> ZSet:
+        """Return the change, given those of sources and stages."""
+        delta = self._rows.collect(known)
+        if len(delta) and (not self._is_tidy or not (self._is_distinct or delta.consolidated() is delta)):
+            delta = next(delta.tidy_chunks(len(delta)), self._empty)
+        return delta
 
 
 class Engine:
@@ -79,18 +105,15 @@ class Engine:
                 feedings[1] = self._inputs[state.number][1]  # the readers of a table are given one and the same delta of it
             self._inputs.append(feedings)
         self._reductions = [[one.reduce for one in node.stage.inputs] for node in plan.nodes]
-        self._output = Feeding(plan, plan.outputs, plan.output.schema)
-        origin = plan.outputs[0].origin
-        self._is_tidy = len(plan.outputs) == 1 and not plan.outputs[0].steps and isinstance(origin, int)
-        self._is_distinct = self._is_tidy and isinstance(origin, int) and plan.nodes[origin].stage.answers_distinct_rows
+        self._views = {view.name: _View(plan, view) for view in plan.views}
         self._shown = [node.stage.output.schema for node in plan.nodes]
+        self._is_timed = [node.stage.waits_for_time for node in plan.nodes]
         self._begins_alone = [node.stage.begins_alone for node in plan.nodes]
-        self._empty = ZSet.empty(plan.output.schema)
 
     def answer(
         self, states: StageStates, epoch: int, deltas: Mapping[str, ZSet], processing_time_us: int | None
     ) -> AnsweredEpoch:
-        """Return the change of the view, and what folding the epoch in takes.
+        """Return the change of every view, and what folding the epoch in takes.
 
         Args:
             states: the operators, in the state before the epoch.
@@ -100,40 +123,56 @@ class Engine:
 
         Raises:
             BadInputError: rows that break the contract of their source.
+            ZsetJoinError: of a stage or a step; of several views it names those that cannot be answered.
         """
+        failing: int | str = 0  # the stage or view that is being answered
         before, times = self.watermarks.known, self.watermarks.after(deltas, processing_time_us)
         known: dict[str | int, ZSet] = dict(deltas.items())
         asked: dict[int, tuple[Tick, list[ZSet]]] = {}
         rejected: list[RejectedRows] = []
         corrections: dict[str, int] = {}
         collected: dict[int, ZSet] = {}
-        for number, feedings in enumerate(self._inputs):
-            fed = []
-            for feeding, reduction in zip(feedings, self._reductions[number], strict=True):
-                if id(feeding) not in collected:
-                    collected[id(feeding)] = feeding.collect(known)
-                delta = collected[id(feeding)]
-                fed.append(delta if reduction is None else reduction.reduce(delta))
-            tick = Tick(epoch, processing_time_us, before.stages[number], times.stages[number])
-            if not any(map(len, fed)) and not self._speaks(states, number, tick):
-                continue
-            operator = states.operator(number, tick)
-            fed = states.completed(number, operator, tick, fed)
-            asked[number] = tick, fed
-            answer = self._gathered(number, list(operator.answer(tick, fed)))
-            if answer is not None:
-                known[number] = answer
-            corrected = corrections_of(operator)
-            if corrected is not None:
-                corrections[self.plan.nodes[number].name] = corrected
-            if self._quarantines or isinstance(operator, TimedOperator):  # what is late is set aside under either policy
-                table = operator.rejections(tick, fed)
-                if table.num_rows:
-                    rejected.append(RejectedRows(table, tuple(one.name for one in operator.inputs), tuple(fed)))
-        delta = self._output.collect(known)
-        if len(delta) and (not self._is_tidy or not (self._is_distinct or delta.consolidated() is delta)):
-            delta = next(delta.tidy_chunks(len(delta)), self._empty)
-        return AnsweredEpoch(epoch, processing_time_us, delta, times, asked, rejected, corrections)
+        try:
+            for number, feedings in enumerate(self._inputs):
+                failing = number
+                fed = []
+                for feeding, reduction in zip(feedings, self._reductions[number], strict=True):
+                    if id(feeding) not in collected:
+                        collected[id(feeding)] = feeding.collect(known)
+                    delta = collected[id(feeding)]
+                    fed.append(delta if reduction is None else reduction.reduce(delta))
+                tick = Tick(epoch, processing_time_us, before.stages[number], times.stages[number])
+                if not any(map(len, fed)) and not self._speaks(states, number, tick):
+                    continue
+                operator = states.operator(number, tick)
+                fed = states.completed(number, operator, tick, fed)
+                asked[number] = tick, fed
+                answer = self._gathered(number, list(operator.answer(tick, fed)))
+                if answer is not None:
+                    known[number] = answer
+                corrected = corrections_of(operator)
+                if corrected is not None:
+                    corrections[self.plan.nodes[number].name] = corrected
+                if self._quarantines or self._is_timed[number]:  # what is late is set aside under either policy
+                    table = operator.rejections(tick, fed)
+                    if table.num_rows:
+                        rejected.append(RejectedRows(table, tuple(one.name for one in operator.inputs), tuple(fed)))
+            answers = {}
+            for failing, view in self._views.items():
+                answers[failing] = view.delta(known)
+        except ZsetJoinError as error:
+            self._name_views(error, failing)
+            raise
+        return AnsweredEpoch(epoch, processing_time_us, answers, times, asked, rejected, corrections)
+
+    def _name_views(self, error: ZsetJoinError, failing: int | str) -> None:
+        """Say in an error which of several views cannot be answered: those a stage serves, or the one whose own rows fail."""
+        if len(self._views) == 1 or "views" in error.facts:
+            return
+        names = self.plan.views_of(failing) if isinstance(failing, int) else (failing,)
+        shown = ", ".join(f'"{name}"' for name in names)
+        error.message = f"{'view' if len(names) == 1 else 'views'} {shown}: {error.message}"
+        error.facts = {**error.facts, "views": names}
 
     def take(self, answered: AnsweredEpoch) -> None:
         """Go on from an epoch that counts."""

@@ -7,12 +7,16 @@ Memory: all changes that ever came, as Arrow; with a directory they are in its l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+from zset_join.core.errors import OptionError
 from zset_join.zset import ZSet
 
-__all__ = ["InputHistory", "PastEpoch"]
+__all__ = ["InputHistory", "PastEpoch", "inputs_not_kept", "part_of"]
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +61,33 @@ class InputHistory:
 
     def __len__(self) -> int:
         return len(self._epochs)
+
+
+def part_of(history: Iterable[PastEpoch], stages: Sequence[int], sources: Sequence[str]) -> Iterator[PastEpoch]:
+    """Yield what came of some sources, as a plan of some of the stages knows it.
+
+    Args:
+        history: everything that came.
+        stages: their numbers in the whole plan; in the other one they are numbered from 0 in this order.
+        sources: the names of its sources.
+    """
+    wanted = set(sources)
+    for past in history:
+        yield replace(
+            past,
+            deltas={name: delta for name, delta in past.deltas.items() if name in wanted},
+            fetched=None if past.fetched is None else _renumbered(past.fetched, stages),
+            watermarks=None if past.watermarks is None else _renumbered(past.watermarks, stages),
+        )
+
+
+def _renumbered(by_stage: Mapping[int, _Value], stages: Sequence[int]) -> dict[int, _Value]:
+    return {at: by_stage[number] for at, number in enumerate(stages) if number in by_stage}
+
+
+def inputs_not_kept(what: str) -> OptionError:
+    """Return the error of a pipeline that does not keep what came, and is asked for something that needs it."""
+    return OptionError(
+        f"{what} needs every change that came, and this pipeline does not keep them. Build it with keep_inputs=True.",
+        code="INPUTS_NOT_KEPT",
+    )

@@ -5,6 +5,9 @@ epoch counts, or become dead letters (see `zset_join.sinks.unfit_values`). With 
 written is written when the pipeline is opened again, or with the next step; a sink knows its own last epoch. In memory only, a
 sink must be new.
 
+Of several views every one has outputs of its own, and all are given an epoch before the next one counts. Those in one database
+(`DatabaseSink`) get it in one transaction; across databases a crash may leave one an epoch behind, until the next start.
+
 With a directory an epoch comes with its place in the chain of epochs (see `epoch_chain`), so that a sink refuses those of a
 directory that was restored from a copy of another time.
 """
@@ -13,25 +16,59 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 
+from zset_join.connectors import sinks_of
 from zset_join.core.epoch_chain import ChainLink, accepts_argument
-from zset_join.core.errors import OptionError, SinkError
+from zset_join.core.errors import OptionError, SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.pipeline.dead_letters import RejectedRows
-from zset_join.sinks.sink import ChainedSink, Sink, SinkProgress, write_epoch
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.sinks.sink import ChainedSink, DatabaseSink, Sink, SinkProgress, write_epoch
 from zset_join.sinks.unfit_values import UnfitRows, check_fits, fitting, reasons_by_row, unfit_rows
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
-    from zset_join.sinks.record_texts import RecordForm, RecordWriter
+    from zset_join.changelog import RecordForm
+    from zset_join.sinks.record_texts import RecordWriter
 
 _FORMS = ("upsert", "weight", "row_kind", "change_data_feed", "debezium")
 
-__all__ = ["FunctionSink", "PipelineOutputs"]
+__all__ = ["FunctionSink", "Outputs", "OutputsByView", "PipelineOutputs", "outputs_by_view"]
+
+Outputs: TypeAlias = Sequence[Sink] | Mapping[str, Mapping[str, Any]]
+OutputsByView: TypeAlias = Mapping[str, Sink | Outputs]
+
+
+def outputs_by_view(plan: QueryPlan, given: Outputs | OutputsByView, *, has_several: bool) -> dict[str, Sequence[Sink]]:
+    """Return the outputs of each view, by its name.
+
+    Args:
+        plan: of the pipeline.
+        given: what the pipeline was given: sinks, or names of `zset_join.connectors` with their options; of several views by
+            their names.
+        has_several: it was made of a mapping of views.
+
+    Raises:
+        OptionError: `VIEW_NAME`: outputs of several views that name no view, or one that is not there.
+    """
+    found: dict[str, Sequence[Sink]] = {view.name: () for view in plan.views}
+    if not has_several:
+        return {plan.name: sinks_of(cast("Outputs", given))}
+    if given and not isinstance(given, Mapping):
+        raise OptionError(
+            f"outputs={given!r}: this pipeline was made of several views; give outputs by the names of their views, such as "
+            f'{{"{plan.views[0].name}": sink}}.',
+            code="VIEW_NAME",
+            names=[view.name for view in plan.views],
+        )
+    for name, sinks in cast("OutputsByView", given or {}).items():
+        found[plan.view(name).name] = sinks_of(sinks if isinstance(sinks, Sequence | Mapping) else (sinks,))
+    return found
 
 
 class FunctionSink:
@@ -105,43 +142,71 @@ class PipelineOutputs:
     """Hold the outputs of a pipeline.
 
     Args:
-        sinks: the outputs.
+        sinks: the outputs of each view, by its name.
         quarantines: rows that an output can never hold are put aside and left out of it; else they are refused.
+        has_names: an output belongs to its view, by name, so that another view of the query cannot write to it.
     """
 
-    def __init__(self, sinks: Sequence[Sink], *, quarantines: bool = False) -> None:
-        self._sinks = tuple(sinks)
+    def __init__(self, sinks: Mapping[str, Sequence[Sink]], *, quarantines: bool = False, has_names: bool = False) -> None:
+        self._sinks = sinks
+        self._has_names = has_names
         self._quarantines = quarantines
-        self._opened: list[Sink] = []
-        self._pending: list[tuple[int, ZSet, ChainLink | None]] = []
+        self._opened: list[tuple[str, Sink]] = []
+        self._by_database: list[list[tuple[str, Sink]]] = []
+        self._pending: list[tuple[int, Mapping[str, ZSet], ChainLink | None]] = []
 
-    def open(self, output: Relation, query_id: str | None) -> None:
+    def open(self, outputs: Mapping[str, Relation], query_id: str | None) -> None:
         """Open all sinks.
 
         Args:
-            output: the rows of the view.
+            outputs: the rows of each view, by its name.
             query_id: of a pipeline with a directory; None in memory.
 
         Raises:
             SinkError: a sink belongs to another query, or has epochs that a pipeline in memory knows nothing of.
         """
-        for sink in self._sinks:
-            sink.open(output, query_id or str(uuid.uuid4()))
-            self._opened.append(sink)
-            if query_id is None and sink.last_epoch() is not None:
-                raise SinkError(
-                    f"the output {sink!r} has epochs up to {sink.last_epoch()}, and this pipeline begins at 0, in memory. Give "
-                    "the pipeline a directory, so that it goes on where it was, or a new output.",
-                    code="SINK_EPOCH_GAP",
-                    last_epoch=sink.last_epoch(),
-                )
+        for view, sinks in self._sinks.items():
+            for sink in sinks:
+                with self._naming(view):
+                    own_id = f"{query_id}/{view}" if self._has_names and query_id is not None else query_id
+                    self._open(sink, outputs[view], own_id)
+                    self._opened.append((view, sink))
+        groups: dict[Hashable, list[tuple[str, Sink]]] = {}
+        for view, sink in self._opened:
+            database = sink.database if isinstance(sink, DatabaseSink) else id(sink)
+            groups.setdefault(database, []).append((view, sink))
+        self._by_database = list(groups.values())
 
-    def check(self, epoch: int, delta: ZSet) -> list[RejectedRows]:
+    @staticmethod
+    def _open(sink: Sink, output: Relation, query_id: str | None) -> None:
+        sink.open(output, query_id or str(uuid.uuid4()))
+        if query_id is None and sink.last_epoch() is not None:
+            last = sink.last_epoch()
+            sink.close()
+            raise SinkError(
+                f"the output {sink!r} has epochs up to {last}, and this pipeline begins at 0, in memory. Give the pipeline a "
+                "directory, so that it goes on where it was, or a new output.",
+                code="SINK_EPOCH_GAP",
+                last_epoch=last,
+            )
+
+    @contextmanager
+    def _naming(self, view: str) -> Iterator[None]:
+        """Say in an error of an output which of several views it is of."""
+        try:
+            yield
+        except ZsetJoinError as error:
+            if len(self._sinks) > 1 and "views" not in error.facts:
+                error.message = f'view "{view}": {error.message}'
+                error.facts = {**error.facts, "views": (view,)}
+            raise
+
+    def check(self, epoch: int, answers: Mapping[str, ZSet]) -> list[RejectedRows]:
         """Decide, before an epoch counts, what becomes of rows that an output can never hold.
 
         Args:
             epoch: the epoch.
-            delta: its answer.
+            answers: of each view, by its name.
 
         Returns:
             The rows to put aside, by output; with `settle` they are left out of it.
@@ -150,37 +215,39 @@ class PipelineOutputs:
             SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused.
         """
         rejected = []
-        for sink in self._opened:
+        for view, sink in self._opened:
+            delta = answers[view]
             unfit = unfit_rows(sink, delta.rows)
             if not self._quarantines:
-                check_fits(repr(sink), delta, unfit, epoch=epoch)
+                with self._naming(view):
+                    check_fits(repr(sink), delta, unfit, epoch=epoch)
             elif unfit:
                 rejected.append(_put_aside(sink, delta, unfit))
         return rejected
 
-    def add(self, epoch: int, delta: ZSet, link: ChainLink | None = None) -> None:
+    def add(self, epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None = None) -> None:
         """Take an epoch that counts; `settle` writes it.
 
         Args:
             epoch: the epoch.
-            delta: its answer.
+            answers: of each view, by its name.
             link: its place in the chain of epochs; None in memory.
         """
         if self._opened:
-            self._pending.append((epoch, delta, link))
+            self._pending.append((epoch, answers, link))
 
-    def write(self, epoch: int, delta: ZSet, link: ChainLink | None = None) -> None:
+    def write(self, epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None = None) -> None:
         """Give an epoch to every sink that does not have it, after those that a sink failed at before.
 
         Args:
             epoch: the epoch.
-            delta: its answer.
+            answers: of each view, by its name.
             link: its place in the chain of epochs; None in memory.
 
         Raises:
             SinkError: a sink holds epochs of another chain.
         """
-        self.add(epoch, delta, link)
+        self.add(epoch, answers, link)
         self.settle()
 
     def settle(self) -> None:
@@ -190,17 +257,31 @@ class PipelineOutputs:
             SinkError: a sink holds epochs of another chain, or can never hold a row of an epoch that counts already.
         """
         while self._pending:
-            number, waiting, place = self._pending[0]
-            for sink in self._opened:
-                if _is_missing(sink, number, place):
-                    taken = fitting(sink, waiting, drops=self._quarantines, epoch=number)
-                    write_epoch(sink, number, [taken] if len(taken) else [], place)
+            number, answers, link = self._pending[0]
+            for outputs in self._by_database:
+                self._write(outputs, number, answers, link)
             del self._pending[0]
+
+    def _write(
+        self, outputs: Sequence[tuple[str, Sink]], epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None
+    ) -> None:
+        """Give an epoch to outputs of one database that do not have it, in one transaction where there are several."""
+        missing = []
+        for view, sink in outputs:
+            with self._naming(view):
+                missing += [(view, sink)] if _is_missing(sink, epoch, link) else []
+        first = missing[0][1] if len(missing) > 1 else None
+        sharing = first.together([sink for _, sink in missing[1:]]) if isinstance(first, DatabaseSink) else nullcontext()
+        with sharing:
+            for view, sink in missing:
+                with self._naming(view):
+                    taken = fitting(sink, answers[view], drops=self._quarantines, epoch=epoch)
+                    write_epoch(sink, epoch, [taken] if len(taken) else [], link)
 
     def close(self) -> None:
         """Close what was opened."""
         while self._opened:
-            self._opened.pop().close()
+            self._opened.pop()[1].close()
 
 
 def _put_aside(sink: Sink, delta: ZSet, unfit: Sequence[UnfitRows]) -> RejectedRows:

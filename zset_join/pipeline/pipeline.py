@@ -5,13 +5,16 @@
     pipeline = Pipeline(revenue)
     pipeline.step({"orders": [{"id": 1, "customer": "Ada", "total": 30}]})
 
-The law: after every epoch the sum of the deltas equals the batch query over the sum of the inputs. A step that raises has
-changed nothing where the attribute `epoch` is as before: correct the input and take the step again. An interrupt while an
+Several views are one pipeline: `Pipeline({"by_customer": revenue, "by_day": days})`. What they have in common is kept once, and
+an epoch is answered by all of them, then committed, then given to all outputs.
+
+The law: after every epoch the sum of the deltas of a view equals its batch query over the sum of the inputs. A step that raises
+has changed nothing where the attribute `epoch` is as before: correct the input and take the step again. An interrupt while an
 epoch is folded in or committed, such as Ctrl-C, leaves a pipeline that refuses every further step.
 
 With a directory the pipeline lasts: it goes on where it was, whenever it is opened again, see `zset_join.pipeline.durable`.
 
-Remembers what `explain()` says, and the contents of the view where `keep_view` asks for them.
+Remembers what `explain()` says, and the contents of the views where `keep_view` asks for them.
 
 Known limits: one thread; a pipeline is not to be used by two threads at a time.
 """
@@ -19,74 +22,84 @@ Known limits: one thread; a pipeline is not to be used by two threads at a time.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 import pyarrow as pa
 
 from zset_join.checkpoint.row_history import RowHistory
 from zset_join.core.epoch_chain import ChainLink
-from zset_join.core.errors import OptionError, PlanError, StateError
-from zset_join.core.row_conversion import conform
+from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_on_first_use
-from zset_join.pipeline.append_only import check_appends
-from zset_join.pipeline.contents import Contents, repeated
-from zset_join.pipeline.dead_letters import PartlyRead, RejectedRows, dead_letters
+from zset_join.pipeline.contents import Contents, repeated, view_not_kept
+from zset_join.pipeline.dead_letters import dead_letters
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.explaining import explain_row
-from zset_join.pipeline.far_times import FarTimes
-from zset_join.pipeline.history import InputHistory
-from zset_join.pipeline.outputs import PipelineOutputs
+from zset_join.pipeline.history import InputHistory, inputs_not_kept, part_of
+from zset_join.pipeline.outputs import Outputs, OutputsByView, PipelineOutputs, outputs_by_view
 from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.pipeline.progress import epoch_counts
-from zset_join.pipeline.replaying import replay_letters
-from zset_join.pipeline.saved import SavedState, load_state, save_state
+from zset_join.pipeline.replaying import no_dead_letters, replay_letters
+from zset_join.pipeline.saved import SavedState, lasts, load_state, save_state
 from zset_join.pipeline.stage_states import MemoryStates
-from zset_join.pipeline.unfinished import closed, out_of_memory, unfinished
+from zset_join.pipeline.statistics import explained_budgets, statistics_of
+from zset_join.pipeline.taking import RowTaking
+from zset_join.pipeline.unfinished import closed, epoch_gap, out_of_memory, unfinished
 from zset_join.pipeline.verification import Verification, verify
 from zset_join.pipeline.watermarks import Watermarks
+from zset_join.plan.one_view import one_view
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.query import several
 from zset_join.query.reading import Reading, readings_of
 from zset_join.query.view import View
-from zset_join.sinks.sink import Sink
-from zset_join.sources.unread import Undecodable
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
 from zset_join.tools.batch import BatchTimes
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NextDue, earliest
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Answer = TypeVar("Answer", default=ZSet)
+else:
+    from typing import TypeVar
+
+    Answer = TypeVar("Answer")
+
 __all__ = ["Pipeline"]
 
 
-class Pipeline:
+class Pipeline(Generic[Answer]):
     """Run a query in this process.
 
     Args:
-        view: what to keep.
+        view: what to keep, or several views by name. An epoch of one is answered by a ZSet, one of several by a ZSet per name.
         directory: where the pipeline lasts; None for memory only. It belongs to one process at a time, and to this query.
-        keep_view: keep the contents of the view, for `view()`.
+        keep_view: keep the contents of the views, for `view()`.
         keep_inputs: keep every change that ever comes, for `verify()` and `explain_row()`; memory grows with them.
-        outputs: where the deltas go as well, each epoch exactly once: sinks of `zset_join.sinks`.
+        outputs: where the deltas go as well, each epoch exactly once: sinks, see `sink`, or names with options; of several
+            views by their names, one sink each or several.
         options: what operators take from the options of a query.
         idle_timeout_seconds: processing time after which a source without rows does not hold up watermarks; None for never.
         snapshot_after_bytes: with a directory: a log that is smaller is not replaced by a snapshot.
         before_begin: called with `positions` before anything is written down; what it raises refuses the start.
 
     Attributes:
-        plan: the plan of the query.
+        plan: the plan of the query, of all its views.
         epoch: number of the next epoch.
         progress: counts of the last epoch, for people.
         dead_letters: rows of the last epoch that were put aside, too late or bad input; see `zset_join.pipeline.dead_letters`.
         positions: how far sources had been read after the last epoch, as `step` was told.
 
     Raises:
-        PlanError: the query cannot be planned, or only Spark can run it.
+        PlanError: the query cannot be planned, or only Spark can run it; two views describe a source in two ways; outputs of a
+            view that is not there.
         StateError: the directory is in use, holds another query, or is damaged.
 
     >>> from zset_join.pipeline import changes, functions as F
@@ -100,40 +113,73 @@ class Pipeline:
     [{'customer': 'Ada', 'revenue': 40}]
     """
 
+    @overload
+    def __init__(
+        self: Pipeline[ZSet],
+        view: View,
+        directory: str | Path | None = ...,
+        *,
+        keep_view: bool = ...,
+        keep_inputs: bool = ...,
+        outputs: Outputs = ...,
+        options: StageOptions | None = ...,
+        idle_timeout_seconds: float | None = ...,
+        snapshot_after_bytes: int = ...,
+        before_begin: Callable[[Mapping[str, Any]], None] | None = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Pipeline[dict[str, ZSet]],
+        view: Mapping[str, View],
+        directory: str | Path | None = ...,
+        *,
+        keep_view: bool = ...,
+        keep_inputs: bool = ...,
+        outputs: OutputsByView = ...,
+        options: StageOptions | None = ...,
+        idle_timeout_seconds: float | None = ...,
+        snapshot_after_bytes: int = ...,
+        before_begin: Callable[[Mapping[str, Any]], None] | None = ...,
+    ) -> None: ...
+
     def __init__(
         self,
-        view: View,
+        view: View | Mapping[str, View],
         directory: str | Path | None = None,
         *,
         keep_view: bool = True,
         keep_inputs: bool = False,
-        outputs: Sequence[Sink] = (),
+        outputs: Outputs | OutputsByView = (),
         options: StageOptions | None = None,
         idle_timeout_seconds: float | None = None,
         snapshot_after_bytes: int = 64 * 1024 * 1024,
         before_begin: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
-        self.plan: QueryPlan = view.plan()
+        self._has_several = isinstance(view, Mapping)
+        self.plan: QueryPlan = several.plan_of(view) if isinstance(view, Mapping) else view.plan()
         compile_on_first_use()
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
         self.positions: Mapping[str, Any] = {}
-        self._readings = readings_of(view.bindings)
-        self._relations = {source.name: source.relation for source in self.plan.sources}
+        self._readings = readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
         self._options = StageOptions() if options is None else options
+        quarantines = self._options.on_bad_input == "quarantine"
         idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)
         self._watermarks = Watermarks(self.plan, idle_timeout_us=idle_us)
-        self._far_times = FarTimes({source.name: source for source in self.plan.sources})
-        self._engine = Engine(self.plan, self._watermarks, quarantines=self._options.on_bad_input == "quarantine")
+        self._taking = RowTaking(self.plan, self._readings, is_strict=self._options.on_bad_input == "error")
+        self._engine = Engine(self.plan, self._watermarks, quarantines=quarantines)
         self.dead_letters: pa.Table = dead_letters(0, [])
-        self._contents = Contents(self.plan.output.schema) if keep_view else None
+        held = {one.name: Contents(self.plan.output_of(one.name).schema) for one in self.plan.views}
+        self._contents = held if keep_view else None
         self._history = InputHistory() if keep_inputs else None
         self._processing_time_us: int | None = None
-        self._last: ZSet | None = None
+        self._last: Mapping[str, ZSet] | None = None
         self._unfinished: int | None = None
         self._is_closed = False
         self._memory: MemoryStates | None = None
         self._directory: PipelineDirectory | None = None
+        sinks = outputs_by_view(self.plan, outputs, has_several=self._has_several)
         if directory is None:
             self._memory = MemoryStates(self.plan, self._options)
         else:
@@ -146,7 +192,7 @@ class Pipeline:
                 self._history,
                 snapshot_after_bytes=snapshot_after_bytes,
             )
-        self._outputs = PipelineOutputs(outputs, quarantines=self._options.on_bad_input == "quarantine")
+        self._outputs = PipelineOutputs(sinks, quarantines=quarantines, has_names=self._has_several)
         try:
             self._go_on(before_begin)
         except BaseException:
@@ -155,8 +201,13 @@ class Pipeline:
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns of the view."""
+        """Return the columns of the only view; of several, `plan.output_of(name).schema` has those of each."""
         return self.plan.output.schema
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Return the names of the views."""
+        return tuple(view.name for view in self.plan.views)
 
     @property
     def readings(self) -> Mapping[str, Reading]:
@@ -175,8 +226,8 @@ class Pipeline:
         processing_time: datetime.datetime | int | None = None,
         epoch: int | None = None,
         positions: Mapping[str, Any] | None = None,
-    ) -> ZSet:
-        """Take one epoch of changes, and return the change of the view.
+    ) -> Answer:
+        """Take one epoch of changes, and return the change of the view; of several, that of each by its name.
 
         Args:
             rows: by the names of sources, what came: a list of dicts, a dict of columns, an Arrow table, or a ZSet. A source
@@ -191,7 +242,8 @@ class Pipeline:
 
         Raises:
             PlanError: an unknown source, or columns that do not fit.
-            BadInputError: rows that break the contract of their source.
+            BadInputError: rows that break the contract of their source, or that a view cannot be computed from; of several it
+                names the views that cannot be answered, and none of them takes the epoch.
             SinkError: `SINK_VALUE`: an output can never hold a row of the answer; nothing is applied.
             StateError: an epoch that is neither the last nor the next one; memory that runs out; a directory that cannot be
                 written; or the pipeline was closed or interrupted before, see `zset_join.pipeline.unfinished`.
@@ -216,13 +268,13 @@ class Pipeline:
         processing_time: datetime.datetime | int | None,
         epoch: int | None,
         positions: Mapping[str, Any],
-    ) -> ZSet:
+    ) -> Answer:
         self._check_usable()
         self._outputs.settle()
         if epoch is not None and epoch != self.epoch:
-            return self._replay(epoch)
+            return self._returned(self._replay(epoch))
         with self._prepared(rows, processing_time) as prepared:
-            return self._commit(prepared, positions)
+            return self._returned(self._commit(prepared, positions))
 
     def prepare(
         self, rows: Mapping[str, Any] | None = None, *, processing_time: datetime.datetime | int | None = None
@@ -241,8 +293,8 @@ class Pipeline:
             self._outputs.settle()
             return self._prepared(rows or {}, processing_time)
 
-    def commit(self, prepared: PreparedEpoch, *, positions: Mapping[str, Any] | None = None) -> ZSet:
-        """Take an epoch that `prepare` answered, and return the change of the view.
+    def commit(self, prepared: PreparedEpoch, *, positions: Mapping[str, Any] | None = None) -> Answer:
+        """Take an epoch that `prepare` answered, and return what `step` does.
 
         Raises:
             StateError: another epoch was taken since.
@@ -251,30 +303,37 @@ class Pipeline:
         self._check_usable()
         prepared.check_is_next(self.epoch)
         with self._reporting_memory(), prepared:
-            return self._commit(prepared, positions or {})
+            return self._returned(self._commit(prepared, positions or {}))
 
-    def view(self) -> pa.Table:
-        """Return the contents of the view: a row stands there as often as its weight says.
+    def _returned(self, answers: Mapping[str, ZSet]) -> Answer:
+        """Return answers as callers get them."""
+        return cast("Answer", dict(answers) if self._has_several else answers[self.plan.name])
+
+    def view(self, name: str | None = None) -> pa.Table:
+        """Return the contents of a view: a row stands there as often as its weight says.
+
+        Args:
+            name: of the view; may be left out where there is one.
 
         Raises:
-            OptionError: the pipeline was told not to keep them.
+            OptionError: the pipeline was told not to keep them; or `VIEW_NAME`, see `QueryPlan.view`.
             BadInputError: a source that goes through no stage has retracted what was not there.
         """
-        return repeated(self.contents(), self.schema)
+        return repeated(self.contents(name), self.plan.output_of(self.plan.view(name).name).schema)
 
-    def contents(self) -> ZSet:
-        """Return the contents of the view, each distinct row with its weight.
+    def contents(self, name: str | None = None) -> ZSet:
+        """Return the contents of a view, each distinct row with its weight.
+
+        Args:
+            name: of the view; may be left out where there is one.
 
         Raises:
-            OptionError: the pipeline was told not to keep them.
+            OptionError: the pipeline was told not to keep them; or `VIEW_NAME`, see `QueryPlan.view`.
         """
+        view = self.plan.view(name)
         if self._contents is None:
-            raise OptionError(
-                "this pipeline was made with keep_view=False and keeps only what it needs; add its deltas up, or leave the "
-                "option out.",
-                code="VIEW_NOT_KEPT",
-            )
-        return self._contents.rows()
+            raise view_not_kept()
+        return self._contents[view.name].rows()
 
     def replay(self, *, stream: str | None = None, code: str | None = None) -> int:
         """Put the dead letters that are records through the decoder again, in one epoch, exactly once.
@@ -295,44 +354,45 @@ class Pipeline:
         """
         self._check_usable()
         if self._directory is None:
-            raise OptionError(
-                "replay() takes the dead letters of a directory, and this pipeline is in memory. Its attribute dead_letters "
-                "has those of the last epoch; step() takes them again.",
-                code="PIPELINE_DIRECTORY",
-            )
+            raise no_dead_letters()
         return replay_letters(self._directory.location, self.positions, self.step, stream=stream, code=code)
 
-    def verify(self, *, most_differences: int = 20) -> Verification:
-        """Compare the view with DuckDB's batch query over everything that came; needs `keep_inputs` and `keep_view`.
+    def verify(self, *, view: str | None = None, most_differences: int = 20) -> Verification:
+        """Compare a view with DuckDB's batch query over everything that came; needs `keep_inputs` and `keep_view`.
 
         Args:
+            view: its name; may be left out where there is one.
             most_differences: differing rows to tell.
 
         Raises:
-            OptionError: the pipeline was told not to keep what is needed.
+            OptionError: the pipeline was told not to keep what is needed; or `VIEW_NAME`, see `QueryPlan.view`.
             PlanError: DuckDB cannot be asked for a part of the query.
         """
-        history, contents = self._kept_inputs("verify()"), self.contents()
+        history, contents = self._kept_inputs("verify()"), self.contents(view)
         if not self.epoch:
             return Verification(equal=True, epoch=None, expected_rows=0, actual_rows=0, different_rows=0)
+        plan, watermarks = one_view(self.plan, view), self._watermarks.known.stages
         times = [
-            BatchTimes(watermark_us=watermark, processing_time_us=self._processing_time_us)
-            for watermark in self._watermarks.known.stages
+            BatchTimes(watermark_us=watermarks[number], processing_time_us=self._processing_time_us)
+            for number in self.plan.stages_of(plan.name)
         ]
-        return verify(self.plan, history, contents, times, epoch=self.epoch - 1, most_differences=most_differences)
+        return verify(plan, history, contents, times, epoch=self.epoch - 1, most_differences=most_differences)
 
-    def explain_row(self, row: Mapping[str, Any], *, most_changes: int = 100) -> RowHistory:
-        """Tell which changes made the rows of the view with given values, and which unmade them; needs `keep_inputs`.
+    def explain_row(self, row: Mapping[str, Any], *, view: str | None = None, most_changes: int = 100) -> RowHistory:
+        """Tell which changes made the rows of a view with given values, and which unmade them; needs `keep_inputs`.
 
         Args:
             row: columns of the view to values.
+            view: its name; may be left out where there is one.
             most_changes: changes to tell per epoch.
 
         Raises:
-            OptionError: columns that the view does not have, more changes than are to be told, or inputs are not kept.
+            OptionError: columns that the view does not have, more changes than are to be told, or inputs are not kept; or
+                `VIEW_NAME`, see `QueryPlan.view`.
         """
-        history = self._kept_inputs("explain_row()")
-        return explain_row(self.plan, history, self._options, row, most_changes=most_changes)
+        plan, history = one_view(self.plan, view), self._kept_inputs("explain_row()")
+        past = part_of(history, self.plan.stages_of(plan.name), [source.name for source in plan.sources])
+        return explain_row(plan, past, self._options, row, most_changes=most_changes)
 
     def save(self, path: str | Path) -> None:
         """Write the state of a pipeline in memory to a directory, which `load` reads; see `zset_join.pipeline.saved`.
@@ -350,7 +410,7 @@ class Pipeline:
                 processing_time_us=self._processing_time_us,
                 watermarks=self._watermarks.written(known),
                 late_rows={name: one.late_rows for name, one in known.sources.items()},
-                contents=None if self._contents is None else self._contents.rows(),
+                contents=None if self._contents is None else {name: one.rows() for name, one in self._contents.items()},
             ),
         )
 
@@ -367,7 +427,8 @@ class Pipeline:
         self._processing_time_us, self._last = state.processing_time_us, None
         self._watermarks.load(state.watermarks, state.late_rows)
         if self._contents is not None and state.contents is not None:
-            self._contents.replace(state.contents)
+            for name, rows in state.contents.items():
+                self._contents[name].replace(rows)
         if self._history is not None:
             self._history = None  # what came before is not known, so nothing can be verified against it
 
@@ -376,28 +437,9 @@ class Pipeline:
 
         With a directory the counts of a stage are those of the last epoch that had rows for it, before these were folded in.
         """
-        known = self._watermarks.known
-        counts = self._directory.statistics if self._memory is None and self._directory is not None else {}
-        statistics: dict[str, Mapping[str, Any]] = {}
-        for node in self.plan.nodes:
-            own: Mapping[str, Any] = counts.get(self.plan.state_of[node.number].name, {})
-            if self._memory is not None:
-                operator = self._memory.operators[node.number]
-                own = {**operator.statistics(), "resident_bytes": operator.resident_bytes()}
-            statistics[node.name] = {
-                **own,
-                "watermark_us": known.stages[node.number],
-                "held_by": self._watermarks.holding(node.number),
-            }
-        for name, one in known.sources.items():
-            statistics[f"source {name}"] = {
-                "largest_us": self._watermarks.largest_us(name),
-                "watermark_us": one.watermark_us,
-                "late_rows": one.late_rows,
-                "active_us": one.active_us,
-                "is_idle": self._watermarks.is_idle(name),
-            }
-        return statistics
+        counts = {} if self._directory is None else self._directory.statistics
+        operators = {} if self._memory is None else self._memory.operators
+        return statistics_of(self.plan, self._watermarks, operators, counts)
 
     def next_due(self) -> NextDue:
         """Return when `step()` has something to say though no row comes: the earliest of all stages, in memory.
@@ -415,12 +457,7 @@ class Pipeline:
         """Return what the query does and what it must remember."""
         with explained_for(self._options.more):
             text = self.plan.explain(buckets=1)
-        budgets = {"rows of joins": self._options.hot_budget, "groups": self._options.table_budget}
-        for what, budget in budgets.items():
-            if budget is not None:
-                cold = budget.describe_cold_store()
-                text += f"\nState: of {what} at most {budget.describe()} per stage in memory, the rest on local disk\n  {cold}"
-        return text
+        return text + explained_budgets(self._options)
 
     def explain(self) -> None:
         """Print what the query does and what it must remember."""
@@ -438,7 +475,7 @@ class Pipeline:
                 if held is not None:
                     held.close()
 
-    def __enter__(self) -> Pipeline:
+    def __enter__(self) -> Pipeline[Answer]:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -447,13 +484,15 @@ class Pipeline:
     def _go_on(self, before_begin: Callable[[Mapping[str, Any]], None] | None) -> None:
         """Take up where the directory ends, and give the outputs what they may have missed."""
         directory = self._directory
-        self._outputs.open(self.plan.output, None if directory is None else directory.query_id)
+        self._outputs.open(
+            {name: self.plan.output_of(name) for name in self.views}, None if directory is None else directory.query_id
+        )
         if directory is not None and (record := directory.last) is not None:
             self.epoch = record.epoch + 1
             self.progress = record.progress
             self.positions = record.positions
             self._processing_time_us = record.processing_time_us
-            self._last = directory.answer(record)
+            self._last = directory.answers(record)
             self._outputs.write(record.epoch, self._last, record.link)
         if before_begin is not None:
             before_begin(self.positions)
@@ -467,7 +506,7 @@ class Pipeline:
 
     def _prepared(self, rows: Mapping[str, Any], processing_time: datetime.datetime | int | None) -> PreparedEpoch:
         """Return the next epoch, answered; what sources refused stands before what stages do."""
-        deltas, unread, far = self._deltas(rows)
+        deltas, unread, far = self._taking.deltas(rows, self.epoch, self._watermarks.known)
         time_us = processing_time_us(processing_time, self._processing_time_us)
         with ExitStack() as stack:
             place = self._directory
@@ -476,10 +515,10 @@ class Pipeline:
             assert states is not None  # noqa: S101 - state is in memory or in a directory
             answered = self._engine.answer(states, self.epoch, deltas, time_us)
             answered.rejected[:0] = far
-            answered.rejected += self._outputs.check(self.epoch, answered.delta)
+            answered.rejected += self._outputs.check(self.epoch, answered.answers)
             return PreparedEpoch(answered, deltas, unread, opened, stack.pop_all())
 
-    def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any]) -> ZSet:
+    def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any]) -> Mapping[str, ZSet]:
         answered, deltas = prepared.answered, prepared.deltas
         reached = {**self.positions, **positions}
         letters = dead_letters(answered.epoch, answered.rejected, prepared.unread)
@@ -493,10 +532,10 @@ class Pipeline:
         prepared.close()
         self.positions = reached
         self._take(answered, deltas)
-        self._outputs.add(answered.epoch, answered.delta, self._link())
+        self._outputs.add(answered.epoch, answered.answers, self._link())
         self._unfinished = None
         self._outputs.settle()
-        return answered.delta
+        return answered.answers
 
     def _commit_durably(self, prepared: PreparedEpoch, letters: pa.Table, reached: Mapping[str, Any]) -> None:
         answered, directory = prepared.answered, self._directory
@@ -517,38 +556,25 @@ class Pipeline:
             self._history.add(answered.epoch, answered.processing_time_us, deltas, fetched=answered.fetched(self.plan))
         self._engine.take(answered)
         self._processing_time_us = answered.processing_time_us
-        self._last = answered.delta
+        self._last = answered.answers
         self.epoch += 1
-        if self._contents is not None:
-            self._contents.add(answered.delta)
+        for name, contents in (self._contents or {}).items():
+            contents.add(answered.answers[name])
 
     def _in_memory(self, what: str) -> MemoryStates:
         self._check_usable()
         if self._memory is None:
-            raise OptionError(
-                f"{what} is for a pipeline in memory; this one has a directory, which holds its state after every epoch. Copy "
-                "the directory while no process uses it.",
-                code="PIPELINE_DIRECTORY",
-            )
+            raise lasts(what)
         return self._memory
 
     def _kept_inputs(self, what: str) -> InputHistory:
         if self._history is None:
-            raise OptionError(
-                f"{what} needs every change that came, and this pipeline does not keep them. Build it with keep_inputs=True.",
-                code="INPUTS_NOT_KEPT",
-            )
+            raise inputs_not_kept(what)
         return self._history
 
-    def _replay(self, epoch: int) -> ZSet:
+    def _replay(self, epoch: int) -> Mapping[str, ZSet]:
         if self._last is None or epoch != self.epoch - 1:
-            raise StateError(
-                f"step(epoch={epoch}) was asked, and the next epoch of this pipeline is {self.epoch}; only that one can be "
-                "taken, and the one before be answered again.",
-                code="EPOCH_GAP",
-                epoch=epoch,
-                expected=self.epoch,
-            )
+            raise epoch_gap(epoch, self.epoch)
         return self._last
 
     def _lookups(self) -> dict[str, dict[str, int]]:
@@ -567,32 +593,3 @@ class Pipeline:
         if self._unfinished is None:
             return None
         return unfinished(self._unfinished, None if self._directory is None else self._directory.outcome(self._unfinished))
-
-    def _deltas(self, rows: Mapping[str, Any]) -> tuple[dict[str, ZSet], list[Undecodable], list[RejectedRows]]:
-        """Return the changes that rows mean, and where bad input is put aside what cannot be read, and times too far ahead."""
-        deltas, unread, far = {}, [], []
-        is_strict = self._options.on_bad_input == "error"
-        for name, given in rows.items():
-            reading = self._readings.get(name)
-            if reading is None:
-                raise PlanError(
-                    f'step() is given rows for "{name}"; the sources of this pipeline are {sorted(self._readings)}.',
-                    code="UNKNOWN_SOURCE",
-                    name=name,
-                )
-            if isinstance(given, PartlyRead):
-                given, apart = given.parted(name)
-                unread += apart
-            if is_strict:
-                delta = reading.delta(given)
-                check_appends(name, self._relations[name], delta, epoch=self.epoch)
-            else:
-                delta, bad = reading.taken(given)
-                unread += [] if bad is None else [bad]
-            if delta.schema != self._relations[name].schema:
-                delta = ZSet(conform(delta.rows, self._relations[name]), delta.weights)
-            deltas[name], refused = self._far_times.part(name, delta, self._watermarks.known)
-            if refused is not None and is_strict:
-                self._far_times.refuse(refused, self.epoch)
-            far += [] if refused is None else [refused]
-        return deltas, unread, far

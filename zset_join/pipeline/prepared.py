@@ -43,8 +43,13 @@ class PreparedEpoch:
     stack: ExitStack
 
     @property
+    def answers(self) -> Mapping[str, ZSet]:
+        """Return the change of every view, by name."""
+        return self.answered.answers
+
+    @property
     def delta(self) -> ZSet:
-        """Return the change of the view."""
+        """Return the change of the only view."""
         return self.answered.delta
 
     def check_is_next(self, epoch: int) -> None:

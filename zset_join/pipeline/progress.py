@@ -6,7 +6,7 @@ The law: of every source, rows = rows applied + rows put aside; what cannot be r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from zset_join.pipeline.engine import AnsweredEpoch
@@ -40,11 +40,21 @@ def epoch_counts(
     return {
         "epoch": answered.epoch,
         "rows": rows,
-        "answer_rows": len(answered.delta),
-        "retractions": int((answered.delta.weights < 0).sum()),
+        **_counted(answered.answers.values()),
+        **(
+            {"views": {name: _counted([delta]) for name, delta in answered.answers.items()}}
+            if len(answered.answers) > 1
+            else {}
+        ),
         "rejected_rows": sum(one.table.num_rows for one in answered.rejected),
         **({"undecodable": dict(undecodable)} if undecodable else {}),
         **({"lookups": dict(lookups)} if lookups else {}),
         **({"corrections": answered.corrections} if answered.corrections else {}),
         "late_rows": {name: one.late_rows for name, one in answered.times.sources.items()},
     }
+
+
+def _counted(deltas: Iterable[ZSet]) -> dict[str, int]:
+    """Return what a view, or several together, answered."""
+    weights = [delta.weights for delta in deltas]
+    return {"answer_rows": sum(map(len, weights)), "retractions": sum(int((one < 0).sum()) for one in weights)}

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from zset_join.core.errors import OptionError
 from zset_join.tools.dead_letters import REPLAYED_POSITION, mark_places, places_of, read_letters, records_of, waiting_records
 
-__all__ = ["replay_letters"]
+__all__ = ["no_dead_letters", "replay_letters"]
 
 
 def replay_letters(
@@ -40,3 +41,12 @@ def replay_letters(
     step(rows, positions={REPLAYED_POSITION: marks})
     mark_places(place, marks)
     return int(letters.num_rows)
+
+
+def no_dead_letters() -> OptionError:
+    """Return the error of a pipeline in memory, which keeps no dead letters of earlier epochs."""
+    return OptionError(
+        "replay() takes the dead letters of a directory, and this pipeline is in memory. Its attribute dead_letters has those "
+        "of the last epoch; step() takes them again.",
+        code="PIPELINE_DIRECTORY",
+    )

@@ -2,7 +2,7 @@
 
     <path>/state.json                   the plan, the number of the next epoch, times; written last
     <path>/stage-<n>-<table>.parquet    what an operator remembers
-    <path>/view.parquet                 what the view holds, with weights
+    <path>/view.parquet                 what the view holds, with weights; of several, view-<n>.parquet
 
 The law: a pipeline that is loaded answers every further epoch as the one that was saved would have. A directory without
 `state.json` is none: a process that died while it saved leaves nothing that can be loaded. An older state in its place stays
@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zset_join.core.errors import StateError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.zset import ZSet, single_batch
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["SavedState", "load_state", "save_state"]
+__all__ = ["SavedState", "lasts", "load_state", "save_state"]
 
 _FORMAT = 1
 _WEIGHT = "__weight"
@@ -43,14 +43,14 @@ class SavedState:
         processing_time_us: of the last one.
         watermarks: as a commit record has them.
         late_rows: by source.
-        contents: what the view holds; None where it was not kept.
+        contents: what each view holds, by name; None where it was not kept.
     """
 
     epoch: int
     processing_time_us: int | None
     watermarks: Mapping[str, int]
     late_rows: Mapping[str, int]
-    contents: ZSet | None
+    contents: Mapping[str, ZSet] | None
 
 
 def save_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOperator], state: SavedState) -> None:
@@ -65,11 +65,9 @@ def save_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
             tables[str(number)] = sorted(held)
             for name, table in held.items():
                 pq.write_table(table, temporary / _table(number, name))
-        if state.contents is not None:
-            rows = state.contents
-            pq.write_table(
-                pa.Table.from_batches([rows.rows]).append_column(_WEIGHT, pa.array(rows.weights)), temporary / "view.parquet"
-            )
+        for name, rows in (state.contents or {}).items():
+            file = _view_files(plan)[name]
+            pq.write_table(pa.Table.from_batches([rows.rows]).append_column(_WEIGHT, pa.array(rows.weights)), temporary / file)
         written = {
             "format": _FORMAT,
             "plan": plan.to_json(),
@@ -121,9 +119,11 @@ def load_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
         operator.restore({name: pq.read_table(path / _table(number, name)) for name in names})
     contents = None
     if keeps_view:
-        table = pq.read_table(path / "view.parquet")
-        weights = np.asarray(single_batch(table.select([_WEIGHT])).column(0), np.int64)
-        contents = ZSet(single_batch(table.drop_columns([_WEIGHT]).cast(plan.output.schema)), weights)
+        contents = {}
+        for name, file in _view_files(plan).items():
+            table = pq.read_table(path / file)
+            weights = np.asarray(single_batch(table.select([_WEIGHT])).column(0), np.int64)
+            contents[name] = ZSet(single_batch(table.drop_columns([_WEIGHT]).cast(plan.output_of(name).schema)), weights)
     return SavedState(
         epoch=written["epoch"],
         processing_time_us=written["processing_time_us"],
@@ -135,3 +135,19 @@ def load_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
 
 def _table(number: int, name: str) -> str:
     return f"stage-{number}-{name}.parquet"
+
+
+def _view_files(plan: QueryPlan) -> dict[str, str]:
+    """Return where the contents of each view are, by its name."""
+    if len(plan.views) == 1:
+        return {plan.name: "view.parquet"}
+    return {view.name: f"view-{number}.parquet" for number, view in enumerate(plan.views)}
+
+
+def lasts(what: str) -> OptionError:
+    """Return the error of a pipeline with a directory that is asked for what only one in memory does."""
+    return OptionError(
+        f"{what} is for a pipeline in memory; this one has a directory, which holds its state after every epoch. Copy the "
+        "directory while no process uses it.",
+        code="PIPELINE_DIRECTORY",
+    )

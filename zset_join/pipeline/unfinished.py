@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from zset_join.core.errors import StateError
 from zset_join.storage.full_disk import EpochOutcome
 
-__all__ = ["closed", "out_of_memory", "unfinished"]
+__all__ = ["closed", "epoch_gap", "out_of_memory", "unfinished"]
 
 _DURABLE: Mapping[EpochOutcome, str] = {
     "open": "failed or was interrupted while it was committed, and does not count: open the pipeline again from its directory, "
@@ -62,4 +62,15 @@ def out_of_memory(epoch: int, failure: MemoryError, refusal: StateError | None, 
         f"epoch {epoch} needs more memory than this process gets ({reason}). {what}",
         code="OUT_OF_MEMORY",
         epoch=epoch,
+    )
+
+
+def epoch_gap(epoch: int, expected: int) -> StateError:
+    """Return the error of a step that is asked for an epoch that is neither the last nor the next one."""
+    return StateError(
+        f"step(epoch={epoch}) was asked, and the next epoch of this pipeline is {expected}; only that one can be taken, and "
+        "the one before be answered again.",
+        code="EPOCH_GAP",
+        epoch=epoch,
+        expected=expected,
     )

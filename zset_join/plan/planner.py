@@ -15,15 +15,16 @@ from zset_join.plan.passes.number_stages import number_stages
 from zset_join.plan.passes.one_reader import one_reader
 from zset_join.plan.passes.push_columns import push_columns
 from zset_join.plan.passes.reduce_first import reduce_first
+from zset_join.plan.passes.share_equal import share_equal
 from zset_join.plan.passes.share_versions import share_versions
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.sharing import share_tables
-from zset_join.plan.tree import Node
+from zset_join.plan.tree import Root
 
 __all__ = ["passes", "plan_query"]
 
 
-def passes(*, buckets: int | None = 1, is_spread: bool = False) -> tuple[Callable[[Node], Node], ...]:
+def passes(*, buckets: int | None = 1, is_spread: bool = False) -> tuple[Callable[[Root], Root], ...]:
     """Return what is done to a tree, in this order, before its stages are numbered.
 
     Args:
@@ -38,13 +39,14 @@ def passes(*, buckets: int | None = 1, is_spread: bool = False) -> tuple[Callabl
         partial(insert_routes, buckets=buckets),
         choose_fast_paths,
         fuse_steps,
+        share_equal,
         push_columns,
         *spread,
     )
 
 
 def plan_query(
-    root: Node,
+    root: Root,
     *,
     name: str = "view",
     buckets: int | None = 1,
@@ -54,8 +56,8 @@ def plan_query(
     """Return the plan of a query.
 
     Args:
-        root: the query as it was written.
-        name: what the view is called.
+        root: the query as it was written, or several views.
+        name: what the view is called; several have names of their own.
         buckets: how many parts the state has; None when not yet known, so that it may be more than one.
         is_spread: stages run in tasks on executors, and rows travel between them; every stage has one reader then.
         same: name of a source to that of another one that has the same rows.

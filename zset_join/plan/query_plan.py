@@ -1,9 +1,10 @@
 """The plan of a query: its sources, its stages in the order of an epoch, and what feeds what.
 
-    sources  ->  feeds with row steps  ->  stages  ->  feeds with row steps  ->  output
+    sources  ->  feeds with row steps  ->  stages  ->  feeds with row steps  ->  views
 
 The law: both runners run the same plan, and all tools (`explain`, `verify`, rescaling, state as SQL) read it. It is frozen,
-knows no Spark, and is written as JSON with a format version; one of another format is refused.
+knows no Spark, and is written as JSON with a format version; one of another format is refused. A plan of one view is written as
+it was before plans had several.
 
 A *feed* is one origin, a source or a stage, with the row steps behind it. Several feeds of one input are a union. A stage reads
 only sources and stages before it.
@@ -26,9 +27,11 @@ from zset_join.stages.stage import Stage, read_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset import ZSet
 
-__all__ = ["PLAN_FORMAT", "Feed", "PlanSource", "QueryPlan", "SharedIndex", "StageNode", "StateNode"]
+__all__ = ["PLAN_FORMAT", "Feed", "PlanSource", "PlanView", "QueryPlan", "SharedIndex", "StageNode", "StateNode"]
 
 PLAN_FORMAT = 1
+SEVERAL_VIEWS_FORMAT = 2
+"""Of a plan with several views: a version of the library that knows only one must not read the first of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +118,19 @@ class StageNode:
 
 
 @dataclass(frozen=True)
+class PlanView:
+    """Name an answer of a plan.
+
+    Args:
+        name: what it is called.
+        feeds: whose rows it is; several are a union.
+    """
+
+    name: str
+    feeds: tuple[Feed, ...]
+
+
+@dataclass(frozen=True)
 class SharedIndex:
     """Say that several joins look up in one copy of a table; see `zset_join.plan.sharing`.
 
@@ -178,32 +194,31 @@ class QueryPlan:
     Args:
         sources: where changes come in.
         nodes: the stages, in the order of an epoch.
-        outputs: whose rows are the answer; several are a union.
-        name: what the view is called.
+        views: the answers, one or more.
         shared: the tables that several joins look up in.
         copies: why a join keeps a copy of its own of a table that another one keeps too, by its number.
 
     Raises:
-        OptionError: sources of one name.
+        OptionError: sources, or views, of one name.
         PlanError: a feed from what does not come before.
     """
 
     sources: tuple[PlanSource, ...]
     nodes: tuple[StageNode, ...]
-    outputs: tuple[Feed, ...]
-    name: str = "view"
+    views: tuple[PlanView, ...]
     shared: tuple[SharedIndex, ...] = ()
     copies: tuple[tuple[int, str], ...] = ()
 
     def __post_init__(self) -> None:
         names = [source.name for source in self.sources]
-        if len(set(names)) < len(names):
-            taken = sorted({name for name in names if names.count(name) > 1})
-            raise OptionError(
-                f"several sources are called {taken}; give each its own name.",
-                code="SAME_NAME",
-                names=names,
-            )
+        for what, called in (("sources", names), ("views", [view.name for view in self.views])):
+            if len(set(called)) < len(called):
+                taken = sorted({name for name in called if called.count(name) > 1})
+                raise OptionError(
+                    f"several {what} are called {taken}; give each its own name.",
+                    code="SAME_NAME",
+                    names=called,
+                )
         for place, node in enumerate(self.nodes):
             if node.number != place or len(node.feeds) != len(node.stage.inputs):
                 raise PlanError(
@@ -211,7 +226,8 @@ class QueryPlan:
                     code="PLAN_ORDER",
                 )
             self._check_feeds([feed for feeds in node.feeds for feed in feeds], place, names)
-        self._check_feeds(self.outputs, len(self.nodes), names)
+        for view in self.views:
+            self._check_feeds(view.feeds, len(self.nodes), names)
 
     @staticmethod
     def _check_feeds(feeds: Any, place: int, names: list[str]) -> None:
@@ -223,10 +239,65 @@ class QueryPlan:
                     origin=feed.origin,
                 )
 
-    @cached_property
+    def view(self, name: str | None = None) -> PlanView:
+        """Return a view by its name; None: the only one.
+
+        Raises:
+            OptionError: `VIEW_NAME`: there is none of that name, or there are several and none is named.
+        """
+        for view in self.views:
+            if view.name == name or (name is None and len(self.views) == 1):
+                return view
+        wrong = "has several views, and none was named" if name is None else f"has no view {name!r}"
+        raise OptionError(
+            f"the plan {wrong}; its views are {[view.name for view in self.views]}. Name one of them.",
+            code="VIEW_NAME",
+            name=name,
+            names=[view.name for view in self.views],
+        )
+
+    @property
+    def outputs(self) -> tuple[Feed, ...]:
+        """Return whose rows the only view is.
+
+        Raises:
+            OptionError: `VIEW_NAME`: there are several.
+        """
+        return self.view().feeds
+
+    @property
+    def name(self) -> str:
+        """Return what the only view is called.
+
+        Raises:
+            OptionError: `VIEW_NAME`: there are several.
+        """
+        return self.view().name
+
+    @property
     def output(self) -> Relation:
-        """Return the rows of the view; of a union, a column may be NULL that may be so in one of its parts."""
-        first, *others = map(self.relation_after, self.outputs)
+        """Return the rows of the only view.
+
+        Raises:
+            OptionError: `VIEW_NAME`: there are several.
+        """
+        return self.output_of(self.view().name)
+
+    def output_of(self, name: str) -> Relation:
+        """Return the rows of a view; of a union, a column may be NULL that may be so in one of its parts.
+
+        Raises:
+            OptionError: `VIEW_NAME`: there is none of that name.
+        """
+        view = self.view(name)
+        return self._rows_of_views[view.name]
+
+    @cached_property
+    def _rows_of_views(self) -> Mapping[str, Relation]:
+        return {view.name: self._rows_of(view) for view in self.views}
+
+    def _rows_of(self, view: PlanView) -> Relation:
+        first, *others = map(self.relation_after, view.feeds)
         if not others:
             return first
         relations = [first, *others]
@@ -284,11 +355,12 @@ class QueryPlan:
         return relation_after(self.relation_of(feed.origin), feed.steps)
 
     def feeds(self) -> Iterator[Feed]:
-        """Yield all feeds, those of the output last."""
+        """Yield all feeds, those of the views last."""
         for node in self.nodes:
             for feeds in node.feeds:
                 yield from feeds
-        yield from self.outputs
+        for view in self.views:
+            yield from view.feeds
 
     def timed_sources(self, number: int) -> tuple[str, ...]:
         """Return the sources whose watermarks a stage waits for: those whose event time reaches one of its inputs."""
@@ -307,17 +379,40 @@ class QueryPlan:
             reached.append(names)
         return reached
 
+    def views_of(self, number: int) -> tuple[str, ...]:
+        """Return the views that a stage serves, in the order of the plan."""
+        return tuple(view.name for view in self.views if number in self.stages_of(view.name))
+
+    def stages_of(self, name: str) -> tuple[int, ...]:
+        """Return the stages that a view is made of, by their numbers, in the order of an epoch."""
+        return self._stages_of_views[name]
+
+    @cached_property
+    def _stages_of_views(self) -> Mapping[str, tuple[int, ...]]:
+        return {view.name: tuple(sorted(self._below(view.feeds))) for view in self.views}
+
+    def _below(self, feeds: Sequence[Feed]) -> set[int]:
+        found: set[int] = set()
+        waiting = [feed.origin for feed in feeds if isinstance(feed.origin, int)]
+        while waiting:
+            number = waiting.pop()
+            if number not in found:
+                found.add(number)
+                fed = [feed for feeds in self.nodes[number].feeds for feed in feeds]
+                waiting += [feed.origin for feed in fed if isinstance(feed.origin, int)]
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """Return everything about the plan, JSON-ready."""
+        views = [{"name": view.name, "outputs": [feed.to_json() for feed in view.feeds]} for view in self.views]
         return {
-            "format": PLAN_FORMAT,
-            "name": self.name,
+            "format": PLAN_FORMAT if len(views) == 1 else SEVERAL_VIEWS_FORMAT,
+            **(views[0] if len(views) == 1 else {"views": views}),
             "sources": [source.to_json() for source in self.sources],
             "nodes": [
                 {"stage": node.stage.to_json(), "feeds": [[feed.to_json() for feed in feeds] for feeds in node.feeds]}
                 for node in self.nodes
             ],
-            "outputs": [feed.to_json() for feed in self.outputs],
             "shared": [index.to_json() for index in self.shared],
             "copies": [list(one) for one in self.copies],
         }
@@ -329,13 +424,13 @@ class QueryPlan:
         Raises:
             PlanError: it is of another format, or holds what this version does not know.
         """
-        if written.get("format") != PLAN_FORMAT:
+        if written.get("format") not in (PLAN_FORMAT, SEVERAL_VIEWS_FORMAT):
             raise PlanError(
-                f"the plan is of format {written.get('format')!r}, and this version reads format {PLAN_FORMAT}. Use the "
-                "version of the library that wrote it, or start with a new checkpoint.",
+                f"the plan is of format {written.get('format')!r}, and this version reads formats {PLAN_FORMAT} and "
+                f"{SEVERAL_VIEWS_FORMAT}. Use the version of the library that wrote it, or start with a new checkpoint.",
                 code="PLAN_FORMAT",
                 format=written.get("format"),
-                expected=PLAN_FORMAT,
+                expected=SEVERAL_VIEWS_FORMAT,
             )
         nodes = [
             StageNode(number, read_stage(node["stage"]), tuple(tuple(map(Feed.from_json, feeds)) for feeds in node["feeds"]))
@@ -344,8 +439,9 @@ class QueryPlan:
         return cls(
             sources=tuple(map(PlanSource.from_json, written["sources"])),
             nodes=tuple(nodes),
-            outputs=tuple(map(Feed.from_json, written["outputs"])),
-            name=written["name"],
+            views=tuple(
+                PlanView(view["name"], tuple(map(Feed.from_json, view["outputs"]))) for view in written.get("views", [written])
+            ),
             shared=tuple(map(SharedIndex.from_json, written.get("shared", ()))),
             copies=tuple((int(number), why) for number, why in written.get("copies", ())),
         )
@@ -356,13 +452,18 @@ class QueryPlan:
         Args:
             buckets: how many parts the state has; None when not yet known.
         """
-        lines = [f'View "{self.name}": {", ".join(self.output.schema.names)}']
-        lines += [f"  {line}" for feed in self.outputs for line in self._explained(feed)]
+        lines = []
+        for view in self.views:
+            lines.append(f'View "{view.name}": {", ".join(self.output_of(view.name).schema.names)}')
+            lines += [f"  {line}" for feed in view.feeds for line in self._explained(feed)]
         for node in reversed(self.nodes):
             title, *facts = node.stage.explain(buckets)
             lines.append(f"Stage {node.number}: {title}")
             lines += [f"  {fact.strip()}" for fact in facts]
             lines += [f"  {line}" for line in self._explained_index(node)]
+            if len(self.views) > 1:
+                served = [f'"{name}"' for name in self.views_of(node.number)]
+                lines.append(f"  serves {'view' if len(served) == 1 else 'views'} {', '.join(served)}")
             lines += [f"  {line}" for feeds in node.feeds for feed in feeds for line in self._explained(feed)]
         lines += [_explained_source(source) for source in self.sources]
         return "\n".join(lines)

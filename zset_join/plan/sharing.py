@@ -69,7 +69,7 @@ def _under_one_name(plan: QueryPlan, same: Mapping[str, str]) -> QueryPlan:
         return tuple(replace(one, origin=same.get(str(one.origin), one.origin)) for one in feeds)
 
     nodes = tuple(replace(node, feeds=tuple(map(read, node.feeds))) for node in plan.nodes)
-    return replace(plan, nodes=nodes, outputs=read(plan.outputs))
+    return replace(plan, nodes=nodes, views=tuple(replace(view, feeds=read(view.feeds)) for view in plan.views))
 
 
 def prepared_alike(plan: QueryPlan) -> tuple[tuple[int, ...], ...]:

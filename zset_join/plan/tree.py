@@ -4,6 +4,7 @@
     Apply       a row step behind a node
     Merge       UNION ALL of nodes
     Operate     a stage that is not placed yet, over nodes
+    Views       the roots of several views that are one plan
 
 Every node knows the rows it gives, so what cannot work is refused where it is written. Nodes are compared by identity: a node
 that is used twice is one part of the plan, and its stages run once.
@@ -13,10 +14,10 @@ Hidden columns order changes or carry computed keys; they travel with the rows a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import overload
 
 import pyarrow as pa
 
@@ -26,64 +27,25 @@ from zset_join.expressions import Expression
 from zset_join.expressions.rows import named
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import RowStep, SelectStep, WhereStep, as_changelog, keeps_upserts
+from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, shown_only
 from zset_join.stages.stage import Stage
 
 __all__ = [
     "Apply",
     "Forward",
-    "InputRows",
     "Merge",
     "Node",
     "Operate",
     "Read",
-    "StageRequest",
+    "Root",
+    "Views",
     "changelog_of",
     "drawn",
+    "each_root",
     "rebuilt",
-    "shown_only",
     "sources_of",
     "visible",
 ]
-
-
-@dataclass(frozen=True)
-class InputRows:
-    """Describe the rows that a stage is fed.
-
-    Args:
-        relation: the rows.
-        hidden: columns that no answer shows.
-        is_derived: they come from an earlier stage, so NULL in a primary key is a value like any other.
-    """
-
-    relation: Relation
-    hidden: tuple[str, ...]
-    is_derived: bool
-
-
-class StageRequest(Protocol):
-    """What a query asks of a stage, before its inputs are normalised."""
-
-    @property
-    def computed_keys(self) -> tuple[tuple[tuple[str, Expression], ...], ...]:
-        """Return per input the columns that must be computed before it, by name; hidden from the answer."""
-        ...
-
-    def takes_upserts(self, input: int) -> bool:  # noqa: A002 - the word the plan uses
-        """Say whether an input may be in upsert mode; else it gets a changelog of whole rows."""
-        ...
-
-    def with_keys_computed(self) -> StageRequest:
-        """Return the same request once the columns of `computed_keys` are there."""
-        ...
-
-    def stage(self, inputs: Sequence[InputRows]) -> Stage:
-        """Return the stage over inputs like these; their hidden columns are not shown.
-
-        Raises:
-            PlanError: the inputs do not fit.
-        """
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,6 +189,11 @@ class Operate:
         """Return nothing: a stage does not show hidden columns."""
         return ()
 
+    @property
+    def computed_keys(self) -> ComputedKeys:
+        """Return per input the columns that must be computed before it."""
+        return self.request.computed_keys or ((),) * len(self.inputs)
+
     @cached_property
     def stage(self) -> Stage:
         """Return the stage.
@@ -235,7 +202,7 @@ class Operate:
             PlanError: the inputs do not fit.
         """
         rows = []
-        for place, (node, keys) in enumerate(zip(self.inputs, self.request.computed_keys, strict=True)):
+        for place, (node, keys) in enumerate(zip(self.inputs, self.computed_keys, strict=True)):
             is_as_is = takes_as_is(self, place)
             relation, hides = (node.relation, node.hidden) if is_as_is else (changelog_of(node), ())
             if keys:
@@ -263,6 +230,32 @@ class Forward(Operate):
 Node = Read | Apply | Merge | Operate
 
 
+@dataclass(frozen=True, eq=False)
+class Views:
+    """Keep several views as one plan.
+
+    Args:
+        names: what they are called.
+        parts: how the rows of each come about; they may have nodes in common.
+    """
+
+    names: tuple[str, ...]
+    parts: tuple[Node, ...]
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        """Return the views."""
+        return self.parts
+
+
+Root = Node | Views
+
+
+def each_root(root: Root, change: Callable[[Node], Node]) -> Root:
+    """Return a tree with the root of every view changed."""
+    return replace(root, parts=tuple(map(change, root.parts))) if isinstance(root, Views) else change(root)
+
+
 def takes_as_is(node: Operate, place: int) -> bool:
     """Say whether an input of a stage is fed as it comes; upserts may have to become a changelog first."""
     return node.inputs[place].relation.mode != "upsert" or node.request.takes_upserts(place)
@@ -288,28 +281,11 @@ def changelog_of(node: Node) -> Relation:
     return shown_only(as_changelog(node.relation), node.hidden)
 
 
-def shown_only(relation: Relation, hidden: tuple[str, ...]) -> Relation:
-    """Return rows without their hidden columns."""
-    if not hidden:
-        return relation
-    shown = [field for field in relation.schema if field.name not in hidden]
-    names = {field.name for field in shown}
-    time = relation.event_time if relation.event_time in names else None
-    return replace(
-        relation,
-        schema=pa.schema(shown),
-        primary_key=relation.primary_key if set(relation.primary_key) <= names else (),
-        sequence_by=relation.sequence_by if set(relation.sequence_by) <= names else (),
-        event_time=time,
-        watermark_delay=None if time is None else relation.watermark_delay,
-    )
-
-
-def sources_of(root: Node) -> tuple[PlanSource, ...]:
+def sources_of(root: Root) -> tuple[PlanSource, ...]:
     """Return the sources of a tree, each once."""
     found: dict[int, PlanSource] = {}
     seen: set[int] = set()
-    waiting: list[Node] = [root]
+    waiting: list[Root] = [root]
     while waiting:
         node = waiting.pop()
         if id(node) in seen:
@@ -321,7 +297,15 @@ def sources_of(root: Node) -> tuple[PlanSource, ...]:
     return tuple(found.values())
 
 
-def rebuilt(root: Node, change: Callable[[Node], Node]) -> Node:
+@overload
+def rebuilt(root: Node, change: Callable[[Node], Node]) -> Node: ...
+
+
+@overload
+def rebuilt(root: Root, change: Callable[[Node], Node]) -> Root: ...
+
+
+def rebuilt(root: Root, change: Callable[[Node], Node]) -> Root:
     """Return a tree with every node changed, leaves first; a node that is used twice is changed once.
 
     Args:
@@ -336,7 +320,7 @@ def rebuilt(root: Node, change: Callable[[Node], Node]) -> Node:
             done[id(node)] = change(_with_children(node, children))
         return done[id(node)]
 
-    return visit(root)
+    return each_root(root, visit)
 
 
 def _with_children(node: Node, children: tuple[Node, ...]) -> Node:
@@ -357,7 +341,7 @@ def _described(relation: Relation) -> list[str]:
     return [f"{field.name}: {field.type}" for field in relation.schema]
 
 
-def drawn(root: Node) -> str:
+def drawn(root: Root) -> str:
     """Return a tree as text, for messages of tests and for fixtures: every node once, what it reads below it."""
     lines: list[str] = []
     seen: dict[int, int] = {}
@@ -382,5 +366,10 @@ def drawn(root: Node) -> str:
         for child in node.children:
             draw(child, depth + 1)
 
-    draw(root, 0)
+    if isinstance(root, Views):
+        for name, part in zip(root.names, root.parts, strict=True):
+            lines.append(f'View "{name}"')
+            draw(part, 1)
+    else:
+        draw(root, 0)
     return "\n".join(lines)

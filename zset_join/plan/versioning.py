@@ -15,11 +15,11 @@ from zset_join.core.relation import Relation
 from zset_join.expressions.functions import coalesce
 from zset_join.expressions.rows import named, plain_column
 from zset_join.expressions.tree import Expression, lit
-from zset_join.plan.lookup_requests import CurrentVersionsRequest
-from zset_join.plan.requests import LatestRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
-from zset_join.plan.timed_requests import DedupRequest
 from zset_join.plan.tree import Apply, Node, Operate
+from zset_join.stages.current_versions import CurrentVersionsRequest
+from zset_join.stages.deduplicate import DedupRequest
+from zset_join.stages.latest import LatestRequest
 
 __all__ = ["Versioning", "current_versions", "every_change", "of_relation", "versioning_of"]
 

@@ -23,11 +23,8 @@ from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Column, Expression
 from zset_join.expressions.rows import plain_column, rewritten
 from zset_join.expressions.tree import Alias
-from zset_join.plan.lookup_requests import CurrentVersionsRequest, LookupJoinRequest, ProcessTimeJoinRequest
-from zset_join.plan.requests import AggregateRequest, JoinRequest, LatestRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep
-from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, ExpiringRequest, TemporalRequest
-from zset_join.plan.tree import Apply, Node, Operate, StageRequest, visible
+from zset_join.plan.tree import Apply, Node, Operate, visible
 
 if TYPE_CHECKING:
     from zset_join.sql_expressions.texts import BoundText
@@ -244,32 +241,14 @@ def _name_in(node: Node | None, column: ViewColumn) -> str | None:
             shown = None if name is None else dict(step.columns).get(name)
             return name if shown is not None and plain_column(shown) == name else None
         case Operate():
-            request = node.request.inside if isinstance(node.request, ExpiringRequest) else node.request
             names = [_name_in(one, column) for one in node.inputs]
             known = [name for name in names if name is not None]
-            return _shown_as(request, node, known[0], names.index(known[0])) if len(known) == 1 else None
+            if len(known) != 1:
+                return None
+            is_of_both = sum(known[0] in visible(one) for one in node.inputs) > 1
+            return node.request.shown_as(known[0], names.index(known[0]), is_of_both=is_of_both)
         case _:
             return None
-
-
-def _shown_as(request: StageRequest, node: Operate, name: str, side: int) -> str | None:
-    """Return what a stage calls a column of an input; None where its answer does not have it as it is."""
-    if isinstance(request, AggregateRequest):
-        return name if name in request.group_by else None
-    is_of_both = sum(name in visible(one) for one in node.inputs) > 1
-    if isinstance(request, JoinRequest):
-        if side and request.how in {"left_semi", "left_anti"}:
-            return None
-        if is_of_both and request.using and any(plain_column(one) == name for one, _ in request.keys):
-            # A key that is shown once has the values of one side, in a full join of neither.
-            return name if request.how in {"inner", "right" if side else "left", "left_semi", "left_anti"} else None
-        return f"{name}_right" if side and is_of_both else name
-    return name if isinstance(request, _KEEPING) and not is_of_both else None
-
-
-_KEEPING = (AsOfRequest, CurrentVersionsRequest, DedupRequest, LatestRequest, LookupJoinRequest,
-            ProcessTimeJoinRequest, TemporalRequest)  # fmt: skip
-"""What shows the columns of its inputs as they are."""
 
 
 def _foreign(column: ViewColumn, rows: list[RowsOfView]) -> PlanError:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Expression, left
 from zset_join.expressions.rows import check_condition, is_plain, named, plain_column
-from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.row_steps import SelectStep
-from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply
 from zset_join.query.columns import expr, titled
 from zset_join.query.rows import Rows
 from zset_join.query.unknown_methods import missing_on_grouped
 from zset_join.shapes.aggregate import AggregateCall
+from zset_join.stages.aggregate import AggregateRequest
+from zset_join.stages.expiring import lasting
 
 __all__ = ["Aggregated", "GroupedView"]
 

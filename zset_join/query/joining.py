@@ -9,11 +9,11 @@ from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import is_plain, named, value_type
 from zset_join.plan.conditions import JoinCondition, no_key, split_condition, together
-from zset_join.plan.requests import JoinRequest
-from zset_join.plan.timed_requests import lasting
 from zset_join.query.columns import condition_over
 from zset_join.query.rows import Rows
 from zset_join.shapes.join import join_type
+from zset_join.stages.expiring import lasting
+from zset_join.stages.join import JoinRequest
 
 __all__ = ["equal_pairs", "join"]
 

@@ -14,12 +14,13 @@ from zset_join.expressions.rows import named, plain_column, value_type
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
 from zset_join.lookup.sources.table_files import ArrowSource
-from zset_join.plan.lookup_requests import LookupJoinRequest, ProcessTimeJoinRequest
 from zset_join.plan.versioning import current_versions
 from zset_join.query.columns import OutsideRows, condition_over, resolved
 from zset_join.query.indexes import chosen_index
 from zset_join.query.joining import equal_pairs
 from zset_join.query.rows import Rows
+from zset_join.stages.lookup_join import LookupJoinRequest
+from zset_join.stages.process_time_join import ProcessTimeJoinRequest
 
 __all__ = ["PROCESSING_TIME", "check_reloaded", "loaded_table", "lookup_join", "temporal_join"]
 

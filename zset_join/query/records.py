@@ -24,7 +24,6 @@ from zset_join.conversions import python_values
 from zset_join.core.errors import BadInputError, OptionError, PlanError
 from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import PlanSource
-from zset_join.plan.requests import LatestRequest
 from zset_join.plan.tree import Node, Operate, Read
 from zset_join.query.columns import schema_given
 from zset_join.query.event_times import jump_of, with_watermark
@@ -34,6 +33,7 @@ from zset_join.query.view import View
 from zset_join.shapes.latest import TRUNCATE
 from zset_join.sources.json_records import JsonRecordReader, ReadRecords
 from zset_join.sources.unread import Undecodable
+from zset_join.stages.latest import LatestRequest
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Baseline", "RecordReading", "records"]
@@ -341,7 +341,7 @@ def records(
 
     Args:
         name: what messages and `Pipeline.step` call it.
-        format: debezium-json, canal-json, maxwell-json or upsert-json.
+        format: one of `RECORD_FORMATS`, such as debezium-json; see `zset_join.changelog.formats.records`.
         schema: the columns of the table, as for `changes`.
         keys: its primary key; none for a table without one, whose old rows then come with every change.
         sequence_by: columns of the table or of the metadata that order the changes of a key; default: the position in the

@@ -16,14 +16,15 @@ from zset_join.expressions import Expression
 from zset_join.expressions.rows import is_plain, named, plain_column
 from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
 from zset_join.plan.table_index import TableIndex
-from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply, Merge, Node, Operate, visible
 from zset_join.plan.versioning import every_change
 from zset_join.query.binding import Binding
 from zset_join.query.columns import ViewColumn, expr, resolved, text_column, titled
+from zset_join.stages.aggregate import AggregateRequest
+from zset_join.stages.expiring import lasting
+from zset_join.stages.request import StageRequest
 
 __all__ = ["Rows"]
 
@@ -251,8 +252,8 @@ class Rows:
 
     unionAll = union  # noqa: N815 - the name PySpark users type
 
-    def operate(self, request: Any, *others: Rows) -> Self:
-        """Put a stage of another kind over these rows, and perhaps those of others; see `zset_join.plan.tree.StageRequest`."""
+    def operate(self, request: StageRequest, *others: Rows) -> Self:
+        """Put a stage of any kind over these rows, and perhaps those of others; see `zset_join.stages.request`."""
         return self._operate(request, *others)
 
     def every_change(self) -> Self:
@@ -265,7 +266,7 @@ class Rows:
             self if node is self.node else replace(self, node=node, bindings=tuple(one.of_versions() for one in self.bindings))
         )
 
-    def _operate(self, request: Any, *others: Rows) -> Self:
+    def _operate(self, request: StageRequest, *others: Rows) -> Self:
         node = Operate(request, (self.node, *(other.node for other in others)))
         bindings, steps = self.bindings, self.steps
         for other in others:

@@ -105,8 +105,8 @@ def changes(
         except_column_list: columns to leave out instead.
         weight_column: integer column that says how many copies come (positive) or go (negative).
         row_kind_column: column that says what a row does.
-        format: what the rows are, instead of `apply_as_deletes` and its like: debezium-json, canal-json, maxwell-json or
-            upsert-json, see `records`; change-data-feed, row-kind, weight or tp-delta.
+        format: what the rows are, instead of `apply_as_deletes` and its like: a format of records, such
+            as debezium-json, see `records`; change-data-feed, row-kind, weight or tp-delta.
         options: what a format of records leaves open: decimals, the unit of times, metadata that become columns.
         watermark: as for `appends`.
         max_watermark_jump: as for `appends`.

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Expression
-from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, TemporalRequest, lasting
 from zset_join.plan.tree import Operate, Read
 from zset_join.plan.versioning import Versioning, every_change, versioning_of
 from zset_join.query.columns import condition_over
@@ -20,7 +19,10 @@ from zset_join.shapes.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.shapes.deduplicate import Keep
 from zset_join.shapes.temporal_join import TemporalOptions
 from zset_join.shapes.version_join import Emit, Late
-from zset_join.stages.temporal_join import TemporalJoinStage
+from zset_join.stages.as_of_join import AsOfRequest
+from zset_join.stages.deduplicate import DedupRequest
+from zset_join.stages.expiring import lasting
+from zset_join.stages.temporal_join import TemporalJoinStage, TemporalRequest
 
 __all__ = ["dedup", "describe", "join_asof", "temporal_join", "versioned_by", "view_for"]
 

@@ -13,7 +13,7 @@ _ROWS = (
     "pipeline.view(), an Arrow table"
 )
 _BEFORE = "compute it with select(...) and withColumn(...), in the rows before step(), or in the Arrow table of pipeline.view()"
-_OUTPUTS = "give outputs to the pipeline, Pipeline(view, directory, outputs=[DuckDBViewSink(path, table)])"
+_OUTPUTS = "give outputs to the pipeline, Pipeline(view, directory, outputs=[sink(name, ...)])"
 _SPREAD = "a pipeline is one process and keeps what it needs; leave it out"
 _NAMES = "name what an SQL query reads with CREATE VIEW in a session of zset_join.sql"
 

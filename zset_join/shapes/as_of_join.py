@@ -58,7 +58,7 @@ def as_of_shape(left: Relation, right: Relation, options: AsOfOptions) -> Versio
         PlanError: relations that cannot be joined so, or options (`OptionError`) that are not allowed.
     """
     _check_rules(left, right, options)
-    times = EventTime((left, right), (options.left_time, options.right_time))
+    times = EventTime((left, right), (options.left_time, options.right_time), may_label=True)
     if options.residual is not None:
         check(options.residual, left.schema, right.schema)
     schema, sources = joined_schema(left, right, options.how, using=options.using, output_names=options.output_names)

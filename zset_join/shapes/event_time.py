@@ -5,10 +5,10 @@ it is brought to that unit, so that `time <= watermark` means the same instant i
 
 Rows are ordered by any type whose order fits into 64 bits: besides timestamps, dates and integers a time of day, a duration, a
 decimal of up to 18 digits, a float (NaN last, -0.0 equal to 0.0) and a boolean. Only the first three have watermarks, and only
-types whose numbers are evenly spaced have distances.
+types whose numbers are evenly spaced have distances. Text (by its UTF-8 bytes), bytes, wider decimals and unsigned 64-bit
+integers are *labelled*: an operator gives each value a number of its own (decision 0023).
 
-Known limits: text and wider numbers are refused (decision 0023 says what they would take); the smallest 64-bit integer is
-ordered with NULL.
+Known limits: the smallest 64-bit integer is ordered with NULL.
 """
 
 from __future__ import annotations
@@ -63,6 +63,19 @@ def _is_ordered(kind: pa.DataType) -> bool:
     return bool(is_measured(kind) or is_short or any(one(kind) for one in others))
 
 
+def _is_labelled(kind: pa.DataType) -> bool:
+    """Return whether the values of a type have an order that takes labels."""
+    return bool(_is_text(kind) or _is_bytes(kind) or pt.is_decimal(kind) or pt.is_uint64(kind)) and not _is_ordered(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pt.is_string(kind) or pt.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind))
+
+
 class EventTime:
     """Bring the event times of some inputs to one kind of number.
 
@@ -71,23 +84,28 @@ class EventTime:
         columns: the time column of each.
         has_watermark: the times are compared with watermarks, so only types that have one are taken; else this depends on
             what the relations declare.
+        may_label: types whose values need labels are taken too.
 
     Raises:
         KeyTypeError: types that have no such order, or not of one kind.
     """
 
-    def __init__(self, relations: Sequence[Relation], columns: Sequence[str], *, has_watermark: bool = False) -> None:
+    def __init__(
+        self, relations: Sequence[Relation], columns: Sequence[str], *, has_watermark: bool = False, may_label: bool = False
+    ) -> None:
         self.columns = tuple(columns)
         types = [storage_type(relation.schema.field(name).type) for relation, name in zip(relations, columns, strict=True)]
         for relation, name, kind in zip(relations, columns, types, strict=True):
             timed = has_watermark or (relation.event_time == name and relation.watermark_delay is not None)
-            if not (is_measured(kind) if timed else _is_ordered(kind)):
+            if not (is_measured(kind) if timed else _is_ordered(kind) or (may_label and _is_labelled(kind))):
                 expected = "with a watermark it is a timestamp, a date or an integer of up to 63 bits"
                 if not timed:
                     expected = (
                         "rows are ordered by a timestamp, a date, a time of day, a duration, an integer of up to 63 bits, a "
                         f"decimal of up to {_DECIMAL_DIGITS} digits, a float or a boolean"
                     )
+                    if may_label:
+                        expected = "rows are ordered by a time, a number, a boolean, text or bytes"
                 raise KeyTypeError(
                     f'relation "{relation.name}": "{name}" has type {kind}, and it is the time of a join; {expected}. Cast it.',
                     code="TIME_TYPE",
@@ -106,7 +124,8 @@ class EventTime:
         self.kind = types[0]
         for kind in types[1:]:
             self.kind = common_key_type(self.kind, kind, left_column=columns[0], right_column=columns[1])
-        if pt.is_decimal(self.kind) and self.kind.precision > _DECIMAL_DIGITS:
+        self.is_labelled = _is_labelled(self.kind)
+        if self.is_labelled and not may_label:
             raise KeyTypeError(
                 f'the times "{columns[0]}" and "{columns[1]}" are compared as {self.kind}, which has more than '
                 f"{_DECIMAL_DIGITS} digits. Cast both to one narrower type.",
@@ -125,12 +144,14 @@ class EventTime:
     def _are_alike(left: pa.DataType, right: pa.DataType) -> bool:
         if pt.is_timestamp(left) and pt.is_timestamp(right):
             return bool((left.tz is None) == (right.tz is None))
-        alike = (pt.is_date, pt.is_integer, pt.is_decimal, pt.is_floating)
+        alike = (pt.is_date, pt.is_integer, pt.is_decimal, pt.is_floating, _is_text, _is_bytes)
         return bool(left == right or any(one(left) and one(right) for one in alike))
 
     def of_watermark(self, watermark: int | None) -> int | None:
-        """Return the last time that a watermark has passed, None for no watermark."""
-        return None if watermark is None else _bounded((watermark / self._unit).__floor__())
+        """Return the last time that a watermark has passed, None for no watermark, or for times that have none."""
+        if watermark is None or not is_measured(self.kind):
+            return None
+        return _bounded((watermark / self._unit).__floor__())
 
     def of_delay(self, delay: int) -> int:
         """Return a duration, rounded up."""

@@ -61,7 +61,8 @@ def temporal_shape(left: Relation, right: Relation, options: TemporalOptions) ->
         PlanError: the rules of semantics 11.7 and 11.10.
     """
     _check_rules(left, right, options)
-    times = EventTime((left, right), (time_column(left, role="left side"), time_column(right, role="versioned side")))
+    columns = time_column(left, role="left side"), time_column(right, role="versioned side")
+    times = EventTime((left, right), columns, may_label=True)
     pairs = list(zip(left.join_key, right.join_key, strict=True))
     key = tuple(pair for pair in pairs if pair[1] in right.primary_key)
     conditions = [left_column(a) == right_column(b) for a, b in pairs if b not in right.primary_key]

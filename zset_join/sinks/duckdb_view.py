@@ -2,7 +2,8 @@
 
 The law: after epoch N the view `table` holds every row of the sum of the answers 0..N as often as its weight says.
 One transaction writes the rows of an epoch, its number and the query's id (table `_zset_join_epochs`, one line per
-view), so a crash leaves the view at the end of an epoch, and an epoch that comes again changes nothing.
+view), so a crash leaves the view at the end of an epoch, and an epoch that comes again changes nothing. Views in one file that
+are written `together` share the transaction.
 
 A row is found by a hash and verified by value. Without a key the identity of a row is the whole row; with one it is
 the key, at most one row may hold it, and retractions are compared with the stored row by its hash. Equality is
@@ -33,7 +34,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -60,7 +61,7 @@ from zset_join.sinks.duckdb_sql import (
     UPDATE_VERSION,
     ViewStatements,
 )
-from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
+from zset_join.sinks.sink import Sink, SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
 from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.zset import ZSet
 
@@ -126,6 +127,7 @@ class DuckDBViewSink:
         self._hash_version = f"{duckdb.__version__}/{hash_bits}"
         self._file = DuckDBFile(self.path, self._harden, hold_seconds=hold_seconds, patience_seconds=patience_seconds)
         self._is_open = False
+        self._shared: duckdb.DuckDBPyConnection | None = None
 
     def __repr__(self) -> str:
         return f"DuckDBViewSink({self.path!r}, {self.table!r}, key={self.key!r})"
@@ -187,12 +189,36 @@ class DuckDBViewSink:
                     counts = {"epoch": epoch, "rows": rows, "retractions": retractions, "chain": chain}
                     connection.execute(UPDATE_EPOCH, {"view": self.table, **counts})
             except duckdb.TransactionException:
+                if self._shared is not None:
+                    raise  # it is undone as a whole
                 last, digests = self._stored(connection)
                 if last is None or last < epoch:
                     raise
                 is_same_epoch(self._described, last, digests.get, epoch, link)
                 return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)  # another connection was first
         return SinkProgress(epoch, rows, retractions, perf_counter() - started)
+
+    @property
+    def database(self) -> Hashable:
+        """Return the file; what is in memory is one sink's own."""
+        return ("duckdb", id(self) if self.path == ":memory:" else str(Path(self.path).resolve()))
+
+    @contextlib.contextmanager
+    def together(self, others: Sequence[Sink]) -> Iterator[None]:
+        """Make one transaction of all that is written to this view and others in the file inside.
+
+        Raises:
+            SinkError: the transaction cannot be begun or committed; all views are as before.
+        """
+        views = [self, *(other for other in others if isinstance(other, DuckDBViewSink))]
+        with self._held("written") as connection, self._transaction(connection):
+            for view in views:
+                view._shared = connection
+            try:
+                yield
+            finally:
+                for view in views:
+                    view._shared = None
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
         """Return the rows with a value that no view can hold: text that is no UTF-8, instants beyond 64 bits."""
@@ -230,6 +256,10 @@ class DuckDBViewSink:
         if not self._is_open:
             raise SinkError(f"{self._described} is closed; call open first.", code="SINK_CLOSED", table=self.table)
         try:
+            if self._shared is not None:
+                self._connection = self._shared
+                yield self._shared
+                return
             with self._file.held() as connection:
                 self._connection = connection
                 yield connection
@@ -366,6 +396,9 @@ class DuckDBViewSink:
 
     @contextlib.contextmanager
     def _transaction(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        if self._shared is not None:
+            yield
+            return
         connection.execute("BEGIN TRANSACTION")
         try:
             yield

@@ -22,12 +22,12 @@ from typing import get_args
 
 import pyarrow as pa
 
-from zset_join.changelog import encoded_schema
+from zset_join.changelog import RecordForm, encoded_schema
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
 from zset_join.sinks.epoch_files import EpochFiles
-from zset_join.sinks.record_texts import RECORD_FORMS, RecordForm, RecordWriter
+from zset_join.sinks.record_texts import RECORD_FORMS, RecordWriter
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
 from zset_join.sinks.unfit_values import UnfitRows
 from zset_join.zset import ZSet

@@ -31,12 +31,12 @@ from typing import Any, get_args
 
 import pyarrow as pa
 
-from zset_join.changelog import encoded_schema
+from zset_join.changelog import RecordForm, encoded_schema
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
-from zset_join.sinks.record_texts import RECORD_FORMS, RecordForm, RecordWriter
+from zset_join.sinks.record_texts import RECORD_FORMS, RecordWriter
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
 from zset_join.sinks.unfit_values import UnfitRows
 from zset_join.zset import ZSet
@@ -47,9 +47,8 @@ with needed_for("a Kafka output"):
     from confluent_kafka.admin._config import ConfigResource
     from confluent_kafka.cimpl import NewTopic
 
-__all__ = ["KafkaForm", "KafkaTopicSink"]
+__all__ = ["KafkaTopicSink"]
 
-KafkaForm = RecordForm
 _EPOCHS_SUFFIX = ".zset_join.epochs"
 _ATTEMPTS = 5
 _NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
@@ -77,17 +76,17 @@ class KafkaTopicSink:
         self,
         config: Mapping[str, Any],
         topic: str,
-        form: KafkaForm = "upsert",
+        form: RecordForm = "upsert",
         key: Sequence[str] | None = None,
         *,
         transaction_timeout_seconds: int = 300,
         retry_seconds: int = 60,
     ) -> None:
-        if form not in get_args(KafkaForm) or not topic or isinstance(key, str) or "bootstrap.servers" not in config:
+        if form not in get_args(RecordForm) or not topic or isinstance(key, str) or "bootstrap.servers" not in config:
             raise OptionError(
                 f"topic={topic!r}, form={form!r}, key={key!r}, config with {sorted(config)}: a topic has a name, a form "
                 "is one of "
-                f"{', '.join(get_args(KafkaForm))}, a key is a list of column names, and config names bootstrap.servers.",
+                f"{', '.join(get_args(RecordForm))}, a key is a list of column names, and config names bootstrap.servers.",
                 code="SINK_OPTION",
                 topic=topic,
                 form=form,

@@ -85,6 +85,11 @@ class ParquetChangelogSink:
         self._opened: Header | None = None
         self._last_epoch: int | None = None
 
+    @property
+    def location(self) -> str:
+        """Return the directory, as a path or URI."""
+        return self._files.location
+
     def __repr__(self) -> str:
         return f"ParquetChangelogSink({self._files.location!r}, {self.form!r})"
 

@@ -139,6 +139,10 @@ class PostgresStatements:
             _NET, self._columns, _WEIGHT, _HASH, hashed
         )
 
+    def drop_net(self) -> sql.Composed:
+        """Return the statement that drops that table, for a transaction that goes on."""
+        return sql.SQL("DROP TABLE {}").format(_NET)
+
     def copy_net(self) -> sql.Composed:
         """Return the statement that takes the changes as CSV: every distinct row once, its weight, with a key its pattern."""
         last = [_WEIGHT, _NULLS] if self.key else [_WEIGHT]

@@ -21,8 +21,9 @@ keys of more than 2,600 bytes, which no index takes, and rows of more than 400 M
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -43,7 +44,7 @@ from zset_join.sinks.postgres_sql import (
     postgres_type,
     representable,
 )
-from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
+from zset_join.sinks.sink import Sink, SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
 from zset_join.sinks.unfit_values import UnfitRows, long_values, text_with_nul, unfit_values
 from zset_join.zset import ZSet
 
@@ -93,6 +94,7 @@ class PostgresViewSink:
         self.key = None if key is None else tuple(key)
         self._conninfo = conninfo
         self._connection: _Connection | None = None
+        self._database: Hashable = ("postgres", id(self))
 
     def __repr__(self) -> str:
         return f"PostgresViewSink({self.table!r}, key={self.key!r})"
@@ -112,6 +114,8 @@ class PostgresViewSink:
         self._statements = PostgresStatements(self.table, output.schema, self._key)
         try:
             self._connection = psycopg.connect(self._conninfo, application_name=f"zset_join {self.table}"[:63])
+            info = self._connection.info
+            self._database = ("postgres", info.host, info.port, info.dbname, info.user)
             with self._connection.transaction():
                 # Two that start at once would both make the tables.
                 self._connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", ["zset_join"])
@@ -202,6 +206,32 @@ class PostgresViewSink:
         return pa.table(
             [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)], schema=self._schema
         )
+
+    @property
+    def database(self) -> Hashable:
+        """Return the database, as the connection knows it; before the first opening one sink's own."""
+        return self._database
+
+    @contextlib.contextmanager
+    def together(self, others: Sequence[Sink]) -> Iterator[None]:
+        """Make one transaction of all that is written to this view and others in the database inside.
+
+        Raises:
+            SinkError: the transaction cannot be begun or committed; all views are as before.
+        """
+        shared = self._connected()
+        own = [(view, view._connected()) for view in others if isinstance(view, PostgresViewSink)]
+        try:
+            with shared.transaction():
+                for view, _ in own:
+                    view._connection = shared
+                try:
+                    yield
+                finally:
+                    for view, connection in own:
+                        view._connection = connection
+        except psycopg.Error as error:
+            raise self._failed("written", error) from error
 
     def close(self) -> None:
         """Close the connection; what was written stays."""
@@ -329,6 +359,7 @@ class PostgresViewSink:
             self._change_keyed(connection, epoch, np.unique(np.asarray(patterns[0])).tolist(), retractions)
         else:
             self._change_bag(connection, epoch, retractions)
+        connection.execute(statements.drop_net())  # another view may be next in this transaction
         return len(net), retractions
 
     def _change_keyed(self, connection: _Connection, epoch: int, patterns: Sequence[int], retractions: int) -> None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +30,7 @@ from zset_join.changelog import (
     AppendFormat,
     ChangeDataFeedFormat,
     ChangelogFormat,
+    RecordForm,
     RowKindFormat,
     UpsertFormat,
     WeightFormat,
@@ -42,9 +42,7 @@ from zset_join.sinks.json_rows import JsonWriter, representable
 from zset_join.sinks.unfit_values import UnfitRows, sized_rows, unfit_values
 from zset_join.zset import ZSet
 
-__all__ = ["RECORD_FORMS", "RECORD_SCHEMA", "RecordForm", "RecordWriter"]
-
-RecordForm = Literal["upsert", "weight", "row_kind", "change_data_feed", "debezium", "append"]
+__all__ = ["RECORD_FORMS", "RECORD_SCHEMA", "RecordWriter"]
 
 RECORD_FORMS: Mapping[str, ChangelogFormat] = {
     "upsert": UpsertFormat(column="_deleted"),

@@ -1,4 +1,4 @@
-"""Rows in files, one per epoch: JSON lines, CSV or Parquet in a directory.
+"""Rows in files, one per epoch: JSON lines or Parquet in a directory.
 
     orders/epoch-000000000012-5f0c....json      {"id":1,"total":30,"_tp_delta":1}
 
@@ -14,12 +14,11 @@ Cost: the rows of the epoch.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
 import pyarrow as pa
-import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from zset_join.changelog import AppendFormat, encode
@@ -27,13 +26,14 @@ from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
 from zset_join.sinks.epoch_files import EpochFiles
-from zset_join.sinks.json_rows import JsonWriter
+from zset_join.sinks.json_rows import JsonWriter, representable
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
+from zset_join.sinks.unfit_values import UnfitRows, fitting, unfit_values, within_microseconds
 from zset_join.zset import ZSet
 
 __all__ = ["RowFilesSink", "RowForm"]
 
-RowForm = Literal["json", "csv", "parquet"]
+RowForm = Literal["json", "parquet"]
 _WEIGHT = "_tp_delta"
 
 
@@ -42,7 +42,7 @@ class RowFilesSink:
 
     Args:
         path: the directory; made when it is not there.
-        form: json (lines), csv (with a header) or parquet.
+        form: json (lines) or parquet.
         with_weights: write the weight of each row, as `_tp_delta`; without, a retraction is refused.
 
     Raises:
@@ -51,7 +51,7 @@ class RowFilesSink:
     >>> import tempfile
     >>> ones = ZSet.of({"k": [1, 2]})
     >>> with tempfile.TemporaryDirectory() as directory:
-    ...     sink = RowFilesSink(directory, "csv", with_weights=True)
+    ...     sink = RowFilesSink(directory, "parquet", with_weights=True)
     ...     sink.open(Relation(name="answer", schema=ones.schema, mode="changelog"), "doctest")
     ...     sink.write(0, [ones]).rows
     2
@@ -112,11 +112,15 @@ class RowFilesSink:
         """
         return self._files.has(epoch, link)
 
+    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
+        """Return the rows that the files cannot hold: text that is no UTF-8, times without a text or beyond 64 bits."""
+        return unfit_values(rows, representable if self.form == "json" else within_microseconds)
+
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Write the file of an epoch.
 
         Raises:
-            SinkError: see `has`; a retraction where no weights are written, or the file cannot be written.
+            SinkError: see `has`; a row that does not fit, a retraction without weights, or the file cannot be written.
         """
         started = time.perf_counter()
         if self._output is None:
@@ -127,7 +131,7 @@ class RowFilesSink:
         for chunk in chunks:
             check_chunk(repr(self), epoch, self._output.schema, chunk)
             parts.append(chunk)
-        delta = ZSet.concat(parts, schema=self._output.schema)
+        delta = fitting(self, ZSet.concat(parts, schema=self._output.schema), drops=False, epoch=epoch)
         try:
             data = self._bytes(self._lines(delta)) if len(delta) else None
         except pa.ArrowException as error:
@@ -155,10 +159,6 @@ class RowFilesSink:
         if self._json is not None:
             return "".join(f"{text}\n" for text in self._json.texts(lines)).encode()
         sink = pa.BufferOutputStream()
-        table = pa.Table.from_batches([lines])
-        if self.form == "csv":
-            pc.write_csv(table, sink)
-        else:
-            pq.write_table(table, sink)
+        pq.write_table(pa.Table.from_batches([lines]), sink)
         written: bytes = sink.getvalue().to_pybytes()
         return written

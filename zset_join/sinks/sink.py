@@ -17,7 +17,8 @@ the last hundred epochs it took, and one of the same number with another digest 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, cast, runtime_checkable
 
@@ -32,6 +33,7 @@ from zset_join.zset import ZSet
 __all__ = [
     "DIGESTS_KEPT",
     "ChainedSink",
+    "DatabaseSink",
     "Sink",
     "SinkProgress",
     "check_chunk",
@@ -118,6 +120,27 @@ class ChainedSink(Sink, Protocol):
 
         Raises:
             SinkError: see `Sink`; and `SINK_OTHER_CHAIN`: the output took another epoch of this number, or of the one before.
+        """
+        ...
+
+
+@runtime_checkable
+class DatabaseSink(Sink, Protocol):
+    """A sink in a database that others may be in as well: an epoch reaches all of them in one transaction."""
+
+    @property
+    def database(self) -> Hashable:
+        """Return what is equal for sinks that can share a transaction."""
+        ...
+
+    def together(self, others: Sequence[Sink]) -> AbstractContextManager[None]:
+        """Make one transaction of all that is written to this sink and others inside; left by an error, nothing was written.
+
+        Args:
+            others: open sinks in the same database.
+
+        Raises:
+            SinkError: the transaction cannot be begun or committed.
         """
         ...
 

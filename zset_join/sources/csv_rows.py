@@ -3,11 +3,11 @@
     rows, unread = read_csv_rows(text, schema, CsvForm())
 
 The law: every record of the text is a row or is listed as unread, in its order, never both. Fields are texts, which convert as
-`zset_join.conversions` says. A record may have line ends
-within quotes; a quote that nothing closes counts as a letter, so the lines behind it are read.
+`zset_join.conversions` says. A record may have line ends within quotes; a quote that nothing closes counts as a letter, so the
+lines behind it are read.
 
-Edge cases: nothing between two delimiters is NULL, and `""` is an empty text. Columns go by name; those the header lacks are
-not in the result. Empty lines are passed over.
+Edge cases: nothing between two delimiters is NULL, and `""` is an empty text; NULL in a column that
+is not nullable is no row. Columns go by name; those the header lacks are not in the result. Empty lines are passed over.
 
 Cost: one pass in pyarrow. Of a text that has lines that are no rows: a pass that parts it into records, and two times
 log2(records) readings of ever smaller parts for each of them.
@@ -29,7 +29,7 @@ import pyarrow.csv as pc
 import pyarrow.types as pt
 
 from zset_join.conversions import convert_values
-from zset_join.sources.unread import UnreadText
+from zset_join.sources.unread import UnreadText, wanted_text
 
 __all__ = ["CsvForm", "csv_names", "read_csv_file", "read_csv_rows"]
 
@@ -75,7 +75,7 @@ def _convert_options(form: CsvForm, schema: pa.Schema, columns: Sequence[str] = 
 
 
 def _texts_of(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field if pt.is_binary(field.type) else field.with_type(pa.string()) for field in schema])
+    return pa.schema([(field.name, field.type if pt.is_binary(field.type) else pa.string()) for field in schema])
 
 
 def read_csv_file(file: str | Path, schema: pa.Schema, form: CsvForm) -> pa.Table | None:
@@ -95,7 +95,7 @@ def read_csv_file(file: str | Path, schema: pa.Schema, form: CsvForm) -> pa.Tabl
 
 
 def _values(texts: pa.Table, schema: pa.Schema) -> tuple[dict[str, pa.Array], dict[str, Bools]]:
-    """Return columns in their types, and of those that have them the rows whose text does not convert."""
+    """Return columns in their types, and of those that have them the rows whose text does not convert, or lacks a value."""
     columns, bad = {}, {}
     for name in texts.column_names:
         if name not in schema.names:
@@ -103,8 +103,13 @@ def _values(texts: pa.Table, schema: pa.Schema) -> tuple[dict[str, pa.Array], di
             continue
         converted = convert_values(texts.column(name), schema.field(name).type)
         columns[name] = converted.values
-        if converted.unfit is not None:
+        if not schema.field(name).nullable and converted.values.null_count:
+            bad[name] = converted.values.is_null().to_numpy(zero_copy_only=False)
+        elif converted.unfit is not None:
             bad[name] = converted.unfit
+    for field in schema:
+        if not field.nullable and field.name not in columns and texts.num_rows:
+            bad[field.name] = np.ones(texts.num_rows, np.bool_)
     return columns, bad
 
 
@@ -158,12 +163,14 @@ def read_csv_rows(
         else:
             middle = (begin + end) // 2
             parts += [(middle, end), (begin, middle)]
-    columns, bad = _values(pa.concat_tables(tables), known)
+    lacking = [field for field in schema if not field.nullable and field.name not in names]
+    wanted = pa.schema([*known, *lacking])
+    columns, bad = _values(pa.concat_tables(tables), wanted)
     is_good = np.ones(len(numbers), np.bool_)
     for name, unfit in bad.items():
         for row in np.flatnonzero(unfit & is_good).tolist():
             number, line = lines[numbers[row]]
-            unread.append(UnreadText(number, line, str(known.field(name).type), name))
+            unread.append(UnreadText(number, line, wanted_text(wanted.field(name)), name))
         is_good &= ~unfit
     unread.sort(key=lambda one: one.number)
     return pa.table(columns, schema=known).filter(pa.array(is_good)), unread[:1] if is_first_enough else unread

@@ -23,7 +23,7 @@ import pyarrow.types as pt
 from zset_join.conversions import convert_values
 from zset_join.core.errors import BadInputError
 from zset_join.sources.json_values import json_values, parsed_json
-from zset_join.sources.unread import UnreadText
+from zset_join.sources.unread import UnreadText, wanted_text
 
 __all__ = ["part_json_rows", "read_json_objects", "read_json_rows"]
 
@@ -130,10 +130,6 @@ def _read_each(texts: Sequence[bytes], schema: pa.Schema) -> tuple[pa.Table, lis
     unread = []
     for number in np.flatnonzero(~is_good).tolist():
         column = next((name for name, unfit in bad.items() if unfit[number]), None)
-        expected = "JSON object" if column is None else _wanted(schema.field(column))
+        expected = "JSON object" if column is None else wanted_text(schema.field(column))
         unread.append(UnreadText(number, texts[number], expected, column))
     return pa.table(columns, schema=schema).filter(pa.array(is_good)), unread
-
-
-def _wanted(field: pa.Field) -> str:
-    return f"{field.type}{'' if field.nullable else ' NOT NULL'}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-__all__ = ["Undecodable", "UnreadText", "unread_records"]
+__all__ = ["Undecodable", "UnreadText", "unread_records", "wanted_text"]
 
 _SHOWN = 200
 _RECORDS = pa.schema(
@@ -88,3 +88,8 @@ def unread_records(unread: Sequence[UnreadText], *, topic: str) -> pa.Table:
         for one in unread
     ]
     return pa.Table.from_pylist(lines, schema=_RECORDS)
+
+
+def wanted_text(field: pa.Field) -> str:
+    """Return what a column takes, in words."""
+    return f"{field.type}{'' if field.nullable else ' NOT NULL'}"

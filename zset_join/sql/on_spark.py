@@ -31,9 +31,10 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from zset_join.connectors.tables import kafka_config
 from zset_join.core.errors import SqlError, StateError, ZsetJoinError
 from zset_join.core.relation import Relation
-from zset_join.expressions.sql_text import quote_name, to_sql
+from zset_join.expressions.sql_text import to_sql
 from zset_join.plan.query_plan import PlanSource
 from zset_join.sinks.sink import Sink
 from zset_join.spark import View, local_session
@@ -61,11 +62,10 @@ from zset_join.sql.session import Session
 from zset_join.sql.spark_pipeline import RunningOnSpark, SparkPipeline
 from zset_join.sql.tables.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.tables.connectors import holds_records
-from zset_join.sql.tables.feeds import kafka_config, record_form, record_options, start_of
+from zset_join.sql.tables.feeds import record_form, record_options, start_of
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.file_order import NAME_WORDS
 from zset_join.sql.tables.files import csv_options
-from zset_join.sql.tables.required import required_text
 from zset_join.sql.tables.results import Query, Running, sorted_rows
 from zset_join.sql.tables.settings import idle_timeout, stage_options
 from zset_join.sql.tables.stored_tables import StoredTables
@@ -358,7 +358,9 @@ class SessionOnSpark(InDirectory, Session):
         return within_jump(known[1], source.max_watermark_jump)
 
     def _made(self, table: Table, relation: Relation) -> SourceStream:
-        given = pa.schema([(column.name, column.type) for column in table.columns if column.is_given])
+        is_free = table.delta_column is not None  # what deletes a row needs its key alone
+        columns = [column.field for column in table.columns if column.is_given]
+        given = pa.schema([field.with_nullable(True) if is_free else field for field in columns])
         if table.name in self._dataframes:
             return table_stream(self._dataframes[table.name], relation)
         if self._is_stored(table):
@@ -381,7 +383,7 @@ class SessionOnSpark(InDirectory, Session):
         else:
             form = record_form(table)
             topic, start = table.options["topic"], start_of(table, ("earliest", "latest"))
-            records = kafka_records(self.spark, kafka_config(table), topic, start=start, name=table.name)
+            records = kafka_records(self.spark, kafka_config(table.options), topic, start=start, name=table.name)
             if form != "json":
                 options = record_options(table)
                 own = pa.schema([field for field in given if field.name not in options.metadata.values()])
@@ -402,8 +404,6 @@ class SessionOnSpark(InDirectory, Session):
                 schema = pa.schema(before)
                 tree = ScalarBinder.over(schema, Statement("", (), self.dialect)).bind(column.computed)
                 text = to_sql(tree, {"row": schema}, dialect="spark")
-            elif column.is_required and table.delta_column is None:
-                text = required_text(quote_name(column.name, "spark"), quote_name(table.name, "spark"))
             texts.append(ColumnText(column.name, column.type, text, column.is_processing_time))
             before.append((column.name, column.type))
         return texts

@@ -32,13 +32,13 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from zset_join.core.errors import OptionError
+from zset_join.sinks.printed import PrintSink
 from zset_join.sql.commands import file_text, write_lines
 from zset_join.sql.connecting import connect
 from zset_join.sql.session import Session
 from zset_join.sql.statements import execute
 from zset_join.sql.tables.feeds import Feed, feed_of, feeds_of
 from zset_join.sql.tables.results import Query
-from zset_join.sql.tables.sink_tables import PrintSink
 from zset_join.sql_expressions.dialects import Statement, split
 
 if TYPE_CHECKING:

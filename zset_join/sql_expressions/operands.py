@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from zset_join.sql_expressions.scalar_functions import Binder
+from zset_join.sql_expressions.function_binder import Binder
 
 __all__ = ["check_operands"]
 

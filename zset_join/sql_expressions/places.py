@@ -8,15 +8,15 @@ line 2, column 6:
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from sqlglot import exp
 
 from zset_join.core.errors import SqlError
+from zset_join.core.shown_values import near
 
 __all__ = ["Place", "SqlWarning", "check_distinct", "near", "pick", "place_of", "without_credentials", "written_name"]
 
@@ -90,16 +90,6 @@ def written_name(node: exp.Expr, text: str) -> str:
     starts = [part.meta["start"] for part in node.walk() if isinstance(part.meta.get("start"), int)]
     call = re.search(r"(\w+)\s*\(\s*$", text[: min(starts)]) if starts else None
     return "" if call is None else call.group(1)
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """Return a question that names what may have been meant; empty where nothing is near."""
-    listed = list(dict.fromkeys(known))
-    lower = {one.lower(): one for one in listed}
-    close = difflib.get_close_matches(name.lower(), list(lower), n=3, cutoff=0.6)
-    if close:
-        return f" Did you mean {' or '.join(lower[one] for one in close)}?"
-    return f" There is {', '.join(listed[:12])}." if listed else ""
 
 
 def pick(entries: Mapping[str, _Entry], name: str) -> _Entry | None:

@@ -16,20 +16,20 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import pyarrow as pa
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 
-from zset_join.core.errors import SqlError
 from zset_join.expressions import Call, Cast, Expression, Literal, lit
 from zset_join.expressions.calendar_functions import PATTERN_LETTERS
+from zset_join.expressions.declared import DECLARED
 from zset_join.expressions.type_rules import kind_of
 from zset_join.sql_expressions.consumed import argument
+from zset_join.sql_expressions.function_binder import Binder, declared_call
 
-__all__ = ["FUNCTION_NAMES", "Binder", "bind_function", "microseconds_of", "second_of", "time_between", "whole_quotient"]
+__all__ = ["FUNCTION_NAMES", "bind_function", "microseconds_of", "second_of", "time_between", "whole_quotient"]
 
 _UNITS = {"MICROSECOND": 1, "MILLISECOND": 1000, "SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6,
           "DAY": 86_400 * 10**6, "WEEK": 7 * 86_400 * 10**6}  # fmt: skip
@@ -38,52 +38,6 @@ _C_LETTERS = {letters: name for name, letters in reversed(PATTERN_LETTERS.items(
 _LETTERS = ", ".join(sorted(set(_C_LETTERS.values())))
 _POSTGRES = {"YYYY": "yyyy", "YY": "yy", "MM": "MM", "DD": "dd", "HH24": "HH", "HH12": "hh", "HH": "hh", "MI": "mm", "SS": "ss",
              "AM": "a", "PM": "a", "Month": "MMMM", "Mon": "MMM", "Day": "EEEE", "Dy": "EEE"}  # fmt: skip
-
-
-class Binder(Protocol):
-    """What binds the operands of a function."""
-
-    @property
-    def dialect(self) -> str:
-        """Whose SQL it is."""
-        ...
-
-    @property
-    def stamp(self) -> pa.DataType:
-        """The type that TIMESTAMP names."""
-        ...
-
-    def bind(self, node: exp.Expr) -> Expression:
-        """Return the tree of a node."""
-        ...
-
-    def condition(self, node: exp.Expr) -> Expression:
-        """Return the tree of a condition."""
-        ...
-
-    def type_of(self, tree: Expression) -> pa.DataType:
-        """Return the type of a tree."""
-        ...
-
-    def text(self, node: exp.Expr) -> Expression:
-        """Return the tree of a node, as text."""
-        ...
-
-    def timed(self, node: exp.Expr) -> Expression:
-        """Return the tree of a node, as a date or a timestamp."""
-        ...
-
-    def case(self, branches: Sequence[tuple[Expression, Expression]], otherwise: Expression | None) -> Expression:
-        """Return a CASE whose values have one type."""
-        ...
-
-    def compared(self, operation: str, first: exp.Expr, second: exp.Expr) -> Expression:
-        """Return a comparison of two nodes."""
-        ...
-
-    def refused(self, node: exp.Expr, why: str) -> SqlError:
-        """Return the refusal of a node."""
-        ...
 
 
 def microseconds_of(unit: str) -> int | None:
@@ -99,13 +53,13 @@ def bind_function(binder: Binder, node: exp.Expr) -> Expression | None:
     if isinstance(node, exp.Anonymous):
         named = _NAMED.get(node.name.lower())
         if named is None:
-            return None
+            return declared_call(binder, node)
         least, most, make = named
         if not least <= len(node.expressions) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
             raise binder.refused(node, f"{node.name} takes {wanted} operands, not {len(node.expressions)}")
         return make(binder, node, *node.expressions)
-    return None
+    return declared_call(binder, node) if isinstance(node, exp.Func) else None
 
 
 def _texts(operation: str, *names: str) -> Callable[[Binder, exp.Expr], Expression]:
@@ -116,6 +70,13 @@ def _texts(operation: str, *names: str) -> Callable[[Binder, exp.Expr], Expressi
         return Call(operation, (binder.text(node.this), *rest))
 
     return make
+
+
+def _replaced(binder: Binder, node: exp.Expr) -> Expression:
+    """Call `replace`; without a replacement what is found is removed, as in Spark."""
+    nothing = node.args.get("replacement") is None
+    replacement = Literal("", pa.string()) if nothing else binder.bind(argument(node, "replacement"))
+    return Call("replace", (binder.text(node.this), binder.bind(argument(node, "expression")), replacement))
 
 
 def _numbers(operation: str) -> Callable[[Binder, exp.Expr], Expression]:
@@ -511,7 +472,7 @@ _NODES: dict[type[exp.Expr], Callable[[Binder, exp.Expr], Expression]] = {
     exp.RegexpReplace: _texts("regexp_replace", "expression", "replacement"),
     exp.RegexpSplit: _split,
     exp.Repeat: _texts("repeat", "times"),
-    exp.Replace: _texts("replace", "expression", "replacement"),
+    exp.Replace: _replaced,
     exp.Reverse: _texts("reverse"),
     exp.Right: _right,
     exp.SHA2: _sha2,
@@ -596,5 +557,5 @@ from_unixtime get_json_object if initcap instr isnan json_value last_day ln loca
 regexp_extract regexp_like regexp_replace repeat replace reverse right rlike rpad sha2 sign size split split_part sqrt
 timestampadd timestampdiff to_char translate try_cast try_element_at unix_millis unix_timestamp
 """
-FUNCTION_NAMES = tuple(sorted({*_NAMED, *_OTHERS.split()}))
+FUNCTION_NAMES = tuple(sorted({*_NAMED, *DECLARED, *_OTHERS.split()}))
 """Names that may be called."""

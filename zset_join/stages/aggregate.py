@@ -5,12 +5,17 @@ columns that are read. A runner in which rows do not travel may ask for them as 
 another one then, and so is its log.
 """
 
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.types as pt
 
 from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.group_tables import table_names
@@ -19,7 +24,10 @@ from zset_join.core.relation import Relation
 from zset_join.expressions import references
 from zset_join.operators.aggregate import Aggregate
 from zset_join.shapes.aggregate import AggregateCall, grouped_relation
+from zset_join.stages.batch.dialect import Dialect
+from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql, one_side, register_batch_query
 from zset_join.stages.comparisons import Comparison
+from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import (
     OutputKey,
     Reduction,
@@ -34,7 +42,7 @@ from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["AggregateStage"]
+__all__ = ["AggregateRequest", "AggregateStage"]
 
 _KEEP_VALUES = ("min", "max", "count_distinct", "collect_list", "collect_set", "min_by", "max_by")
 
@@ -201,6 +209,79 @@ class AggregateStage(Stage):
         }
 
 
+@dataclass(frozen=True, eq=False)
+class AggregateRequest(StageRequest):
+    """Ask for GROUP BY; without calls, for DISTINCT.
+
+    Args:
+        group_by: the key columns; none for one global row.
+        calls: the other columns.
+        reduces: rows are brought down to sums before they travel; worth it where they do.
+    """
+
+    group_by: tuple[str, ...]
+    calls: tuple[AggregateCall, ...]
+    reduces: bool = False
+
+    def stage(self, inputs: Sequence[InputRows]) -> AggregateStage:
+        """Return the aggregate of an input like this.
+
+        Raises:
+            PlanError: columns or types that cannot be grouped or aggregated.
+        """
+        source = replace(inputs[0].relation, primary_key=(), join_key=(), event_time=None, watermark_delay=None)
+        return AggregateStage(source=source, group_by=self.group_by, calls=self.calls, reduces=self.reduces)
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - there is one input
+        """Return what it groups by."""
+        return name if name in self.group_by else None
+
+
+def aggregate_sql(stage: AggregateStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
+    """Return the groups of a table; without calls, its distinct rows."""
+    (table,) = inputs
+    keys = [table.column(name) for name in stage.group_by]
+    schema = stage.output.schema
+    shown = [f"{key} AS c{at}" for at, key in enumerate(keys)]
+    calls = [
+        f"{_call_sql(call, table, schema.field(call.name).type, scope.dialect)} AS c{at}"
+        for at, call in enumerate(stage.calls, start=len(keys))
+    ]
+    grouped = f" GROUP BY {', '.join(keys)}" if keys else ""
+    return f"SELECT {', '.join([*shown, *calls])} FROM {table.name}{grouped}"
+
+
+def _call_sql(call: AggregateCall, table: BatchTable, result: pa.DataType, dialect: Dialect) -> str:
+    columns = [table.column(name) for name in call.columns]
+    conditions = []
+    if call.where is not None:
+        conditions.append(expression_sql(call.where, one_side(table.relation.schema), dialect))
+    if call.kind in ("min_by", "max_by"):
+        conditions.append(f"{columns[1]} IS NOT NULL")
+    if call.kind in ("count_distinct", "collect_list", "collect_set"):
+        conditions += [f"{one} IS NOT NULL" for one in columns]
+    passing = f" FILTER (WHERE {' AND '.join(conditions)})" if conditions else ""
+    if call.kind == "avg":
+        return dialect.average(columns[0], passing, result)
+    text = _function_sql(call, columns, passing, dialect)
+    if call.kind in ("min_by", "max_by", "min", "max") or pt.is_nested(result):
+        return text
+    return f"CAST({text} AS {dialect.type_name(result)})"
+
+
+def _function_sql(call: AggregateCall, columns: Sequence[str], passing: str, dialect: Dialect) -> str:
+    first = columns[0] if columns else "*"
+    match call.kind:
+        case "count_distinct":
+            return f"{dialect.count_distinct(columns)}{passing}"
+        case "min_by" | "max_by":
+            return f"{dialect.first_by(first, columns[1], descending=call.kind == 'max_by')}{passing}"
+        case "collect_list" | "collect_set":
+            return dialect.listed(first, passing, is_set=call.kind == "collect_set")
+        case kind:
+            return f"{kind}({first}){passing}"
+
+
 def _read(fields: Mapping[str, Any]) -> AggregateStage:
     return AggregateStage(
         source=read_relation(fields["source"]),
@@ -211,3 +292,4 @@ def _read(fields: Mapping[str, Any]) -> AggregateStage:
 
 
 register_stage("aggregate", _read)
+register_batch_query("aggregate", aggregate_sql)

@@ -1,25 +1,33 @@
 """An as-of join as a stage: each left row meets the nearest right row in time."""
 
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+import pyarrow.types as pt
 
 from zset_join.core.relation import Relation
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.as_of_join import AsOfJoin
 from zset_join.shapes.as_of_join import AsOfOptions, as_of_relation, as_of_shape
 from zset_join.shapes.version_join import VersionJoinShape
+from zset_join.stages.batch.dialect import Dialect
+from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
+from zset_join.stages.batch.versions import chosen_rows, equal_keys, knows_arrivals, row_copies
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.temporal_join import timed_inputs, timed_never_null, timed_output_key
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["AsOfJoinStage"]
+__all__ = ["AsOfJoinStage", "AsOfRequest"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +155,76 @@ class AsOfJoinStage(Stage):
         }
 
 
+@dataclass(frozen=True, eq=False)
+class AsOfRequest(StageRequest):
+    """Ask for an as-of join.
+
+    Args:
+        keys: pairs of a left and a right column that must be equal.
+        options: the times, the comparison, ties and tolerance.
+        names: what messages call the two sides.
+    """
+
+    keys: tuple[tuple[str, str], ...]
+    options: AsOfOptions
+    names: tuple[str, str] = ("left", "right")
+
+    def stage(self, inputs: Sequence[InputRows]) -> AsOfJoinStage:
+        """Return the as-of join of inputs like these.
+
+        Raises:
+            PlanError: columns or types that cannot be joined so.
+        """
+        left, right = (
+            replace(rows.relation, name=self.names[side], join_key=tuple(pair[side] for pair in self.keys))
+            for side, rows in enumerate(inputs)
+        )
+        return AsOfJoinStage(left=left, right=right, options=self.options)
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
+        """Return the column under its own name, where one input has it."""
+        return None if is_of_both else name
+
+
+def as_of_sql(stage: AsOfJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
+    """Return, for each left row, the nearest right row."""
+    return _as_of(stage, inputs, scope.dialect, is_tied=False)
+
+
+def as_of_tied(stage: AsOfJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str | None:
+    """Return the answers among which the arrival of right rows decides, where it is not known."""
+    return None if knows_arrivals(inputs[1]) else _as_of(stage, inputs, scope.dialect, is_tied=True)
+
+
+def _as_of(stage: AsOfJoinStage, inputs: Sequence[BatchTable], dialect: Dialect, *, is_tied: bool) -> str:
+    left, right = inputs
+    options, shape = stage.options, stage.shape
+    left_time, right_time = f"l.{left.column(options.left_time)}", f"r.{right.column(options.right_time)}"
+    rights = f"SELECT *, 0 AS n FROM {right.name}"
+    if knows_arrivals(right):
+        rights = f"SELECT * FROM ({row_copies(right, dialect)}) WHERE gone IS NULL"
+    columns = ", ".join(f"l.{one}" for one in left.columns)
+    parts = [
+        f"versions AS (SELECT *, false AS deleted FROM ({rights}))",
+        f"lefts AS (SELECT {columns}, 0 AS known, {dialect.row_id} AS id FROM {left.name} l)",
+    ]
+    pairs = [*equal_keys(shape, left, right, dialect), f"{left_time} {options.op} {right_time}"]
+    if options.tolerance is not None:
+        kind = shape.times.kind
+        one, other = (left_time, right_time) if options.op in (">=", ">") else (right_time, left_time)
+        if pt.is_time(kind):  # a time of day plus an interval wraps around
+            near, far = dialect.microseconds(one, kind), f"{dialect.microseconds(other, kind)} + {options.tolerance}"
+        else:
+            near, far = dialect.time(one, kind), dialect.moved(dialect.time(other, kind), kind, options.tolerance)
+        pairs.append(f"{near} <= {far}")
+    nearest = "DESC" if options.op in (">=", ">") else "ASC"
+    order = [f"{right_time} {nearest}"]
+    if options.tie == "smallest_key":
+        order += [f"r.{right.column(name)}" for name in stage.right.primary_key]
+    query = chosen_rows(shape, left, right, " AND ".join(pairs), order, dialect, is_tied=is_tied)
+    return f"WITH {', '.join(parts)} {query}"
+
+
 def _read(fields: Mapping[str, Any]) -> AsOfJoinStage:
     return AsOfJoinStage(
         left=read_relation(fields["left"]),
@@ -166,3 +244,4 @@ def _read(fields: Mapping[str, Any]) -> AsOfJoinStage:
 
 
 register_stage("as_of_join", _read)
+register_batch_query("as_of_join", as_of_sql, tied=as_of_tied)

@@ -1,23 +1,29 @@
 """The versions that hold now as a stage: what a join by processing time looks up in, where its right side is versioned."""
 
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from zset_join.core.errors import PlanError
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.operators.current_versions import HELD, HELD_NET, CurrentVersions
 from zset_join.shapes.current_versions import current_relation
 from zset_join.shapes.event_time import has_clock
+from zset_join.stages.batch.dialect import Dialect
+from zset_join.stages.batch.tables import BatchScope, BatchTable, column, newest_first, register_batch_query
 from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["CurrentVersionsStage"]
+__all__ = ["CurrentVersionsRequest", "CurrentVersionsStage", "held_versions", "version_columns"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +135,83 @@ class CurrentVersionsStage(Stage):
         }
 
 
+@dataclass(frozen=True)
+class CurrentVersionsRequest(StageRequest):
+    """Ask for the versions that hold now.
+
+    Args:
+        key: what has versions.
+        delete_column: a column that marks DELETEs; None: none does.
+    """
+
+    key: tuple[str, ...]
+    delete_column: str | None = None
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+        """Say that versions may be upserts."""
+        return True
+
+    def stage(self, inputs: Sequence[InputRows]) -> CurrentVersionsStage:
+        """Return the table of current versions of an input like this.
+
+        Raises:
+            PlanError: columns or types that have no current version.
+        """
+        (rows,) = inputs
+        source = replace(rows.relation, join_key=(), primary_key=self.key)
+        hidden = tuple(name for name in rows.hidden if name != self.delete_column)
+        return CurrentVersionsStage(source=source, key=self.key, delete_column=self.delete_column, hidden=hidden)
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
+        """Return the column under its own name, where one input has it."""
+        return None if is_of_both else name
+
+
+def current_sql(stage: CurrentVersionsStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
+    """Return the versions that hold when the last epoch ends.
+
+    Raises:
+        PlanError: the versions do not come from sources, so that their order is not known.
+    """
+    (versions,) = inputs
+    if versions.history is None:
+        raise PlanError(
+            f'verify() cannot say which versions of "{stage.source.name}" hold: they are the answer of an earlier stage, and '
+            "in which order they came is known to the state alone.",
+            code="NOT_VERIFIABLE",
+            kind=stage.kind,
+        )
+    known = scope.times.processing_time_us
+    now = "NULL" if known is None else str(known)
+    clock = f"SELECT 0 AS moment, max(e) AS seen, CAST({now} AS BIGINT) AS t FROM {scope.epochs}"
+    return f"SELECT {version_columns(stage)} FROM ({held_versions(stage, versions, clock, scope.dialect)})"
+
+
+def version_columns(stage: CurrentVersionsStage) -> str:
+    """Return the columns that are shown, renumbered."""
+    names, source = stage.output.schema.names, stage.source.schema
+    return ", ".join(f"{column(source, name)} AS c{at}" for at, name in enumerate(names))
+
+
+def held_versions(stage: CurrentVersionsStage, versions: BatchTable, clock: str, dialect: Dialect) -> str:
+    """Return the versions that held at moments: `moment`, the last epoch `seen` and its processing time `t`."""
+    names = ["moment", *versions.columns]
+    columns = ", ".join(["m.moment", *(f"h.{one}" for one in versions.columns)])
+    kind = stage.source.schema.field(str(stage.source.event_time)).type
+    time = f"h.{versions.column(str(stage.source.event_time))}"
+    came = f"FROM ({clock}) m JOIN {versions.history} h ON h.e <= m.seen AND {time} IS NOT NULL"
+    came += f" AND (m.t IS NULL OR {dialect.microseconds(time, kind)} <= m.t)" if has_clock(kind) else ""
+    there = f"SELECT {columns}, h.w, h.n {came}"
+    if stage.source.mode == "changelog":
+        newest = "max(CASE WHEN w > 0 THEN n END) AS n"
+        there = dialect.distinct(names, f"sum(w) AS w, {newest}", f"({there})", having="sum(w) > 0")
+    key = ", ".join(versions.column(name) for name in stage.key)
+    order = [f"{versions.column(str(stage.source.event_time))} DESC", *newest_first(stage.source)]
+    place = f"row_number() OVER (PARTITION BY moment, {key} ORDER BY {', '.join(order)}) AS place"
+    holds = "w > 0" if stage.delete_column is None else f"w > 0 AND NOT coalesce({versions.column(stage.delete_column)}, false)"
+    return f"SELECT * FROM (SELECT *, {place} FROM ({there})) WHERE place = 1 AND {holds}"
+
+
 def _read(fields: Mapping[str, Any]) -> CurrentVersionsStage:
     return CurrentVersionsStage(
         source=read_relation(fields["source"]),
@@ -139,3 +222,4 @@ def _read(fields: Mapping[str, Any]) -> CurrentVersionsStage:
 
 
 register_stage("current_versions", _read)
+register_batch_query("current_versions", current_sql)

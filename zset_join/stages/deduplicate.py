@@ -1,9 +1,11 @@
 """The first rows of every key as a stage: ROW_NUMBER() OVER (PARTITION BY keys ORDER BY ...) <= n."""
 
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,13 +13,16 @@ from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.shapes.deduplicate import Keep, OrderColumn, check_dedup, first_rows_relation
+from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
+from zset_join.stages.batch.versions import knows_arrivals, row_copies
 from zset_join.stages.comparisons import Comparison
 from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["DeduplicateStage"]
+__all__ = ["DedupRequest", "DeduplicateStage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +141,75 @@ class DeduplicateStage(Stage):
         }
 
 
+@dataclass(frozen=True, eq=False)
+class DedupRequest(StageRequest):
+    """Ask for the first or last rows of every key.
+
+    Args:
+        keys: what rows are told apart by.
+        order_by: the order, as `"t"` or `"price desc"`.
+        keep: `first` in this order, or `last`.
+        n: how many rows per key are shown.
+    """
+
+    keys: tuple[str, ...]
+    order_by: tuple[str, ...]
+    keep: Keep = "first"
+    n: int = 1
+
+    def stage(self, inputs: Sequence[InputRows]) -> DeduplicateStage:
+        """Return the dedup of an input like this.
+
+        Raises:
+            PlanError: columns or types that cannot be deduplicated.
+        """
+        source = replace(inputs[0].relation, join_key=(), primary_key=())
+        return DeduplicateStage(source=source, keys=self.keys, order_by=self.order_by, keep=self.keep, n=self.n)
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
+        """Return the column under its own name, where one input has it."""
+        return None if is_of_both else name
+
+
+def dedup_sql(stage: DeduplicateStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
+    """Return the first rows of every key by their number."""
+    (table,) = inputs
+    arrivals, order = knows_arrivals(table), _order_of(stage, table)
+    last = stage.columns[-1]
+    if arrivals:
+        order.append("n DESC" if last.descending != (stage.keep == "last") else "n")
+    keys = ", ".join(table.column(name) for name in stage.keys)
+    rows = (
+        f"SELECT * FROM ({row_copies(table, scope.dialect)}) WHERE gone IS NULL" if arrivals else f"SELECT * FROM {table.name}"
+    )
+    ranked = f"SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY {', '.join(order)}) AS place FROM ({rows})"
+    return f"SELECT {', '.join(table.columns)} FROM ({ranked}) WHERE place <= {stage.n}"
+
+
+def dedup_tied(stage: DeduplicateStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str | None:
+    """Return the rows of keys whose last place is that of several rows."""
+    (table,) = inputs
+    if knows_arrivals(table):
+        return None
+    columns = ", ".join(table.columns)
+    keys, order = [table.column(name) for name in stage.keys], _order_of(stage, table)
+    alike = ", ".join([*keys, *(table.column(one.name) for one in stage.columns)])
+    reaching = "RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+    before = f"sum(copies) OVER (PARTITION BY {', '.join(keys)} ORDER BY {', '.join(order)} {reaching})"
+    among = f"count(*) OVER (PARTITION BY {alike}) AS among, sum(copies) OVER (PARTITION BY {alike}) AS own"
+    distinct = scope.dialect.distinct(table.columns, "count(*) AS copies", table.name)
+    placed = f"SELECT *, {before} AS reached, {among} FROM ({distinct})"
+    return f"SELECT {columns} FROM ({placed}) WHERE among > 1 AND reached > {stage.n} AND reached - own < {stage.n}"
+
+
+def _order_of(stage: DeduplicateStage, table: BatchTable) -> list[str]:
+    order = []
+    for column in stage.columns:
+        turned = column.descending != (stage.keep == "last")
+        order.append(f"{table.column(column.name)} {'DESC NULLS LAST' if turned else 'ASC NULLS FIRST'}")
+    return order
+
+
 def _read(fields: Mapping[str, Any]) -> DeduplicateStage:
     return DeduplicateStage(
         source=read_relation(fields["source"]),
@@ -147,3 +221,4 @@ def _read(fields: Mapping[str, Any]) -> DeduplicateStage:
 
 
 register_stage("deduplicate", _read)
+register_batch_query("deduplicate", dedup_sql, tied=dedup_tied)

@@ -13,7 +13,8 @@ for it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from functools import cache
+from typing import Any, Protocol, cast, runtime_checkable
 
 from zset_join.core.tick import Tick
 from zset_join.stages.stage import Stage, StageOptions
@@ -93,6 +94,12 @@ def unchangeable(stage: Stage) -> dict[str, Any]:
     return described
 
 
+@cache
+def _asks(kind: type[Stage]) -> bool:
+    """Return whether stages of a class ask the outside; looked at once per class, for every epoch of every stage needs it."""
+    return issubclass(kind, EffectStage)
+
+
 class Effects:
     """Open the fetch steps of a runner as they are needed, and close them together."""
 
@@ -101,7 +108,7 @@ class Effects:
 
     def completed(
         self,
-        stage: object,
+        stage: Stage,
         operator: DurableOperator,
         tick: Tick,
         deltas: Sequence[ZSet],
@@ -113,10 +120,11 @@ class Effects:
         folder: Folder | None = None,
     ) -> list[ZSet]:
         """Return the deltas that the operator of a stage is asked with: the same ones where it asks nobody."""
-        if not isinstance(stage, EffectStage):
+        if not _asks(type(stage)):
             return list(deltas)
         if (name, bucket) not in self._opened:
-            self._opened[name, bucket] = stage.open_effect(options, name=name, bucket=bucket, buckets=buckets, folder=folder)
+            asking = cast(EffectStage, stage)
+            self._opened[name, bucket] = asking.open_effect(options, name=name, bucket=bucket, buckets=buckets, folder=folder)
         return self._opened[name, bucket].completed(operator, tick, deltas)
 
     def forget(self, through_epoch: int) -> None:

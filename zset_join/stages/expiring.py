@@ -4,6 +4,8 @@ It lies in the same buckets as the stage inside. What it answers has no event ti
 said twice, once for each life of a row, is there twice.
 """
 
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -17,15 +19,17 @@ from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.options import parse_seconds
 from zset_join.core.relation import Relation
 from zset_join.operators.expiring import Expiring, ExpiringInput
+from zset_join.stages.batch.tables import BatchScope, BatchTable, batch_query, register_batch_query, tied_query
 from zset_join.stages.comparisons import Comparison
 from zset_join.stages.join import JoinStage
 from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.request import ComputedKeys, InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.state.time.expiring_rows import TimeToLive
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["ExpiringStage", "StateTtl", "expiring_stage", "state_ttls"]
+__all__ = ["ExpiringRequest", "ExpiringStage", "StateTtl", "expiring_stage", "lasting", "state_ttls"]
 
 _Clock = Literal["processing", "event"]
 _OnExpire = Literal["retract", "forget"]
@@ -307,6 +311,122 @@ def _told(source: Relation, ttl: TimeToLive) -> str:
     return f"{end}, {after} after {begins}{read}{together}"
 
 
+@dataclass(frozen=True, eq=False)
+class ExpiringRequest(StageRequest):
+    """Ask for a stage whose inputs' rows end by time.
+
+    Args:
+        inside: what is asked for.
+        ttls: per input, how long its rows live; None: until they are taken back.
+    """
+
+    inside: StageRequest
+    ttls: tuple[StateTtl | None, ...]
+
+    @property
+    def computed_keys(self) -> ComputedKeys:
+        """Return the keys that the request inside wants computed."""
+        return self.inside.computed_keys
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002 - as the protocol has it
+        """Say that rows which end must come with their old values."""
+        return self.ttls[input] is None and self.inside.takes_upserts(input)
+
+    def with_keys_computed(self) -> ExpiringRequest:
+        """Return the same request once the keys are there."""
+        return replace(self, inside=self.inside.with_keys_computed())
+
+    def stage(self, inputs: Sequence[InputRows]) -> Stage:
+        """Return the stage over inputs like these.
+
+        Raises:
+            PlanError: as the request inside; or an input has no event time where one is needed.
+            OptionError: an option that does not fit.
+        """
+        changing = [
+            rows if ttl is None else replace(rows, relation=replace(rows.relation, mode="changelog"))
+            for rows, ttl in zip(inputs, self.ttls, strict=True)
+        ]
+        return expiring_stage(self.inside.stage(changing), [rows.relation for rows in inputs], self.ttls)
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:
+        """Return what the request inside calls it."""
+        return self.inside.shown_as(name, side, is_of_both=is_of_both)
+
+
+def lasting(request: StageRequest, state_ttl: Any, inputs: int) -> StageRequest:
+    """Return a request whose state ends by time, where `state_ttl=` says so.
+
+    Raises:
+        OptionError: it is no duration, no `StateTtl`, and no tuple of them.
+    """
+    ttls = state_ttls(state_ttl, inputs)
+    return request if all(ttl is None for ttl in ttls) else ExpiringRequest(request, ttls)
+
+
+def expiring_sql(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
+    """Return the query of the stage inside over the rows that are alive.
+
+    Raises:
+        PlanError: what is alive does not follow from the rows that came.
+    """
+    parts, tables = _living(stage, inputs, scope)
+    return f"WITH {', '.join(parts)} SELECT * FROM ({batch_query(stage.inside, tables, scope)})"
+
+
+def expiring_tied(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str | None:
+    """Return the rows of the stage inside among which arrival decides: when a row came is known to the state alone.
+
+    Raises:
+        PlanError: as `expiring_sql`.
+    """
+    parts, tables = _living(stage, inputs, scope)
+    tied = tied_query(stage.inside, tables, scope)
+    return None if tied is None else f"WITH {', '.join(parts)} SELECT * FROM ({tied})"
+
+
+def _living(stage: ExpiringStage, inputs: Sequence[BatchTable], scope: BatchScope) -> tuple[list[str], list[BatchTable]]:
+    """Return the tables of the rows that are alive, with the parts of a query that make them."""
+    parts, tables = [], []
+    for number, (table, ttl) in enumerate(zip(inputs, stage.ttls, strict=True)):
+        if ttl is None:
+            tables.append(table)
+            continue
+        parts.append(f"alive_{number} AS ({_alive(stage, number, table, ttl, scope)})")
+        tables.append(BatchTable(name=f"alive_{number}", relation=table.relation))
+    return parts, tables
+
+
+def _alive(stage: ExpiringStage, number: int, table: BatchTable, ttl: TimeToLive, scope: BatchScope) -> str:
+    relation = stage.sources[number]
+    why = None
+    if ttl.forgets:
+        why = 'what was said of rows that are forgotten stands (on_expire="forget")'
+    elif ttl.reads:
+        why = 'rows live on when the other side reads them (refreshed_by="read")'
+    elif ttl.by_key:
+        why = 'the rows of a key live as long as the newest of them (of="key")'
+    elif not ttl.by_event_time and (table.history is None or relation.mode != "append"):
+        why = f'by processing time the last write of each row of "{relation.name}" would have to be known'
+    if why is not None:
+        raise PlanError(
+            f'verify() cannot say which rows of "{relation.name}" are alive: {why}. Compare a pipeline without state_ttl, or '
+            'verify one with state_ttl=StateTtl(..., by="event", of="row").',
+            code="NOT_VERIFIABLE",
+            kind=stage.kind,
+        )
+    dialect, times = scope.dialect, scope.times
+    columns = ", ".join(table.columns)
+    if not ttl.by_event_time:
+        came = dialect.repeated(f"{table.history} h JOIN {scope.epochs} t ON t.e = h.e", "h.w")
+        return f"SELECT {columns} FROM {came} WHERE t.t + {ttl.after} > {times.processing_time_us}"
+    if times.watermark_us is None:
+        return f"SELECT {columns} FROM {table.name}"
+    time = str(relation.event_time)
+    own = dialect.microseconds(table.column(time), relation.schema.field(time).type)
+    return f"SELECT {columns} FROM {table.name} WHERE {own} IS NULL OR {own} + {ttl.after} > {times.watermark_us}"
+
+
 def _read(fields: Mapping[str, Any]) -> ExpiringStage:
     return ExpiringStage(
         inside=read_stage(fields["inside"]),
@@ -316,3 +436,4 @@ def _read(fields: Mapping[str, Any]) -> ExpiringStage:
 
 
 register_stage("state_ttl", _read)
+register_batch_query("state_ttl", expiring_sql, tied=expiring_tied)

@@ -4,6 +4,8 @@ The rows of both inputs meet in the bucket of their join key. Columns that only 
 are remembered and not shown, and a change of nothing else says nothing.
 """
 
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -14,16 +16,21 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 
 from zset_join.core.relation import Relation
+from zset_join.expressions import Expression
+from zset_join.expressions.rows import plain_column
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.join import HashJoin
-from zset_join.shapes.join import JoinShape, join_shape, output_key
+from zset_join.shapes.join import JoinShape, join_shape, joined_schema, output_key
+from zset_join.stages.batch.dialect import Dialect
+from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql, register_batch_query
 from zset_join.stages.comparisons import Comparison, compared_in_condition
+from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, keys_to_compute, pairs_computed
 from zset_join.stages.stage import NO_LIMIT, OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.state.join.append_buffer import with_distinct_ages
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["JoinStage"]
+__all__ = ["JoinRequest", "JoinStage"]
 
 _SIDES = ("left", "right")
 _PRESERVED = (("left", "full", "left_anti"), ("right", "full"))
@@ -271,6 +278,137 @@ class JoinStage(Stage):
         return output_key(left, right, self.how, self.shape.output.schema, self.shape.sources)
 
 
+@dataclass(frozen=True, eq=False)
+class JoinRequest(StageRequest):
+    """Ask for a join.
+
+    Args:
+        keys: pairs of expressions over the left and the right row that must be equal.
+        how: inner, left, right, full, left_semi or left_anti.
+        null_safe: per pair, True for `<=>`.
+        using: the pairs are columns of the same names, and the answer shows them once.
+        condition: what must hold beside the keys, a tree over `left(...)` and `right(...)`; None for nothing.
+        names: what messages call the two sides; none: as their relations are called.
+    """
+
+    keys: tuple[tuple[Expression, Expression], ...]
+    how: str
+    null_safe: tuple[bool, ...]
+    using: bool = False
+    condition: Expression | None = None
+    names: tuple[str, str] | None = None
+
+    @property
+    def computed_keys(self) -> ComputedKeys:
+        """Return per side the keys that are no plain columns."""
+        return tuple(keys_to_compute([pair[side] for pair in self.keys]) for side in (0, 1))
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+        """Say that both sides may be upserts: a join keeps its rows by primary key itself."""
+        return True
+
+    def with_keys_computed(self) -> JoinRequest:
+        """Return the join of the columns that hold the keys."""
+        return replace(self, keys=pairs_computed(self.keys))
+
+    def stage(self, inputs: Sequence[InputRows]) -> JoinStage:
+        """Return the join of inputs like these.
+
+        Raises:
+            PlanError: the condition does not fit the columns.
+            KeyTypeError: keys that cannot be compared.
+        """
+        left, right = (
+            self._keyed(rows, tuple(str(plain_column(pair[side])) for pair in self.keys)) for side, rows in enumerate(inputs)
+        )
+        if self.names is not None:
+            left, right = replace(left, name=self.names[0]), replace(right, name=self.names[1])
+        if left.name == right.name:
+            right = replace(right, name=f"{right.name}_2")
+        return JoinStage(
+            left=left,
+            right=right,
+            how=self.how,
+            null_safe=self.null_safe,
+            using=self.using,
+            residual=self.condition,
+            hidden=(inputs[0].hidden, inputs[1].hidden),
+            row_keys=(_row_key(inputs[0]), _row_key(inputs[1])),
+        )
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:
+        """Return a column under its own name; the right one of two gets another, and a key shown once is of one side."""
+        if side and self.how in {"left_semi", "left_anti"}:
+            return None
+        if is_of_both and self.using and any(plain_column(one) == name for one, _ in self.keys):
+            # A key that is shown once has the values of one side, in a full join of neither.
+            return name if self.how in {"inner", "right" if side else "left", "left_semi", "left_anti"} else None
+        return f"{name}_right" if side and is_of_both else name
+
+    @staticmethod
+    def _keyed(rows: InputRows, key: tuple[str, ...]) -> Relation:
+        primary_key = () if rows.is_derived else rows.relation.primary_key
+        return replace(rows.relation, join_key=key, primary_key=primary_key)
+
+
+def _row_key(rows: InputRows) -> tuple[str, ...] | None:
+    return rows.relation.primary_key if rows.is_derived else None
+
+
+def join_sql(stage: JoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
+    """Return the join of two tables; DuckDB's FULL one as a LEFT one and what the right side has beside it."""
+    left, right = inputs
+    dialect = scope.dialect
+    condition = _condition(stage, left, right, dialect)
+    columns = _columns(stage, left, right, dialect)
+    if stage.how in ("left_semi", "left_anti"):
+        exists = "EXISTS" if stage.how == "left_semi" else "NOT EXISTS"
+        return f"SELECT {columns} FROM {left.name} l WHERE {exists} (SELECT 1 FROM {right.name} r WHERE {condition})"
+    kind = {"inner": "JOIN", "left": "LEFT JOIN", "right": "RIGHT JOIN", "full": "FULL JOIN"}[stage.how]
+    if stage.how != "full" or dialect.joins_fully:
+        return f"SELECT {columns} FROM {left.name} l {kind} {right.name} r ON {condition}"
+    return (
+        f"SELECT {columns} FROM {left.name} l LEFT JOIN {right.name} r ON {condition}\n"
+        f"UNION ALL\nSELECT {_columns(stage, left, right, dialect, only_right=True)} FROM {right.name} r "
+        f"WHERE NOT EXISTS (SELECT 1 FROM {left.name} l WHERE {condition})"
+    )
+
+
+def _condition(stage: JoinStage, left: BatchTable, right: BatchTable, dialect: Dialect) -> str:
+    parts = []
+    for (one, other), kind, safe in zip(stage.key_pairs, stage.key_types, stage.flags, strict=True):
+        sign = "IS NOT DISTINCT FROM" if safe else "="
+        parts.append(f"{_key(left, 'l', one, kind, dialect)} {sign} {_key(right, 'r', other, kind, dialect)}")
+    if stage.residual is not None:
+        schemas = {"left": left.relation.schema, "right": right.relation.schema}
+        parts.append(expression_sql(stage.residual, schemas, dialect, {"left": "l", "right": "r"}))
+    return " AND ".join(parts)
+
+
+def _key(table: BatchTable, alias: str, name: str, kind: pa.DataType, dialect: Dialect) -> str:
+    own = table.relation.schema.field(name).type
+    text = f"{alias}.{table.column(name)}"
+    return text if own == kind else f"CAST({text} AS {dialect.type_name(kind)})"
+
+
+def _columns(stage: JoinStage, left: BatchTable, right: BatchTable, dialect: Dialect, *, only_right: bool = False) -> str:
+    """Return the output columns; for rows of the right side alone, the others are NULL."""
+    schema, sources = joined_schema(stage.left, stage.right, stage.how, using=stage.using, output_names=None)
+    shown = dict(zip(schema.names, sources, strict=True))
+    columns = []
+    for at, field in enumerate(stage.output.schema):
+        side, name = shown[field.name]
+        one = "NULL" if only_right or side == "right" else f"l.{left.column(name)}"
+        other = f"r.{right.column(name)}" if side != "left" else "NULL"
+        if side == "both":
+            kind = dialect.type_name(field.type)
+            text = f"coalesce(CAST({one} AS {kind}), CAST({other} AS {kind}))"
+        else:
+            text = one if side == "left" else other
+        columns.append(f"{text} AS c{at}")
+    return ", ".join(columns)
+
+
 def _read(fields: Mapping[str, Any]) -> JoinStage:
     left_key, right_key = (None if key is None else tuple(key) for key in fields["row_keys"])
     return JoinStage(
@@ -286,3 +424,4 @@ def _read(fields: Mapping[str, Any]) -> JoinStage:
 
 
 register_stage("join", _read)
+register_batch_query("join", join_sql)

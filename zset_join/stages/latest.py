@@ -3,10 +3,12 @@
 It stands before whatever needs whole rows with their old values: an aggregate, a union, a selection without the key, the view.
 """
 
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -15,11 +17,13 @@ from zset_join.core.relation import Relation
 from zset_join.operators.latest import Latest
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.shapes.latest import latest_rows, without_control
+from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
+from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["LatestStage"]
+__all__ = ["LatestRequest", "LatestStage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +120,40 @@ class LatestStage(Stage):
         return {"kind": self.kind, "source": write_relation(self.source), "hidden": list(self.hidden), "control": self.control}
 
 
+@dataclass(frozen=True, eq=False)
+class LatestRequest(StageRequest):
+    """Ask for the latest rows of an upsert input, as a changelog.
+
+    Args:
+        control: its last column, where changes may leave columns out or be truncates; None where they are whole rows.
+    """
+
+    control: str | None = None
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+        """Say that upserts are what it is for."""
+        return True
+
+    def stage(self, inputs: Sequence[InputRows]) -> LatestStage:
+        """Return the table of an input like this."""
+        hidden = tuple(name for name in inputs[0].hidden if name != self.control)
+        return LatestStage(source=replace(inputs[0].relation, join_key=()), hidden=hidden, control=self.control)
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
+        """Return the column under its own name, where one input has it."""
+        return None if is_of_both else name
+
+
+def latest_sql(stage: LatestStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:  # noqa: ARG001 - as others
+    """Return the table without its hidden columns."""
+    (table,) = inputs
+    shown = [f"{table.column(name)} AS c{at}" for at, name in enumerate(stage.output.schema.names)]
+    return f"SELECT {', '.join(shown)} FROM {table.name}"
+
+
 def _read(written: Mapping[str, Any]) -> LatestStage:
     return LatestStage(source=read_relation(written["source"]), hidden=tuple(written["hidden"]), control=written.get("control"))
 
 
 register_stage("latest", _read)
+register_batch_query("latest", latest_sql)

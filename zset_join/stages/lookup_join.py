@@ -13,14 +13,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
-from zset_join.expressions import references
+from zset_join.expressions import Expression, references
+from zset_join.expressions.rows import plain_column
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.lookup.clock import Clock
 from zset_join.lookup.fetcher import Fetcher, LookupCounts
@@ -30,16 +31,18 @@ from zset_join.lookup.source import LookupSource, SelectiveSource
 from zset_join.lookup.sources import EpochSource, read_source
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.shapes.lookup import LookupShape, looked_up_relation
+from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.effect import CHANGEABLE, Effect
 from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, keyed_rows, keys_computed, keys_to_compute
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.storage.folder import Folder
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["LookupJoinStage", "explained_for"]
+__all__ = ["LookupJoinRequest", "LookupJoinStage", "explained_for"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -393,6 +396,91 @@ class _LookupEffect:
         self.asking.close()
 
 
+@dataclass(frozen=True, eq=False)
+class LookupJoinRequest(StageRequest):
+    """Ask for a lookup join.
+
+    Args:
+        source: the outside table.
+        keys: pairs of an expression over the row and a column of the table that must be equal.
+        columns: columns of the table that are wanted.
+        how: inner or left.
+        hint: how to ask.
+        constants: values that columns of the table must have.
+        using: the pairs are columns of the same names, and the answer shows them once.
+        condition: what must hold beside the keys; None for nothing.
+        alias: what the table is called in this join; None: by its name.
+        name: what messages call the stream.
+    """
+
+    source: LookupSource
+    keys: tuple[tuple[Expression, str], ...]
+    columns: tuple[str, ...]
+    how: str
+    hint: Lookup = field(default_factory=Lookup)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    using: bool = False
+    condition: Expression | None = None
+    alias: str | None = None
+    name: str | None = None
+
+    @property
+    def computed_keys(self) -> ComputedKeys:
+        """Return the keys that are no plain columns."""
+        return (keys_to_compute([own for own, _ in self.keys]),)
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+        """Say that the stream may be upserts: what was said of a row is kept by primary key."""
+        return True
+
+    def with_keys_computed(self) -> LookupJoinRequest:
+        """Return the join of the columns that hold the keys."""
+        owns = keys_computed([own for own, _ in self.keys])
+        return replace(self, keys=tuple(zip(owns, [column for _, column in self.keys], strict=True)))
+
+    def stage(self, inputs: Sequence[InputRows]) -> LookupJoinStage:
+        """Return the lookup join of an input like this.
+
+        Raises:
+            PlanError: keys, columns or names that do not go together.
+            KeyTypeError: keys that cannot be compared.
+        """
+        (rows,) = inputs
+        probe = keyed_rows(rows, tuple(str(plain_column(own)) for own, _ in self.keys))
+        return LookupJoinStage(
+            probe=probe if self.name is None else replace(probe, name=self.name),
+            source=self.source,
+            key=(*(column for _, column in self.keys), *self.constants),
+            columns=self.columns,
+            hint=self.hint,
+            how=self.how,
+            constants=self.constants,
+            using=self.using,
+            residual=self.condition,
+            hidden=rows.hidden,
+            alias=self.alias,
+        )
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
+        """Return the column under its own name, where one input has it."""
+        return None if is_of_both else name
+
+
+def lookup_sql(stage: LookupJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> NoReturn:  # noqa: ARG001 - as others
+    """Refuse: nobody but the journal knows what the outside said.
+
+    Raises:
+        PlanError: always.
+    """
+    raise PlanError(
+        f'verify() cannot compare a lookup join with a batch query: what "{stage.source.name}" said when each row came is '
+        f"known to the "
+        "journal alone, and the table may have changed since. Verify what stands before it.",
+        code="NOT_VERIFIABLE",
+        kind=stage.kind,
+    )
+
+
 def _read(fields: Mapping[str, Any]) -> LookupJoinStage:
     source = read_source(fields["source"])
     constants = {
@@ -417,3 +505,4 @@ def _read(fields: Mapping[str, Any]) -> LookupJoinStage:
 
 
 register_stage("lookup_join", _read)
+register_batch_query("lookup_join", lookup_sql)

@@ -1,25 +1,35 @@
 """A temporal join by processing time as a stage: both inputs meet in the bucket of their join key; only the left one speaks."""
 
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
 import pyarrow as pa
 
+from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
+from zset_join.expressions import Expression
+from zset_join.expressions.rows import plain_column
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.process_time_join import ProcessTimeJoin
+from zset_join.shapes.join import joined_schema
 from zset_join.shapes.lookup import LookupShape, process_time_relation
+from zset_join.stages.batch.dialect import Dialect
+from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql, newest_first, register_batch_query
 from zset_join.stages.comparisons import Comparison, compared_in_condition
+from zset_join.stages.current_versions import CurrentVersionsStage, held_versions, version_columns
 from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, keyed_rows, keys_to_compute, pairs_computed
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["ProcessTimeJoinStage"]
+__all__ = ["ProcessTimeJoinRequest", "ProcessTimeJoinStage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +207,165 @@ class ProcessTimeJoinStage(Stage):
         }
 
 
+@dataclass(frozen=True, eq=False)
+class ProcessTimeJoinRequest(StageRequest):
+    """Ask for a join with another input as it is when a row comes.
+
+    Args:
+        keys: pairs of expressions over the left and the right row that must be equal.
+        how: inner or left.
+        snapshot: `current` or `previous`.
+        null_safe: per pair, True for `<=>`.
+        using: the pairs are columns of the same names, and the answer shows them once.
+        condition: what must hold beside the keys; None for nothing.
+        names: what messages call the two sides; none: as their relations are called.
+        index: the declared index of the right table; None: none.
+        find_by: its columns; none: the whole key.
+    """
+
+    keys: tuple[tuple[Expression, Expression], ...]
+    how: str
+    snapshot: str
+    null_safe: tuple[bool, ...]
+    using: bool = False
+    condition: Expression | None = None
+    names: tuple[str, str] | None = None
+    index: str | None = None
+    find_by: tuple[str, ...] = ()
+
+    @property
+    def computed_keys(self) -> ComputedKeys:
+        """Return per side the keys that are no plain columns."""
+        return tuple(keys_to_compute([pair[side] for pair in self.keys]) for side in (0, 1))
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+        """Say that both sides may be upserts."""
+        return True
+
+    def with_keys_computed(self) -> ProcessTimeJoinRequest:
+        """Return the join of the columns that hold the keys."""
+        return replace(self, keys=pairs_computed(self.keys))
+
+    def stage(self, inputs: Sequence[InputRows]) -> ProcessTimeJoinStage:
+        """Return the join of inputs like these.
+
+        Raises:
+            PlanError: keys, columns or names that do not go together.
+            KeyTypeError: keys that cannot be compared.
+        """
+        left, right = (
+            keyed_rows(rows, tuple(str(plain_column(pair[side])) for pair in self.keys)) for side, rows in enumerate(inputs)
+        )
+        if self.names is not None:
+            left, right = replace(left, name=self.names[0]), replace(right, name=self.names[1])
+        if left.name == right.name:
+            right = replace(right, name=f"{right.name}_2")
+        return ProcessTimeJoinStage(
+            left=left,
+            right=right,
+            how=self.how,
+            snapshot=self.snapshot,
+            null_safe=self.null_safe,
+            using=self.using,
+            residual=self.condition,
+            hidden=(inputs[0].hidden, inputs[1].hidden),
+            index=self.index,
+            find_by=self.find_by,
+        )
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
+        """Return the column under its own name, where one input has it."""
+        return None if is_of_both else name
+
+
+def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
+    """Return the join of left rows with the right side of their epochs.
+
+    Raises:
+        PlanError: rows may be taken back, or do not come from sources, so that nobody knows what they met.
+    """
+    left, right = inputs
+    versions = None if right.versions is None or right.versions[1].history is None else right.versions
+    if stage.left.mode != "append" or left.history is None or (right.history is None and versions is None):
+        raise PlanError(
+            f'verify() can compare a join by processing time only where "{stage.left.name}" is a source that rows are only '
+            f"added to, and "
+            f'"{stage.right.name}" a source: what other rows met at their time is known to the state alone.',
+            code="NOT_VERIFIABLE",
+            kind=stage.kind,
+        )
+    dialect = scope.dialect
+    came = f"SELECT e, {', '.join(left.columns)} FROM {dialect.repeated(left.history, 'w')}"
+    kind = "JOIN" if stage.how == "inner" else "LEFT JOIN"
+    met = f"r.moment = l.e AND {_condition(stage, left, right, dialect)}"
+    there = _at_moments(stage, left, right, dialect) if versions is None else _versions_at(stage, left, *versions, scope)
+    return f"SELECT {_shown(stage, left, right)} FROM ({came}) l {kind} ({there}) r ON {met}"
+
+
+def _at_moments(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable, dialect: Dialect) -> str:
+    """Return the right rows of every epoch in which a left row came."""
+    names = ["moment", *right.columns]
+    columns = ", ".join(["m.e AS moment", *(f"h.{one}" for one in right.columns)])
+    before = "<=" if stage.snapshot == "current" else "<"
+    at_moment = f"FROM (SELECT DISTINCT e FROM {left.history}) m JOIN {right.history} h ON h.e {before} m.e"
+    if stage.right.mode == "upsert":
+        key = ", ".join(f"h.{right.column(name)}" for name in stage.right.primary_key)
+        order = ", ".join(newest_first(stage.right, "h."))
+        numbered = f"SELECT {columns}, h.w, row_number() OVER (PARTITION BY m.e, {key} ORDER BY {order}) AS place"
+        return f"SELECT * FROM ({numbered} {at_moment}) WHERE place = 1 AND w > 0"
+    counted = dialect.distinct(names, "sum(w) AS copies", f"(SELECT {columns}, h.w {at_moment})", having="sum(w) > 0")
+    return f"SELECT {', '.join(names)} FROM {dialect.repeated(f'({counted})', 'copies')}"
+
+
+def _versions_at(
+    stage: ProcessTimeJoinStage, left: BatchTable, current: CurrentVersionsStage, versions: BatchTable, scope: BatchScope
+) -> str:
+    """Return the versions that held in every epoch in which a left row came, or in the epoch before it.
+
+    Raises:
+        PlanError: the processing time of the epoch before is not known.
+    """
+    if stage.snapshot == "previous" and not scope.has_all_epochs:
+        raise PlanError(
+            f'verify() cannot say which versions of "{stage.right.name}" held in the epoch before each row: the processing '
+            'time of an epoch without rows is in no log. Compare one with snapshot="current".',
+            code="NOT_VERIFIABLE",
+            kind=stage.kind,
+        )
+    moments = f"SELECT DISTINCT e FROM {left.history}"
+    seen = "e" if stage.snapshot == "current" else "lag(e) OVER (ORDER BY e)"
+    epochs = f"SELECT e, {seen} AS seen FROM {scope.epochs}"
+    clock = (
+        f"SELECT o.e AS moment, q.seen, t.t FROM ({moments}) o JOIN ({epochs}) q ON q.e = o.e "
+        f"JOIN {scope.epochs} t ON t.e = q.seen"
+    )
+    return f"SELECT moment, {version_columns(current)} FROM ({held_versions(current, versions, clock, scope.dialect)})"
+
+
+def _condition(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable, dialect: Dialect) -> str:
+    shape = LookupShape.of(stage.left, stage.right, stage.how, using=stage.using, leaves_process=False)
+    flags = stage.null_safe or (False,) * len(stage.left.join_key)
+    parts = []
+    for own, other, field, safe in zip(stage.left.join_key, stage.right.join_key, shape.key_schema, flags, strict=True):
+        kind = dialect.type_name(field.type)
+        sign = "IS NOT DISTINCT FROM" if safe else "="
+        parts.append(f"CAST(l.{left.column(own)} AS {kind}) {sign} CAST(r.{right.column(other)} AS {kind})")
+    if stage.residual is not None:
+        schemas = {"left": left.relation.schema, "right": right.relation.schema}
+        parts.append(expression_sql(stage.residual, schemas, dialect, {"left": "l", "right": "r"}))
+    return " AND ".join(parts)
+
+
+def _shown(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable) -> str:
+    schema, sources = joined_schema(stage.left, stage.right, stage.how, using=stage.using, output_names=None)
+    shown = dict(zip(schema.names, sources, strict=True))
+    columns = []
+    for at, field in enumerate(stage.output.schema):
+        side, name = shown[field.name]
+        columns.append(f"{f'l.{left.column(name)}' if side == 'left' else f'r.{right.column(name)}'} AS c{at}")
+    return ", ".join(columns)
+
+
 def _read(fields: Mapping[str, Any]) -> ProcessTimeJoinStage:
     left, right = fields["hidden"]
     return ProcessTimeJoinStage(
@@ -214,3 +383,4 @@ def _read(fields: Mapping[str, Any]) -> ProcessTimeJoinStage:
 
 
 register_stage("process_time_join", _read)
+register_batch_query("process_time_join", process_time_sql)

@@ -15,11 +15,13 @@ from typing import Any, Literal
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.operators.route import Route
+from zset_join.stages.batch.tables import register_batch_query, same_rows
+from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["RouteStage", "needs_route"]
+__all__ = ["RouteRequest", "RouteStage", "needs_route"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +117,28 @@ def needs_route(relation: Relation) -> bool:
     return relation.mode == "upsert" and not set(relation.join_key) <= set(relation.primary_key)
 
 
+@dataclass(frozen=True, eq=False)
+class RouteRequest(StageRequest):
+    """Ask for the route of upserts to the bucket of another key than their own.
+
+    Args:
+        key: the columns whose value decides the bucket.
+    """
+
+    key: tuple[str, ...]
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+        """Say that upserts are what it is for."""
+        return True
+
+    def stage(self, inputs: Sequence[InputRows]) -> RouteStage:
+        """Return the route of an input like this."""
+        return RouteStage(source=replace(inputs[0].relation, join_key=self.key))
+
+
 def _read(fields: Mapping[str, Any]) -> RouteStage:
     return RouteStage(source=read_relation(fields["source"]))
 
 
 register_stage("route", _read)
+register_batch_query("route", same_rows)

@@ -33,6 +33,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import pyarrow as pa
 
 from zset_join.core.errors import PlanError
+from zset_join.core.extensions import load_extensions
 from zset_join.core.options import BufferLimit, HotBudget
 from zset_join.core.relation import Relation
 from zset_join.stages.comparisons import Comparison
@@ -331,6 +332,8 @@ def read_stage(fields: Mapping[str, Any]) -> Stage:
         PlanError: a kind of stage that this version does not have.
     """
     kind = fields.get("kind")
+    if kind not in _readers:
+        load_extensions()
     if kind not in _readers:
         raise PlanError(
             f"the plan has a stage of kind {kind!r}, which this version does not know; it knows {sorted(_readers)}. Use the "

@@ -1,25 +1,32 @@
 """A temporal join by event time as a stage: each left row meets the version that was valid at its time."""
 
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.temporal_join import TemporalJoin
 from zset_join.shapes.temporal_join import TemporalOptions, temporal_relation, temporal_shape
 from zset_join.shapes.version_join import VersionJoinShape
+from zset_join.stages.batch.dialect import Dialect
+from zset_join.stages.batch.tables import BatchScope, BatchTable, newest_first, register_batch_query
+from zset_join.stages.batch.versions import chosen_rows, equal_keys, row_copies, there_in
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.request import InputRows, StageRequest
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["TemporalJoinStage", "timed_inputs", "timed_never_null", "timed_output_key"]
+__all__ = ["TemporalJoinStage", "TemporalRequest", "timed_inputs", "timed_never_null", "timed_output_key"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +256,211 @@ def _written(residual: Expression | None) -> Any:
     return None if residual is None else write_expression(residual)
 
 
+@dataclass(frozen=True, eq=False)
+class TemporalRequest(StageRequest):
+    """Ask for a temporal join by event time.
+
+    Args:
+        keys: pairs of a left and a right column that must be equal.
+        as_of: the left column that says when.
+        version_key: the right columns that identify what has versions.
+        options: how, when and what of late rows.
+        is_change_time: the time of a version is that of its change.
+        names: what messages call the two sides.
+        index: the declared index of the versions; None: none.
+    """
+
+    keys: tuple[tuple[str, str], ...]
+    as_of: str
+    version_key: tuple[str, ...]
+    options: TemporalOptions
+    is_change_time: bool = False
+    names: tuple[str, str] = ("left", "right")
+    index: str | None = None
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002 - as the protocol has it
+        """Say that versions may be upserts; left rows need their old values."""
+        return input == 1
+
+    def stage(self, inputs: Sequence[InputRows]) -> TemporalJoinStage:
+        """Return the temporal join of inputs like these.
+
+        Raises:
+            PlanError: the rules of temporal joins.
+        """
+        left = _at(inputs[0].relation, self.as_of)
+        left = replace(left, name=self.names[0], join_key=tuple(pair[0] for pair in self.keys))
+        right = replace(
+            inputs[1].relation,
+            name=self.names[1],
+            join_key=tuple(pair[1] for pair in self.keys),
+            primary_key=self.version_key,
+        )
+        hidden = (inputs[0].hidden, inputs[1].hidden)
+        options = replace(self.options, hidden=hidden)
+        return TemporalJoinStage(left=left, right=right, options=options, is_change_time=self.is_change_time, index=self.index)
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
+        """Return the column under its own name, where one input has it."""
+        return None if is_of_both else name
+
+
+def _at(relation: Relation, column: str) -> Relation:
+    """Return a relation by the time of a column; its watermark is of another one otherwise."""
+    if relation.event_time == column:
+        return relation
+    return replace(relation, event_time=column, watermark_delay=None)
+
+
+_NEVER = 2**62
+"""An epoch behind all others."""
+
+
+def temporal_sql(stage: TemporalJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
+    """Return, for each left row that counts, the newest version at or before its time that counts for it.
+
+    Raises:
+        PlanError: what a row met when it came is known to the state alone.
+    """
+    return _temporal(stage, inputs, scope, is_tied=False)
+
+
+def temporal_tied(stage: TemporalJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str | None:
+    """Return the answers among which the arrival of versions decides, where it is not known."""
+    return None if inputs[1].history is not None else _temporal(stage, inputs, scope, is_tied=True)
+
+
+def _temporal(stage: TemporalJoinStage, inputs: Sequence[BatchTable], scope: BatchScope, *, is_tied: bool) -> str:
+    left, right = inputs
+    shape, dialect = stage.shape, scope.dialect
+    left_time, right_time = _time_of(left, dialect, "l"), _time_of(right, dialect, "r")
+    if left.history is None or right.history is None:
+        parts, known = _untimed(stage, left, right, scope), ""
+    else:
+        parts, known = _timed(stage, left, right, scope), f" AND r.e <= l.known AND {there_in('l.known')}"
+    pairs = " AND ".join([*equal_keys(shape, left, right, dialect), f"{right_time} <= {left_time}"]) + known
+    *settled, _ = newest_first(shape.right, "r.", "r.deleted")  # the arrival comes last
+    query = chosen_rows(shape, left, right, pairs, [f"{right_time} DESC", *settled], dialect, is_tied=is_tied)
+    return f"WITH {', '.join(parts)} {query}"
+
+
+def _untimed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scope: BatchScope) -> list[str]:
+    """Return the tables `versions` and `lefts` where nobody knows when rows came: none was late.
+
+    Raises:
+        PlanError: the answer depends on when they came.
+    """
+    emit, mark = stage.options.emit, scope.times.watermark_us
+    why = None
+    if emit == "once":
+        why = 'what was there when each row came, which with emit="once" decides, is known to the state alone'
+    elif stage.right.mode == "upsert" and right.history is None:
+        why = f'the versions of "{stage.right.name}" are upserts by key, and only the newest of each is known'
+    if why is not None:
+        raise PlanError(
+            f'verify() cannot compare the temporal join of "{stage.left.name}" with "{stage.right.name}": {why}, as one of '
+            "them is the answer of an earlier stage, or its changes are not known from the first one on.",
+            code="NOT_VERIFIABLE",
+            kind=stage.kind,
+        )
+    passed = ""
+    if emit == "on_watermark":
+        time = str(stage.shape.left.event_time)
+        own = scope.dialect.microseconds(f"l.{left.column(time)}", left.relation.schema.field(time).type)
+        passed = " WHERE false" if mark is None else f" WHERE {own} <= {mark}"
+    columns = ", ".join(f"l.{one}" for one in left.columns)
+    return [
+        f"versions AS (SELECT * FROM ({_versions(stage, right, scope.dialect)}) WHERE gone IS NULL)",
+        f"lefts AS (SELECT {columns}, 0 AS known, {scope.dialect.row_id} AS id FROM {left.name} l{passed})",
+    ]
+
+
+def _timed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scope: BatchScope) -> list[str]:
+    """Return the tables `versions` and `lefts`, with the epoch after which nothing that comes changes the answer of a row."""
+    dialect, emit, kind = scope.dialect, stage.options.emit, stage.shape.times.kind
+    kept = -stage.shape.times.as_watermark(stage.shape.keep_probe_for) if emit == "eager" else 0
+    before, time = dialect.moved("h.before", kind, kept), _time_of(left, dialect, "h")
+    past = f"{_time_of(right, dialect, 'h')} <= {before}"
+    parts = _marks(stage, left, right, scope)
+    for name, table in (("left_changes", left), ("right_changes", right)):
+        columns = ", ".join(f"h.{one}" for one in [*table.columns, "w", "e", "n"])
+        parts.append(f"{name} AS (SELECT {columns}, m.before FROM {table.history} h LEFT JOIN marks m ON m.e = h.e)")
+    left, right = left.with_history("left_changes"), right.with_history("right_changes")
+    parts.append(f"versions AS ({_versions(stage, right, dialect, _not(past))})")
+    late = f"{time} <= h.before"
+    if stage.shape.late == "join":  # joined all the same, where the version of its time cannot have been freed
+        columns = ", ".join(f"h.{one}" for one in [*left.columns, "w", "e", "n", "before"])
+        found = [
+            *equal_keys(stage.shape, left, right, dialect, "h"),
+            "r.e < h.e",
+            f"{_time_of(right, dialect, 'r')} <= {before}",
+        ]
+        parts.append(
+            f"late_changes AS (SELECT {columns}, max({_time_of(right, dialect, 'r')}) AS newest FROM left_changes h "
+            f"LEFT JOIN versions r ON {' AND '.join([*found, there_in('h.e - 1')])} GROUP BY ALL)"
+        )
+        left = left.with_history("late_changes")
+        late = f"{time} <= {before} AND coalesce(h.newest > {time}, false)"
+    copies = row_copies(left, dialect, _not(late), _not(f"{time} <= {before}"))
+    columns = ", ".join(f"h.{one}" for one in left.columns)
+    lefts = f"({copies}) h"
+    known, passed = "h.e", "h.gone IS NULL"
+    if emit != "once":
+        # What was known is fixed in the epoch in which a row is released, or may not be corrected any more.
+        low, high = (dialect.moved(f"s.{one}", kind, kept) for one in ("low", "high"))
+        lefts += f" LEFT JOIN steps s ON {time} <= {high} AND (s.low IS NULL OR {time} > {low})"
+        known = f"CASE WHEN s.e IS NULL THEN {_NEVER} ELSE greatest(s.e, h.e) END"
+        passed += " AND s.e IS NOT NULL" if emit == "on_watermark" else ""
+        parts.append("steps AS (SELECT e, mark AS high, lag(mark) OVER (ORDER BY e) AS low FROM marks WHERE mark IS NOT NULL)")
+    parts.append(f"lefts AS (SELECT {columns}, {known} AS known, {dialect.row_id} AS id FROM {lefts} WHERE {passed})")
+    return parts
+
+
+def _time_of(table: BatchTable, dialect: Dialect, alias: str) -> str:
+    """Return the event time of a row, as times are compared."""
+    name = str(table.relation.event_time)
+    return dialect.time(f"{alias}.{table.column(name)}", table.relation.schema.field(name).type)
+
+
+def _not(condition: str) -> str:
+    return f"NOT coalesce({condition}, false)"
+
+
+def _versions(stage: TemporalJoinStage, right: BatchTable, dialect: Dialect, went: str = "true") -> str:
+    """Return the versions with `deleted`, `e`, `n` and `gone`; retractions that do not count take nothing back."""
+    marked = "false"
+    if stage.options.delete_column is not None:
+        marked = f"coalesce({right.column(stage.options.delete_column)}, false)"
+    if right.history is None:
+        return f"SELECT *, {marked} AS deleted, 0 AS e, 0 AS n, CAST(NULL AS BIGINT) AS gone FROM {right.name}"
+    if stage.right.mode == "changelog":
+        return f"SELECT *, {marked} AS deleted FROM ({row_copies(right, dialect, went=went)})"
+    deleted = "w < 0" if stage.right.mode == "upsert" else marked
+    return f"SELECT *, {deleted} AS deleted, CAST(NULL AS BIGINT) AS gone FROM {right.history}"
+
+
+def _marks(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scope: BatchScope) -> list[str]:
+    """Return the table of the watermark before and after each epoch, where it is not given made of the rows."""
+    if scope.marks is not None:
+        return [f"marks AS (SELECT e, before, mark FROM {scope.marks})"]
+    ends = []
+    for table, relation in ((left, stage.left), (right, stage.right)):
+        delay = relation.watermark_delay
+        time = _time_of(table, scope.dialect, "h")
+        if delay is None:  # there is no watermark: NULL, of the type of the other one
+            passed = f"max(CASE WHEN false THEN {time} END)"
+        else:
+            passed = scope.dialect.moved(f"max({time})", stage.shape.times.kind, -delay)
+        ends.append(f"(SELECT h.e, {passed} AS passed FROM {table.history} h GROUP BY h.e)")
+    running = "max(l.passed) OVER (ORDER BY e) AS one, max(r.passed) OVER (ORDER BY e) AS other"
+    smaller = "CASE WHEN one IS NULL OR other IS NULL THEN NULL ELSE least(one, other) END"
+    last = "max(mark) OVER (ORDER BY e ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+    return [
+        f"passing AS (SELECT e, {running} FROM {ends[0]} l FULL JOIN {ends[1]} r USING (e))",
+        f"marks AS (SELECT e, mark, {last} AS before FROM (SELECT e, {smaller} AS mark FROM passing))",
+    ]
+
+
 def _read(fields: Mapping[str, Any]) -> TemporalJoinStage:
     return TemporalJoinStage(
         left=read_relation(fields["left"]),
@@ -271,3 +483,4 @@ def _read(fields: Mapping[str, Any]) -> TemporalJoinStage:
 
 
 register_stage("temporal_join", _read)
+register_batch_query("temporal_join", temporal_sql, tied=temporal_tied)

@@ -16,11 +16,13 @@ import pyarrow.types as pt
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.operators.unchanged import Unchanged
+from zset_join.stages.batch.tables import register_batch_query, same_rows
+from zset_join.stages.request import InputRows, StageRequest, shown_only
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["UnchangedStage"]
+__all__ = ["UnchangedRequest", "UnchangedStage"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +86,18 @@ def _is_nested(kind: pa.DataType) -> bool:
     return bool(pt.is_nested(kind))
 
 
+@dataclass(frozen=True, eq=False)
+class UnchangedRequest(StageRequest):
+    """Ask for rows as they come, where only the answer of a stage will do."""
+
+    def stage(self, inputs: Sequence[InputRows]) -> UnchangedStage:
+        """Return the stage over an input like this, without its hidden columns."""
+        return UnchangedStage(source=shown_only(replace(inputs[0].relation, join_key=()), inputs[0].hidden))
+
+
 def _read(written: Mapping[str, Any]) -> UnchangedStage:
     return UnchangedStage(source=read_relation(written["source"]))
 
 
 register_stage("unchanged", _read)
+register_batch_query("unchanged", same_rows)

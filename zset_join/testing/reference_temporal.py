@@ -174,8 +174,9 @@ def nearest(
     matching = [one for one in matching if tolerance is None or abs(row.time - one.time) <= tolerance]
     if not matching:
         return None
-    distance = min(abs(row.time - one.time) for one in matching)
-    tied = [one for one in matching if abs(row.time - one.time) == distance]
+    times = [one.time for one in matching]
+    near = max(times) if op.startswith(">") else min(times)
+    tied = [one for one in matching if one.time == near]
     # Among equals of the tie rule the latest arrival wins too, so look from the back.
     return tied[-1] if tie is None else min(reversed(tied), key=tie)
 

@@ -60,6 +60,15 @@ def _values(*values: str | None) -> pa.Table:
     return table_of(*({"value": value} for value in values))
 
 
+def _of_dms(said: tuple[str | None, dict[str, Any]]) -> str:
+    operation, members = said
+    metadata = {"timestamp": "2024-07-29T00:30:47.258815Z", "record-type": "data", "operation": operation,
+                "partition-key-type": "schema-table", "schema-name": "public", "table-name": "t"}  # fmt: skip
+    metadata |= {name: value for name, value in members.items() if name in metadata or name == "commit-timestamp"}
+    body = {name: value for name, value in members.items() if name not in metadata}
+    return json.dumps({**body, "metadata": metadata})
+
+
 _LOGICAL = [
     ("int64", None, "id"),
     ("int64", "io.debezium.time.Timestamp", "made"),
@@ -374,6 +383,36 @@ CASES: dict[str, tuple[str, pa.Schema, list[str], RecordOptions, pa.Table]] = {
             '{"type":"update","ts":9223372036854775807,"data":{"id":1,"x":3,"n":12.125},"old":{"x":2.5}}',
             '{"type":"delete","ts":"1477053218","data":{"id":1,"x":3}}',
             '{"type":"insert"}',
+        ),
+    ),
+    "dms": (
+        "dms-json",
+        pa.schema({"id": pa.int64(), "v": pa.string(), "raw": pa.binary(), "at": pa.timestamp("us", "UTC")}),
+        ["id"],
+        RecordOptions(table="t", database="public", metadata={"operation_time": "changed_at", "record_time": "written_at"}),
+        _values(
+            *map(
+                _of_dms,
+                [
+                    ("load", {"data": {"id": 1, "v": "a", "at": "2020-01-09T04:13:38Z"}}),
+                    (
+                        "insert",
+                        {"data": {"id": 2, "v": None, "raw": "ff00"}, "commit-timestamp": "2024-07-29T00:30:46.000000Z"},
+                    ),
+                    ("update", {"data": {"id": 3, "v": "b"}, "before-image": {"id": 2}}),
+                    ("update", {"data": {"id": 3, "v": "c"}, "before-image": {"id": 3}}),
+                    ("update", {"data": {"id": 3, "v": "d"}, "before-image": {"v": "c"}}),
+                    ("delete", {"data": {"id": 3, "v": "d"}}),
+                    ("create-table", {"control": {"table-def": {}}, "record-type": "control"}),
+                    ("drop-table", {"control": {}, "record-type": "control", "table-name": "awsdms_apply_exceptions"}),
+                    ("insert", {"data": {"id": 4}, "table-name": "other"}),
+                    ("insert", {"data": {"id": 4}, "schema-name": "other"}),
+                    ("insert", {"data": {"id": 5, "raw": "0xff"}}),
+                    ("truncate", {"control": {}, "record-type": "control"}),
+                    ("insert", {}),
+                    (None, {"data": {"id": 6}}),
+                ],
+            )
         ),
     ),
     "keys and values": (

@@ -132,6 +132,27 @@ def test_the_nearest_row_in_time_is_found_and_replaced(bought: Source, rates: So
     assert report.equal, str(report)
 
 
+def test_times_of_text_go_by_their_bytes_and_on_from_the_checkpoint(
+    bought: Source, rates: Source, run: Run, tmp_path: Path
+) -> None:
+    trades = appends(bought.stream().withColumn("t", F.concat(F.lit("day "), F.col("t"))), name="bought")
+    quotes = appends(rates.stream().withColumn("at", F.concat(F.lit("day "), F.col("at"))), name="rates")
+    view = trades.join_asof(quotes, on="currency", how="left", left_time="t", right_time="at", op=">")
+    bought.add((1, "EUR", 9), (2, "EUR", 80))
+    rates.add(("EUR", 80, 1.2))
+    sink = Collected()
+    run(view, sink, buckets=2)
+    shutil.rmtree(tmp_path / "local")
+    rates.add(("EUR", 800, 1.25), ("EUR", 79, 1.5))
+    bought.add()
+
+    query = run(view, sink, buckets=2)
+
+    assert sink.total() == {("EUR", 1, "day 9", "day 800", 1.25): 1, ("EUR", 2, "day 80", "day 79", 1.5): 1}
+    emitted = bought.spark.createDataFrame([*sink.total()], "currency string, id long, t string, at string, rate double")
+    assert query.verify(actual_df=emitted.withColumn("_weight", F.lit(1).cast("long"))).equal
+
+
 def test_the_watermark_of_a_dataframe_is_taken_over(bought: Source) -> None:
     timed = bought.stream().withColumn("ts", F.timestamp_seconds("t"))
 

@@ -83,6 +83,7 @@ def test_a_delta_changelog_sums_up_to_the_join(joined: JoinedStream, tmp_path: P
 
 
 OUTPUTS: dict[str, tuple[Callable[[JoinStreamWriter, Path], JoinStreamWriter], type[Any]]] = {
+    "csv": (lambda writer, place: writer.to("csv", path=place / "csv", form="row_kind"), SinkOutput),
     "duckdb": (lambda writer, place: writer.toDuckDB(place / "view.duckdb", "v"), SinkOutput),
     "parquet": (lambda writer, place: writer.toParquet(place / "changes"), ChangelogOutput),
     "delta view": (lambda writer, place: writer.toDelta(place / "table"), SinkOutput),

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.conversions.table_of_conversions import (
@@ -71,13 +70,15 @@ def test_json_of_sql_tables_is_read_by_the_table_and_its_members_too(spark: Spar
         records = spark.createDataFrame([(1, json.dumps(line), None, at, "t") for at, line in enumerate(lines)], about)
         return json_rows(records, given, {}).drop("__time").toArrow()
 
+    def unread(line: dict[str, Any]) -> Any:
+        return read([line]).column("_unread_reason").to_pylist()[0]
+
     answer = read(rows)
 
     assert seen(answer, len(cells)) == [as_seen(expected) for _, _, expected in cells]
     assert answer.column("deep").to_pylist()[0] == {"d": Decimal("1.10"), "l": [7, 3, None], "m": [("a", 1.5), ("b", None)]}
     for one in bad:
-        with pytest.raises(PySparkException, match='UNDECODABLE_VALUE: offset 0 of topic t: the value of column "deep"'):
-            read([{"id": 1, "deep": one}])
+        assert unread({"id": 1, "deep": one}).startswith('UNDECODABLE_VALUE:offset 0 of topic t: the value of column "deep"')
 
 
 def test_files_of_json_and_csv_are_read_by_the_table_inside_spark(spark: SparkSession, tmp_path: Path) -> None:

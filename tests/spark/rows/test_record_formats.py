@@ -32,6 +32,10 @@ def maxwell(what: str, number: int, text: str) -> dict[str, Any]:
     return record({"type": what, "data": {"id": number, "v": text}, "ts": 1})
 
 
+def dms(what: str, number: int, text: str) -> dict[str, Any]:
+    return record({"data": {"id": number, "v": text}, "metadata": {"record-type": "data", "operation": what}})
+
+
 FORMATS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
     "debezium-json": (
         RECORDS,
@@ -65,6 +69,18 @@ FORMATS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
             maxwell("update", 1, "b"),
             maxwell("delete", 2, "x"),
             maxwell("insert", 3, "c"),
+        ],
+        TABLE,
+    ),
+    "dms-json": (
+        RECORDS,
+        [
+            record({"control": {}, "metadata": {"record-type": "control", "operation": "create-table"}}),
+            dms("load", 1, "a"),
+            dms("insert", 2, "x"),
+            dms("update", 1, "b"),
+            dms("delete", 2, "x"),
+            dms("insert", 3, "c"),
         ],
         TABLE,
     ),

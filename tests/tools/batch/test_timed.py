@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join import Relation, Tick, ZSet
-from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan, StageNode
+from zset_join.plan.query_plan import Feed, PlanSource, PlanView, QueryPlan, StageNode
 from zset_join.shapes.as_of_join import AsOfOptions
 from zset_join.shapes.temporal_join import TemporalOptions
 from zset_join.stages import AsOfJoinStage, DeduplicateStage, Stage, StageOptions, TemporalJoinStage
@@ -122,7 +122,7 @@ class Bucket:
         """Return the stage as a query of its own."""
         sources = tuple(PlanSource(relation=relation) for relation in self.relations)
         feeds = tuple((Feed(source.name),) for source in sources)
-        return QueryPlan(sources, (StageNode(0, self.stage, feeds),), (Feed(0),))
+        return QueryPlan(sources, (StageNode(0, self.stage, feeds),), (PlanView("view", (Feed(0),)),))
 
     def marks_table(self) -> pa.Table:
         """Return the watermark before and after every epoch."""

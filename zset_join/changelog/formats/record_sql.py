@@ -452,6 +452,8 @@ class RecordStatements:
         if name not in self.record.times:
             return self.dialect.converted("CAST(NULL AS STRING)", METADATA[name], self.options)
         unit = self.record.times[name][1]
+        if unit is None:  # a text is JSON in its quotes
+            return self.dialect.converted(f"'\"' || __meta_{name} || '\"'", METADATA[name], RecordOptions())
         return self.dialect.converted(f"__meta_{name}", METADATA[name], RecordOptions(time_unit=unit))
 
     def _line(self) -> list[str]:

@@ -1,10 +1,11 @@
-"""Records of JSON that carry the changes of a table: Debezium's, Canal's, Maxwell's, and plain keys with nullable values.
+"""Records of JSON that carry the changes of a table: those of Debezium, Canal, Maxwell, AWS DMS, and keys with nullable values.
 
 | format          | a record is                              | a delete is              | keys come from         |
 |-----------------|------------------------------------------|--------------------------|------------------------|
 | `debezium-json` | an envelope with `op`, `before`, `after` | `op` d, keys in `before` | record's key, `before` |
 | `canal-json`    | `type`, a list of rows in `data`         | `type` DELETE            | the row                |
 | `maxwell-json`  | `type`, a row in `data`                  | `type` delete            | the row                |
+| `dms-json`      | `metadata`, a row in `data`              | `operation` delete       | the row                |
 | `upsert-json`   | the row as JSON, its key in the key      | no value                 | record's key           |
 
 What all of them become is one line per change: what it does (`upsert`, `delete`, `truncate`; what means no change is left
@@ -15,10 +16,15 @@ changes it is a delete of the old key, then an upsert. Tables without a primary 
 Debezium writes `__debezium_unavailable_value` for a column that PostgreSQL did not send because it was not touched; such a
 column is marked as unavailable, and whoever applies the change takes its value from the row that is there.
 
+A row of this table is all that a format takes: in process, in files, Kafka, Spark and SQL it is read by what stands here.
+
+DMS writes control records beside those of data; known ones are left out, and another one is bad input, for it may change rows.
+The key that an update changed is read from `before-image`, which is what `FieldName` of `BeforeImageSettings` must say.
+
 A topic may carry the records of many tables. Options name the ones that are read; others are left out. Without them a record is
 read where its table is called as the source, or its topic ends with the table's name; another one is bad input.
 
-Source: the documentation of Debezium 3, Canal and Maxwell; records that a real Debezium wrote.
+Source: the documentation of Debezium 3, Canal, Maxwell and AWS DMS (to Kafka and Kinesis); records that a real Debezium wrote.
 """
 
 from __future__ import annotations
@@ -86,7 +92,7 @@ class RecordFormat:
         is_list: the rows are lists, one record may have several.
         enveloped: the record may stand in `payload`, beside a schema.
         key_in_record_key: the record's key has the key columns, as JSON.
-        times: metadata to its path and the unit it has.
+        times: metadata to its path and the unit it has; None: it is ISO text.
         older_times: metadata to its path in records of older writers, which have microseconds nowhere: milliseconds.
         position: path of the position in the database's log.
         decimals: how decimals are written unless options say otherwise.
@@ -108,7 +114,7 @@ class RecordFormat:
     is_list: bool = False
     enveloped: bool = False
     key_in_record_key: bool = False
-    times: Mapping[str, tuple[tuple[str, ...], TimeUnit]] = field(default_factory=dict)
+    times: Mapping[str, tuple[tuple[str, ...], TimeUnit | None]] = field(default_factory=dict)
     older_times: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     position: tuple[str, ...] = ()
     decimals: Decimals = "text"
@@ -174,6 +180,26 @@ RECORD_FORMATS: Mapping[str, RecordFormat] = {
             database=("database",),
             table=("table",),
             times={"operation_time": (("ts",), "s")},
+        ),
+        RecordFormat(
+            name="dms-json",
+            operation=("metadata", "operation"),
+            operations={
+                **dict.fromkeys(("load", "insert", "update"), "upsert"),
+                "delete": "delete",
+                **dict.fromkeys(("create-table", "drop-table", "rename-table", "change-columns"), "ignore"),
+                **dict.fromkeys(("add-column", "drop-column", "rename-column", "column-type-change"), "ignore"),
+            },
+            row=("data",),
+            deleted=("data",),
+            moved=("before-image",),
+            database=("metadata", "schema-name"),
+            table=("metadata", "table-name"),
+            times={
+                "operation_time": (("metadata", "commit-timestamp"), None),
+                "record_time": (("metadata", "timestamp"), None),
+            },
+            binary="hex",
         ),
         RecordFormat(name="upsert-json", enveloped=True, key_in_record_key=True),
     )

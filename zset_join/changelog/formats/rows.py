@@ -40,6 +40,7 @@ __all__ = [
     "ChangeDataFeedFormat",
     "ChangelogForm",
     "ChangelogFormat",
+    "RecordForm",
     "RowKindFormat",
     "UpsertFormat",
     "WeightFormat",
@@ -137,6 +138,8 @@ class ChangeDataFeedFormat:
 
 ChangelogFormat: TypeAlias = AppendFormat | UpsertFormat | WeightFormat | RowKindFormat | ChangeDataFeedFormat
 ChangelogForm: TypeAlias = Literal["weight", "row_kind", "change_data_feed"]
+RecordForm: TypeAlias = Literal["upsert", "weight", "row_kind", "change_data_feed", "debezium", "append"]
+"""The forms of records of JSON, see `zset_join.sinks.record_texts`."""
 
 _FORMS: Mapping[str, ChangelogFormat] = {
     "weight": WeightFormat(),

@@ -6,13 +6,13 @@ them that keep the key.
 
 from __future__ import annotations
 
-from zset_join.plan.requests import AggregateRequest
-from zset_join.plan.tree import Node, Operate, is_derived, rebuilt
+from zset_join.plan.tree import Node, Operate, Root, is_derived, rebuilt
+from zset_join.stages.aggregate import AggregateRequest
 
 __all__ = ["choose_fast_paths"]
 
 
-def choose_fast_paths(root: Node) -> Node:
+def choose_fast_paths(root: Root) -> Root:
     """Return a tree without stages that do nothing."""
 
     def change(node: Node) -> Node:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from zset_join.expressions.rows import plain_column
 from zset_join.plan.row_steps import SelectStep
-from zset_join.plan.tree import Apply, Node, rebuilt
+from zset_join.plan.tree import Apply, Node, Root, rebuilt
 
 __all__ = ["fuse_steps"]
 
 
-def fuse_steps(root: Node) -> Node:
+def fuse_steps(root: Root) -> Root:
     """Return a tree with fewer row steps."""
 
     def change(node: Node) -> Node:

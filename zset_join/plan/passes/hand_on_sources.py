@@ -7,14 +7,14 @@ only Spark can do stands behind a stage as well.
 from __future__ import annotations
 
 from zset_join.expressions.rows import named
-from zset_join.plan.requests import UnchangedRequest
 from zset_join.plan.row_steps import OpaqueStep, SelectStep
-from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, rebuilt, visible
+from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, each_root, rebuilt, visible
+from zset_join.stages.unchanged import UnchangedRequest
 
 __all__ = ["hand_on_sources"]
 
 
-def hand_on_sources(root: Node) -> Node:
+def hand_on_sources(root: Root) -> Root:
     """Return a tree whose output and mixed unions are fed by stages alone, and whose output has no hidden column."""
 
     def change(node: Node) -> Node:
@@ -24,7 +24,12 @@ def hand_on_sources(root: Node) -> Node:
             return Apply(_handed_on(node.child), node.step, node.hides)
         return node
 
-    changed = _handed_on(rebuilt(root, change))
+    return each_root(rebuilt(root, change), _shown)
+
+
+def _shown(root: Node) -> Node:
+    """Return the rows of a view behind a stage, without hidden columns."""
+    changed = _handed_on(root)
     if not changed.hidden:
         return changed
     return Apply(changed, SelectStep(tuple((name, named(name)) for name in visible(changed))))

@@ -7,13 +7,13 @@ In one bucket, as in process, every row is where it always was, and the pass doe
 
 from __future__ import annotations
 
-from zset_join.plan.requests import RouteRequest
-from zset_join.plan.tree import Forward, Node, Operate, rebuilt
+from zset_join.plan.tree import Forward, Node, Operate, Root, rebuilt
+from zset_join.stages.route import RouteRequest
 
 __all__ = ["insert_routes"]
 
 
-def insert_routes(root: Node, *, buckets: int | None) -> Node:
+def insert_routes(root: Root, *, buckets: int | None) -> Root:
     """Return a tree whose stages are given every change in the bucket of the row it replaces.
 
     Args:

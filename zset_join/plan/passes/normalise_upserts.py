@@ -7,13 +7,13 @@ need it.
 
 from __future__ import annotations
 
-from zset_join.plan.requests import LatestRequest
-from zset_join.plan.tree import Apply, Merge, Node, Operate, rebuilt, takes_as_is
+from zset_join.plan.tree import Apply, Merge, Node, Operate, Root, each_root, rebuilt, takes_as_is
+from zset_join.stages.latest import LatestRequest
 
 __all__ = ["normalise_upserts"]
 
 
-def normalise_upserts(root: Node) -> Node:
+def normalise_upserts(root: Root) -> Root:
     """Return a tree whose every node can be fed as its children come."""
     latest: dict[int, tuple[Node, Operate]] = {}
 
@@ -36,4 +36,4 @@ def normalise_upserts(root: Node) -> Node:
             case _:
                 return node
 
-    return normalised(rebuilt(root, change))
+    return each_root(rebuilt(root, change), normalised)

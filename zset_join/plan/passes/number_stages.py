@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan, StageNode
-from zset_join.plan.tree import Apply, Merge, Node, Operate, Read
+from zset_join.plan.query_plan import Feed, PlanSource, PlanView, QueryPlan, StageNode
+from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, Views
 
 __all__ = ["number_stages"]
 
 
-def number_stages(root: Node, name: str) -> QueryPlan:
+def number_stages(root: Root, name: str) -> QueryPlan:
     """Return the plan of a tree.
+
+    Args:
+        root: the tree.
+        name: what its view is called; several have names of their own.
 
     Raises:
         PlanError: two sources of one name.
@@ -43,5 +47,6 @@ def number_stages(root: Node, name: str) -> QueryPlan:
             nodes.append(StageNode(len(nodes), node.stage, fed))
         return numbers[id(node)]
 
-    outputs = feeds(root)
-    return QueryPlan(tuple(sources.values()), tuple(nodes), outputs, name)
+    named = zip(root.names, root.parts, strict=True) if isinstance(root, Views) else ((name, root),)
+    views = tuple(PlanView(one, feeds(part)) for one, part in named)
+    return QueryPlan(tuple(sources.values()), tuple(nodes), views)

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zset_join.plan.tree import Apply, Merge, Node, Operate
+from zset_join.plan.tree import Apply, Merge, Node, Operate, Root, each_root
 
 __all__ = ["one_reader"]
 
 
-def one_reader(root: Node) -> Node:
+def one_reader(root: Root) -> Root:
     """Return a tree in which every stage, and every step, is there as often as it is used; sources are not copied."""
-    match root:
+    return each_root(root, _copied)
+
+
+def _copied(node: Node) -> Node:
+    match node:
         case Apply():
-            return replace(root, child=one_reader(root.child))
+            return replace(node, child=_copied(node.child))
         case Merge():
-            return Merge(tuple(map(one_reader, root.parts)))
+            return Merge(tuple(map(_copied, node.parts)))
         case Operate():
-            return replace(root, inputs=tuple(map(one_reader, root.inputs)))
+            return replace(node, inputs=tuple(map(_copied, node.inputs)))
         case _:
-            return root
+            return node

@@ -13,15 +13,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from zset_join.expressions.rows import columns_read
-from zset_join.plan.lookup_requests import LookupJoinRequest
 from zset_join.plan.row_steps import OpaqueStep, RowStep, SelectStep, WhereStep
-from zset_join.plan.tree import Apply, Node, Operate, rebuilt
-from zset_join.stages.lookup_join import LookupJoinStage
+from zset_join.plan.tree import Apply, Node, Operate, Root, rebuilt
+from zset_join.stages.lookup_join import LookupJoinRequest, LookupJoinStage
 
 __all__ = ["push_columns"]
 
 
-def push_columns(root: Node) -> Node:
+def push_columns(root: Root) -> Root:
     """Return a tree whose lookup joins ask for what is read."""
     nodes = list(_nodes(root))
     parents = Counter(id(child) for node in nodes for child in node.children)
@@ -30,7 +29,7 @@ def push_columns(root: Node) -> Node:
         read = _read_by(node.step) if isinstance(node, Apply) and not isinstance(node.step, WhereStep) else None
         if not isinstance(node, Apply) or read is None:
             continue
-        below = node.child
+        below: Node = node.child
         while isinstance(below, Apply) and parents[id(below)] == 1:
             filtered = _filtered_by(below.step)
             if filtered is None:
@@ -77,10 +76,10 @@ def _columns(node: Operate, read: set[str]) -> tuple[str, ...] | None:
     return None if fewer is node.stage else fewer.columns
 
 
-def _nodes(root: Node) -> Iterator[Node]:
+def _nodes(root: Root) -> Iterator[Root]:
     """Yield every node once."""
     seen: set[int] = set()
-    waiting = [root]
+    waiting: list[Root] = [root]
     while waiting:
         node = waiting.pop()
         if id(node) not in seen:

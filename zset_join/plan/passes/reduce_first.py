@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zset_join.plan.requests import AggregateRequest
-from zset_join.plan.tree import Node, Operate, is_derived, rebuilt
+from zset_join.plan.tree import Node, Operate, Root, is_derived, rebuilt
+from zset_join.stages.aggregate import AggregateRequest
 
 __all__ = ["reduce_first"]
 
 
-def reduce_first(root: Node) -> Node:
+def reduce_first(root: Root) -> Root:
     """Return a tree whose groups over answers of stages are fed sums where that is the same."""
 
     def change(node: Node) -> Node:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from zset_join.plan.lookup_requests import CurrentVersionsRequest
-from zset_join.plan.tree import Apply, Node, Operate, rebuilt
+from zset_join.plan.tree import Apply, Node, Operate, Root, rebuilt
+from zset_join.stages.current_versions import CurrentVersionsRequest
 
 __all__ = ["share_versions"]
 
 
-def share_versions(root: Node) -> Node:
+def share_versions(root: Root) -> Root:
     """Return a tree in which equal current versions are one node."""
     known: dict[Hashable, Node] = {}
 

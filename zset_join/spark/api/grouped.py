@@ -22,14 +22,14 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Expression, references
 from zset_join.expressions.rows import plain_column
-from zset_join.plan.requests import AggregateRequest
-from zset_join.plan.timed_requests import lasting
 from zset_join.query.columns import TextColumn, titled
 from zset_join.query.grouping import Aggregated, GroupedView
 from zset_join.shapes.aggregate import FUNCTIONS, AggregateCall
 from zset_join.spark.planning.row_steps import Transform, class_name, nodes_of, row_step, sequence, template
 from zset_join.spark.rows.names import column_named, first_line
 from zset_join.spark.rows.schemas import spark_type
+from zset_join.stages.aggregate import AggregateRequest
+from zset_join.stages.expiring import lasting
 
 __all__ = ["AggregateExpression", "GroupedStream", "Grouping"]
 

@@ -116,10 +116,12 @@ def appended_stream(
     keys: Sequence[str] | str | None = None,
     baseline: DataFrame | None = None,
     after_baseline: str | Column | None = None,
+    unread: str | None = None,
 ) -> SourceStream:
-    """Return the stream of rows that are only ever added; see `appends`."""
+    """Return the stream of rows that are only ever added; see `appends`, and for `unread` `RowReading`."""
     check_dataframe(df, name)
-    reading = RowReading(mode="append", columns=tuple(df.columns), keys=column_names(df, keys, "keys", name))
+    columns = tuple(column for column in df.columns if column != unread)
+    reading = RowReading(mode="append", columns=columns, keys=column_names(df, keys, "keys", name), unread=unread)
     return _make(df, name, reading, baseline, after_baseline)
 
 
@@ -162,8 +164,8 @@ def changes(
             row does, they count; else every row of it is a live row.
         after_baseline: condition, as SQL text or Column, that is true for the changes of the stream that are not in the
             baseline; the others are left out. Required without `keys`, where a change that comes twice counts twice.
-        format: what the rows are, instead of `apply_as_deletes` and its like: debezium-json, canal-json, maxwell-json,
-            upsert-json, change-data-feed, row-kind, weight or tp-delta; see `zset_join.spark.rows.record_streams`.
+        format: what the rows are, instead of `apply_as_deletes` and its like: a format of records, such
+            as debezium-json, or change-data-feed, row-kind, weight or tp-delta; see `zset_join.spark.rows.record_streams`.
         schema: the columns of the table, of records: Spark's text, a StructType or a pyarrow.Schema.
         sample: a batch DataFrame of records to learn columns and keys from, without `schema`; default: the stream's source.
         options: what a format of records leaves open: decimals, the unit of times, metadata that become columns.
@@ -210,8 +212,9 @@ def changed_stream(
     schema: Any = None,
     sample: DataFrame | None = None,
     options: RecordOptions | None = None,
+    unread: str | None = None,
 ) -> SourceStream:
-    """Return the stream of rows that change a table; see `changes`."""
+    """Return the stream of rows that change a table; see `changes`, and for `unread`, of rows that say so, `RowReading`."""
     if format is not None:
         others = {"apply_as_deletes": apply_as_deletes, "weight_column": weight_column, "row_kind_column": row_kind_column}
         _check_format(df, name, {argument: value for argument, value in others.items() if value is not None})
@@ -231,7 +234,7 @@ def changed_stream(
     check_dataframe(df, name)
     check_combination(name, keys, sequence_by, apply_as_deletes, weight_column, row_kind_column)
     key_names = column_names(df, keys, "keys", name)
-    own = [column for column in (weight_column, row_kind_column) if column is not None]
+    own = [column for column in (weight_column, row_kind_column, unread) if column is not None]
     for argument, column in (("weight_column", weight_column), ("row_kind_column", row_kind_column)):
         check_known(df, [column] if column is not None else [], argument, name)
     columns = table_columns(df, name, column_list, except_column_list, own)
@@ -258,7 +261,7 @@ def changed_stream(
     elif apply_as_deletes is not None:
         is_delete = _condition(df, apply_as_deletes, "apply_as_deletes", name)
         operation = deletes_where(is_delete, _used(df, is_delete, name))
-    reading = RowReading(mode=mode, columns=columns, keys=key_names, sequence=sequence, operation=operation)
+    reading = RowReading(mode=mode, columns=columns, keys=key_names, sequence=sequence, operation=operation, unread=unread)
     return _make(df, name, reading, baseline, after_baseline)
 
 

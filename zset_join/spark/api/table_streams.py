@@ -35,6 +35,7 @@ from zset_join.spark.rows.typed_records import CORRUPT, parsed_json
 
 __all__ = [
     "STORED_WEIGHT",
+    "UNREAD",
     "ColumnText",
     "checked_stream",
     "file_rows",
@@ -50,6 +51,8 @@ __all__ = [
 
 STORED_WEIGHT = "_stored_weight"
 _TIME, _VALUE, _PLACE = "__time", "__value", "__place"
+UNREAD = "_unread_reason"
+"""The column of rows of files and topics that says, as "CODE:text", why one could not be read; NULL for the others."""
 _NOTHING = "\x00nothing\x00"
 _BYTE_ORDER_MARK, _SAYS_SOMETHING = "^\ufeff", r"[^\t\n\x0B\f\r ]"
 _ORDER = "_file_order_"
@@ -152,14 +155,24 @@ def file_rows(
     about = [F.col("_metadata.file_modification_time").alias(_TIME), *order]
     where = F.expr("concat('file ', _metadata.file_name)").alias(_PLACE)
     if form == "parquet":
-        return reader.schema(spark_schema(given)).format(form).load(path).select(*map(column_named, given.names), *about)
+        rows = reader.schema(spark_schema(given)).format(form).load(path).select(*map(column_named, given.names), *about, where)
+        return _with_values(rows.withColumn(UNREAD, F.lit(None).cast("string")), given).drop(_PLACE)
     if form == "json":
         line = F.expr(f"regexp_replace(value, {literal(_BYTE_ORDER_MARK)}, '')").alias("value")
         texts = reader.option("lineSep", "\n").text(path).select(line, *about, where)
         rows = _of_json(texts.where(f"value RLIKE {literal(_SAYS_SOMETHING)}"), given)
     else:
         rows = _of_csv(reader, path, given, dict(options or {}), [*about, where])
-    return rows.drop(_PLACE)
+    return _with_values(rows, given).drop(_PLACE)
+
+
+def _with_values(rows: DataFrame, given: pa.Schema) -> DataFrame:
+    """Return rows of which those without a value in a column that is not nullable count as unread."""
+    for field in given:
+        if not field.nullable:
+            reason = F.concat(F.lit("NOT_NULL:"), F.col(_PLACE), F.lit(f': column "{field.name}" is NULL'))
+            rows = rows.withColumn(UNREAD, F.coalesce(F.col(UNREAD), F.when(column_named(field.name).isNull(), reason)))
+    return rows
 
 
 def _file_order(name_words: int) -> list[str]:
@@ -183,16 +196,19 @@ def _of_csv(
 ) -> DataFrame:
     """Return the rows of files of CSV, every field read as text by Spark's reader."""
     null = options.get("nullValue", "")
-    reader = reader.options(**options).option("mode", "FAILFAST").option("header", "true").option("enforceSchema", "false")
+    reader = reader.options(**options).option("mode", "PERMISSIVE").option("header", "true").option("enforceSchema", "false")
     # As RFC 4180 has it: a quote is doubled, line ends may be within quotes; `""` is a text, nothing is NULL.
     reader = reader.option("escape", options.get("quote", '"')).option("multiLine", "true")
     reader = reader.option("nullValue", _NOTHING).option("emptyValue", "")
-    schema = StructType([StructField(name, StringType()) for name in given.names])
+    reader = reader.option("columnNameOfCorruptRecord", CORRUPT)
+    schema = StructType([StructField(name, StringType()) for name in [*given.names, CORRUPT]])
     texts = reader.schema(schema).format("csv").load(path)
+    wrong = f"concat('UNDECODABLE_RECORD:', {_PLACE}, ': it is no line of {len(given)} fields: ', left({CORRUPT}, 100))"
     fields = [f"nullif({quoted(name)}, {literal(null)})" if null else quoted(name) for name in given.names]
-    rows = texts.select(*(F.expr(one).alias(name) for one, name in zip(fields, given.names, strict=True)), *about)
-    others = [column_named(name) for name in rows.columns if name not in given.names]
-    return rows.select(*(_checked(quoted(field.name), _of_field(field), field) for field in given), *others)
+    named = (F.expr(one).alias(name) for one, name in zip(fields, given.names, strict=True))
+    rows = texts.select(*named, *about, column_named(CORRUPT))
+    rows = rows.withColumn(UNREAD, F.expr(f"CASE WHEN {CORRUPT} IS NOT NULL THEN {wrong} END")).drop(CORRUPT)
+    return _checked(rows, {field.name: (quoted(field.name), _of_field(field)) for field in given}, given)
 
 
 def _of_field(field: pa.Field) -> str:
@@ -204,7 +220,7 @@ def _of_field(field: pa.Field) -> str:
 
 
 def _of_json(records: DataFrame, given: pa.Schema) -> DataFrame:
-    """Return JSON objects as columns, and the other columns of the records; what cannot be read stops the query.
+    """Return JSON objects as columns, the other columns of the records, and which could not be read.
 
     Args:
         records: `value`, the text of an object, `__place`, where it is, for the message, and others.
@@ -212,29 +228,44 @@ def _of_json(records: DataFrame, given: pa.Schema) -> DataFrame:
     """
     others = [quoted(name) for name in records.columns if name != "value"]
     fields = {field.name: parsed_type(field.type) for field in given}
-    refused = f"raise_error(concat('UNDECODABLE_RECORD: ', {_PLACE}, ': it is no JSON object: ', left(value, 100)))"
+    refused = f"concat('UNDECODABLE_RECORD:', {_PLACE}, ': it is no JSON object: ', left(value, 100))"
     exact = records.selectExpr(*others, f"{exact_json('value')} AS exact", "value")
     parsed = exact.selectExpr(*others, "value", f"{parsed_json('exact', fields)} AS {_VALUE}")
     is_bad = f"({_VALUE} IS NULL OR {_VALUE}.{CORRUPT} IS NOT NULL)"
-    read = parsed.selectExpr(*others, f"CASE WHEN {is_bad} THEN {refused} ELSE {_VALUE} END AS {_VALUE}")
+    read = parsed.selectExpr(
+        *others, f"CASE WHEN NOT {is_bad} THEN {_VALUE} END AS {_VALUE}", f"CASE WHEN {is_bad} THEN {refused} END AS {UNREAD}"
+    )
     # A step of its own: an expression that holds a text more than once would be compiled as often.
     texts = [text_of_parsed(f"{_VALUE}.{quoted(field.name)}", field.type) for field in given]
-    shown = read.selectExpr(*others, *(f"{text} AS __text{at}" for at, text in enumerate(texts)))
-    values = [_checked(f"__text{at}", of_parsed(f"__text{at}", field.type), field) for at, field in enumerate(given)]
-    return shown.select(*values, *map(F.expr, others))
+    shown = read.selectExpr(*others, UNREAD, *(f"{text} AS __text{at}" for at, text in enumerate(texts)))
+    named = {f"__text{at}": of_parsed(f"__text{at}", field.type) for at, field in enumerate(given)}
+    return _checked(shown, dict(zip(given.names, named.items(), strict=True)), given)
 
 
-def _checked(text: str, value: str, field: pa.Field) -> Column:
-    """Return a column of values; a text that says none stops the query.
+def _checked(rows: DataFrame, columns: Mapping[str, tuple[str, str]], given: pa.Schema) -> DataFrame:
+    """Return rows with their values; one of which a text says none is unread, its other columns are kept.
 
     Args:
-        text: expression for the text as written.
-        value: expression for the value; NULL where the text says none.
-        field: name and type.
+        rows: the texts, where each row is, whether it is unread, and other columns.
+        columns: by name, expressions for the text as written, and for its value; NULL where the text says none.
+        given: names and types.
     """
-    reason = literal(f': the value of column "{field.name}" cannot be read as {field.type}: ')
-    refusal = f"raise_error(concat('UNDECODABLE_VALUE: ', {_PLACE}, {reason}, {text}))"
-    return F.expr(f"CASE WHEN {text} IS NOT NULL THEN coalesce({value}, {refusal}) END").alias(field.name)
+    texts = {text for text, _ in columns.values()}
+    others = [column_named(name) for name in rows.columns if quoted(name) not in texts and name not in texts and name != UNREAD]
+    values = [F.expr(value).alias(f"__value_{at}") for at, (_, value) in enumerate(columns.values())]
+    rows = rows.select(
+        *others,
+        *(F.expr(text).alias(f"__of_{at}") for at, text in enumerate(text for text, _ in columns.values())),
+        *values,
+        UNREAD,
+    )
+    unread = [column_named(UNREAD)]
+    for at, field in enumerate(given):
+        reason = literal(f': the value of column "{field.name}" cannot be read as {field.type}: ')
+        said = f"concat('UNDECODABLE_VALUE:', {_PLACE}, {reason}, left(__of_{at}, 100))"
+        unread.append(F.expr(f"CASE WHEN __of_{at} IS NOT NULL AND __value_{at} IS NULL THEN {said} END"))
+    shown = [column_named(f"__value_{at}").alias(name) for at, name in enumerate(columns)]
+    return rows.select(*shown, *others, F.coalesce(*unread).alias(UNREAD))
 
 
 def kafka_records(session: SparkSession, config: Mapping[str, Any], topic: str, *, start: str, name: str) -> DataFrame:
@@ -265,7 +296,7 @@ def kafka_records(session: SparkSession, config: Mapping[str, Any], topic: str, 
 
 
 def json_rows(records: DataFrame, given: pa.Schema, metadata: Mapping[str, str]) -> DataFrame:
-    """Return records of plain JSON as rows, with Kafka's time of each; one that cannot be read stops the query.
+    """Return records of plain JSON as rows, with Kafka's time of each, and which could not be read.
 
     Args:
         records: of a topic; those without a value are passed over.
@@ -276,7 +307,7 @@ def json_rows(records: DataFrame, given: pa.Schema, metadata: Mapping[str, str])
     where = F.expr("concat('offset ', offset, ' of topic ', topic)").alias(_PLACE)
     text = F.col("value").cast("string").alias("value")
     texts = records.where(F.col("value").isNotNull()).select(text, F.col("timestamp").alias(_TIME), where, *about)
-    return _of_json(texts, given).select(*map(column_named, [*given.names, _TIME, *metadata]))
+    return _with_values(_of_json(texts, given), given).select(*map(column_named, [*given.names, _TIME, *metadata, UNREAD]))
 
 
 def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
@@ -286,7 +317,7 @@ def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
         rows: the given columns, and perhaps the time of each row.
         columns: of the table, in order.
     """
-    order = [column_named(name) for name in rows.columns if name.startswith(_ORDER)]
+    order = [column_named(name) for name in rows.columns if name.startswith(_ORDER) or name == UNREAD]
     for column in columns:
         kind = field_type(pa.field(column.name, column.type))
         if column.name in rows.columns and column.text is None:
@@ -316,20 +347,21 @@ def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | Non
     weight = STORED_WEIGHT if STORED_WEIGHT in rows.columns else None
     own = [name for name in (weight, delta_column) if name is not None]
     name, keys = relation.name, list(relation.primary_key)
+    unread = UNREAD if UNREAD in rows.columns else None
     if relation.mode == "append":
-        stream = appended_stream(rows.drop(*own), name=name, keys=keys or None)
+        stream = appended_stream(rows.drop(*own), name=name, keys=keys or None, unread=unread)
     elif relation.mode == "upsert":
         deletes = " OR ".join(f"{quoted(column)} < 0" for column in own)
         more: dict[str, Any] = {"apply_as_deletes": deletes} if own else {}
         order = [column for column in rows.columns if column.startswith(_ORDER)]
         sequence = order or [column for column in relation.sequence_by if column in rows.columns]
         more |= {"sequence_by": sequence} if sequence else {}
-        stream = changed_stream(rows, name=name, keys=keys, except_column_list=[*own, *order], **more)
+        stream = changed_stream(rows, name=name, keys=keys, except_column_list=[*own, *order], unread=unread, **more)
     else:
         weight_column = delta_column or weight
         given = rows if weight_column is not None else rows.withColumn(STORED_WEIGHT, F.lit(1).cast("long"))
         given = given.drop(weight) if weight is not None and weight != weight_column else given
-        stream = changed_stream(given, name=name, weight_column=weight_column or STORED_WEIGHT)
+        stream = changed_stream(given, name=name, weight_column=weight_column or STORED_WEIGHT, unread=unread)
     return checked_stream(stream, relation)
 
 

@@ -27,7 +27,8 @@ from zset_join.spark.api.query import JoinQuery, start_query
 from zset_join.spark.api.stored_query import StoredQuery
 from zset_join.spark.api.unknown_methods import missing_on_writer
 from zset_join.spark.epoch.heartbeat import Heartbeat
-from zset_join.spark.epoch.outputs import ChangelogOutput, FunctionOutput, Output, SinkOutput
+from zset_join.spark.epoch.named_outputs import output_named
+from zset_join.spark.epoch.outputs import FunctionOutput, Output, SinkOutput
 from zset_join.spark.epoch.runner import EpochRunner
 from zset_join.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.spark.epoch.upsert_output import UpsertOutput
@@ -128,6 +129,18 @@ class JoinStreamWriter:
         self._trigger = given
         return self
 
+    def to(self, connector: str, /, **options: Any) -> JoinStreamWriter:
+        """Choose an output by its name; every method `to...` is short for it.
+
+        Args:
+            connector: one of the outputs of `docs/reference/outputs.md`, such as `"csv"`.
+            options: those of the output.
+
+        Raises:
+            OptionError: no output has this name, or an option is not known, missing, or has a value that is not allowed.
+        """
+        return self._to(output_named(connector, options))
+
     def toDuckDB(  # noqa: N802 - in the manner of PySpark's names
         self,
         path: str | Path,
@@ -146,11 +159,8 @@ class JoinStreamWriter:
             hold_seconds: how long the file stays open after an epoch, so that others wait; 0 gives it back at once.
             patience_seconds: how long an epoch waits for others that have the file open.
         """
-        given = {"hold_seconds": hold_seconds, "patience_seconds": patience_seconds}
-        times: dict[str, Any] = {name: seconds for name, seconds in given.items() if seconds is not None}
-        from zset_join.sinks.duckdb_view import DuckDBViewSink
-
-        return self.toSink(DuckDBViewSink(path, table, key, **times))
+        times = {"hold_seconds": hold_seconds, "patience_seconds": patience_seconds}
+        return self.to("duckdb", path=path, table=table, key=key, **times)
 
     def toParquet(self, path: str | Path, form: str = "weight") -> JoinStreamWriter:  # noqa: N802 - as toDuckDB
         """Write every change to Parquet files, one directory per epoch.
@@ -159,8 +169,7 @@ class JoinStreamWriter:
             path: directory of the changelog, a path or URI that the driver and all workers share.
             form: weight, row_kind or change_data_feed.
         """
-        format_named(form)
-        return self._to(ChangelogOutput(str(path), cast("ChangelogForm", form)))
+        return self.to("parquet", path=path, form=form)
 
     def toDelta(  # noqa: N802 - as toDuckDB
         self,
@@ -180,24 +189,7 @@ class JoinStreamWriter:
             storage_options: what delta-rs needs to reach the table.
             vacuum_hours: for a view: every 64 epochs, remove the files that no version of the last so many hours needs.
         """
-        from zset_join.sinks.delta_changelog import DeltaChangelogSink
-        from zset_join.sinks.delta_view import DeltaViewSink
-        from zset_join.spark.epoch.delta_outputs import DeltaChangelogOutput, DeltaViewOutput
-
-        if form is None:
-            sink = DeltaViewSink(path, key, storage_options=storage_options, vacuum_hours=vacuum_hours)
-            return self._to(DeltaViewOutput(sink))
-        format_named(form)
-        if key is not None or vacuum_hours is not None:
-            raise OptionError(
-                f"toDelta(form={form!r}, key={key!r}, vacuum_hours={vacuum_hours!r}): key and vacuum_hours are for a view, "
-                "form is for a changelog. Leave out the one or the other.",
-                code="ARGUMENT",
-                form=form,
-                key=key,
-            )
-        changelog = DeltaChangelogSink(path, cast("ChangelogForm", form), storage_options=storage_options)
-        return self._to(DeltaChangelogOutput(changelog))
+        return self.to("delta", path=path, form=form, key=key, storage_options=storage_options, vacuum_hours=vacuum_hours)
 
     def toPostgres(  # noqa: N802 - as toDuckDB
         self, conninfo: str, table: str, *, key: Sequence[str] | None = None
@@ -209,9 +201,7 @@ class JoinStreamWriter:
             table: name of the view.
             key: columns that identify a row of the view; default: what the keys of the inputs imply.
         """
-        from zset_join.sinks.postgres_view import PostgresViewSink
-
-        return self.toSink(PostgresViewSink(conninfo, table, key))
+        return self.to("postgres", conninfo=conninfo, table=table, key=key)
 
     def toKafka(  # noqa: N802 - as toDuckDB
         self, config: Mapping[str, Any], topic: str, form: str = "upsert", *, key: Sequence[str] | None = None
@@ -224,9 +214,7 @@ class JoinStreamWriter:
             form: upsert, weight, row_kind, change_data_feed or debezium.
             key: columns that identify a row; default: what the keys of the inputs imply.
         """
-        from zset_join.sinks.kafka_topic import KafkaForm, KafkaTopicSink
-
-        return self.toSink(KafkaTopicSink(config, topic, cast("KafkaForm", form), key))
+        return self.to("kafka", config=config, topic=topic, form=form, key=key)
 
     def toJsonLines(  # noqa: N802 - as toDuckDB
         self, directory: str | Path, form: str = "upsert", *, key: Sequence[str] | None = None
@@ -238,10 +226,7 @@ class JoinStreamWriter:
             form: upsert, weight, row_kind, change_data_feed or debezium.
             key: columns that identify a row; default: what the keys of the inputs imply.
         """
-        from zset_join.sinks.json_lines import JsonLinesSink
-        from zset_join.sinks.record_texts import RecordForm
-
-        return self.toSink(JsonLinesSink(directory, cast("RecordForm", form), key))
+        return self.to("json_lines", path=directory, form=form, key=key)
 
     def foreachBatch(  # noqa: N802 - the name PySpark users type
         self, function: Callable[..., Any], *, form: str = "weight", key: Sequence[str] | None = None

@@ -19,7 +19,6 @@ from zset_join.core.relation import Relation
 from zset_join.plan.input_names import tell_inputs_apart
 from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
-from zset_join.plan.requests import LatestRequest
 from zset_join.plan.row_steps import OpaqueStep
 from zset_join.plan.row_steps import RowStep as PlanStep
 from zset_join.plan.tree import Node, Operate, Read, rebuilt
@@ -27,6 +26,7 @@ from zset_join.spark.planning.row_steps import RowStep, Transform, row_step
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.planning.stream_steps import as_input, spark_step, stepped, united
+from zset_join.stages.latest import LatestRequest
 
 __all__ = ["Bindings", "BoundStep", "bound_plan", "placed_stages"]
 

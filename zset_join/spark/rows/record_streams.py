@@ -3,7 +3,7 @@
 | format                        | rows                                       | order of the changes of a key |
 |-------------------------------|--------------------------------------------|-------------------------------|
 | `debezium-json`               | `key`, `value` and Kafka's other columns   | position in the log, offset   |
-| `canal-json`, `maxwell-json`  | the same                                   | offset                        |
+| other formats of records      | the same                                   | offset                        |
 | `upsert-json`                 | the same; no value is a delete             | offset                        |
 | `change-data-feed`            | `_change_type`, `_commit_version`          | `_commit_version`             |
 | `row-kind`                    | `row_kind` or `_row_kind`                  | `sequence_by`                 |

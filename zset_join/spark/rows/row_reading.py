@@ -75,6 +75,7 @@ class RowReading:
         sequence: the columns that order the changes of one key; those that are not part of the table with their expression.
         operation: what a row does; None: each row is one more live row.
         control: what a row leaves out; None: all rows are whole.
+        unread: the column that says of a row, as "CODE:text", that it could not be read, and why; NULL for the others.
     """
 
     mode: ChangelogMode
@@ -83,6 +84,7 @@ class RowReading:
     sequence: tuple[tuple[str, Column | None], ...] = ()
     operation: RowOperation | None = None
     control: Column | None = None
+    unread: str | None = None
 
     @property
     def hidden(self) -> dict[str, Column]:
@@ -93,11 +95,13 @@ class RowReading:
     @property
     def may_reject(self) -> bool:
         """Say whether a row may be impossible to understand."""
-        return self.operation is not None and self.operation.reject is not None
+        return self.unread is not None or (self.operation is not None and self.operation.reject is not None)
 
     def prepare(self, df: DataFrame) -> DataFrame:
         """Select columns, hidden columns, weight, reject code and raw value of each row."""
         operation = self.operation or _one_more_row()
+        if self.unread is not None:
+            operation = _where_read(operation, F.col(quoted(self.unread)))
         nothing = F.lit(None).cast("string")
         reject = nothing if operation.reject is None else operation.reject
         is_rejected = reject.isNotNull() if self.control is None else reject.isNotNull() | (self.control != 0)
@@ -222,6 +226,20 @@ def row_kinds_in(df: DataFrame, name: str, column: str, *, ignores_old: bool) ->
         raw=raw,
         kept=row_kind.isNull() | ~row_kind.isin(*_OLD_ROWS) if ignores_old else None,
         used=frozenset([column]),
+    )
+
+
+def _where_read(operation: RowOperation, unread: Column) -> RowOperation:
+    """Return an operation by which rows that could not be read are rejected, and weigh 1."""
+    is_unread = unread.isNotNull()
+    reject = F.when(is_unread, F.substring_index(unread, ":", 1))
+    raw = F.when(is_unread, F.substr(unread, F.locate(":", unread) + 1))
+    return replace(
+        operation,
+        weight=F.when(is_unread, F.lit(1).cast("long")).otherwise(operation.weight),
+        reject=reject if operation.reject is None else reject.otherwise(operation.reject),
+        raw=raw if operation.raw is None else raw.otherwise(operation.raw.cast("string")),
+        kept=None if operation.kept is None else is_unread | operation.kept,
     )
 
 

@@ -143,10 +143,12 @@ class TypedRecords:
         for said in (record.operation, *self.statements.table_paths):
             if said:
                 _put(fields, said, "STRING")
-        times = [path for name in self._times() for path in (record.times[name][0], record.older_times.get(name))]
-        for path in (*times, record.position):
-            if path:
-                _put(fields, path, "BIGINT")
+        for name in self._times():
+            path, unit = record.times[name]
+            _put(fields, path, "STRING" if unit is None else "BIGINT")
+        for older in (*map(record.older_times.get, self._times()), record.position):
+            if older:
+                _put(fields, older, "BIGINT")
         return parsed_json(text, fields)
 
     def _what(self) -> str:
@@ -199,8 +201,12 @@ class TypedRecords:
         return spelling.value(raw)
 
     def _read_times(self) -> list[str]:
-        units = {name: self.record.times[name][1] for name in self._times()}
-        return [f"{counted_instant(self._counted(name), unit, with_zone=True)} AS __t_{name}" for name, unit in units.items()]
+        return [f"{self._time(name, *self.record.times[name])} AS __t_{name}" for name in self._times()]
+
+    def _time(self, name: str, path: Sequence[str], unit: str | None) -> str:
+        if unit is None:
+            return of_text(_path(path), METADATA[name])
+        return counted_instant(self._counted(name), unit, with_zone=True)
 
     def _counted(self, name: str) -> str:
         """Return a time as the record counts it; that of an older writer too."""

@@ -30,8 +30,9 @@ from zset_join.sql.bind.join_steps import KEEPS_LEFT, KEEPS_RIGHT, SHOWS_LEFT, S
 from zset_join.sql.bind.outer_columns import Brought, brought_columns, outer_columns
 from zset_join.sql.bind.scopes import Item, Merged, Scope, on_side
 from zset_join.sql.bind.state_ttl import StateTtls
+from zset_join.sql.bind.table_functions import table_function
 from zset_join.sql.bind.timed_joins import Version, as_of_join, temporal_join, versions_of
-from zset_join.sql.bind.windows import WINDOWS, names_a_table, names_one_table, windowed
+from zset_join.sql.bind.windows import names_one_table
 from zset_join.sql.parse.hints import Hints, read_hints
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql_expressions.consumed import argument, disregard
@@ -150,11 +151,11 @@ class JoinPlanner:
             item.is_bounded = True
             return item
         is_table = isinstance(inner, exp.Anonymous) and inner.name.upper() == "TABLE" and len(inner.expressions) == 1
-        window = inner.expressions[0] if is_table else inner
-        if isinstance(window, exp.Anonymous) and window.name.upper() in WINDOWS and names_a_table(window):
-            name = window.expressions[0].name
-            item = query.item_of(name, node.alias or name, query.at(window), self.ctes)
-            return windowed(item, window, query)
+        call = inner.expressions[0] if is_table else inner
+        function = table_function(call) if isinstance(call, exp.Anonymous) else None
+        if function is not None:
+            name = call.expressions[0].name
+            return function(query.item_of(name, node.alias or name, query.at(call), self.ctes), call, query)
         if isinstance(inner, exp.Func):
             raise SqlError(
                 f"the table function {inner.sql(dialect='spark')} is not offered. A window is a column: date_trunc(...).",

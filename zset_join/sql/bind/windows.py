@@ -32,7 +32,7 @@ from zset_join.sql.bind.scopes import Item
 from zset_join.sql_expressions.intervals import span_of
 from zset_join.sql_expressions.places import Place, near, pick
 
-__all__ = ["WINDOWS", "names_a_table", "names_one_table", "windowed"]
+__all__ = ["WINDOWS", "names_one_table", "windowed"]
 
 WINDOWS = ("TUMBLE", "HOP", "CUMULATE")
 _MOST_WINDOWS = 100
@@ -40,14 +40,9 @@ _TP_TIME = "_tp_time"
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
-def names_a_table(call: exp.Anonymous) -> bool:
-    """Return whether the first operand of a table function is a name."""
-    return bool(call.expressions) and isinstance(call.expressions[0], exp.Column)
-
-
 def names_one_table(call: exp.Anonymous) -> bool:
     """Return whether the only operand of a table function is a name."""
-    return len(call.expressions) == 1 and names_a_table(call)
+    return len(call.expressions) == 1 and isinstance(call.expressions[0], exp.Column)
 
 
 def windowed(item: Item, call: exp.Anonymous, query: QueryContext) -> Item:

@@ -11,7 +11,7 @@ What its rows mean:
 |---|---|
 | `MUTABLE STREAM`, `mode='versioned_kv'`, a primary key without a connector or with `filesystem`, `upsert-kafka` | upsert |
 | `mode='changelog_kv'` | upsert, and `_tp_delta = -1` deletes |
-| `debezium-json`, `canal-json`, `maxwell-json`, `debezium-avro-confluent` | upsert by primary key, changelog without |
+| a format of changes, such as `debezium-json` or `dms-json` | upsert by primary key, changelog without |
 | `APPEND ONLY`, `STREAM`, `SOURCE`, any other format | append; a primary key is then trusted to be unique |
 """
 
@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from sqlglot import exp
 
+from zset_join.changelog.formats import RECORD_FORMATS
+from zset_join.connectors import tables
 from zset_join.core.errors import SqlError
 from zset_join.sql.ddl.table_clauses import (
     LAYOUTS,
@@ -39,15 +41,15 @@ from zset_join.sql.ddl.table_clauses import (
 from zset_join.sql.parse.column_types import read_type
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import PROCESSING_TIME_TYPE, ColumnDefinition, Mode, Table
-from zset_join.sql.tables.connectors import CONNECTORS, check_options, form_of, holds_records, metadata_of, sink_options
-from zset_join.sql.tables.outside import OUTSIDE_CONNECTORS, outside_source
+from zset_join.sql.tables.connectors import check_options, form_of, holds_records, metadata_of, sink_options
+from zset_join.sql.tables.outside import outside_source
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import parse_expression
 from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, near
 
 __all__ = ["Model", "read_table"]
 
-_CHANGELOG_FORMATS = frozenset({"canal-json", "debezium-avro-confluent", "debezium-json", "maxwell-json", "upsert-json"})
+_CHANGELOG_FORMATS = frozenset({"debezium-avro-confluent", *RECORD_FORMATS})
 _MODES = ("append", "changelog", "changelog_kv", "versioned_kv")
 _INTERVALS = {
     "MICROSECOND": 1, "MILLISECOND": 1000, "SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6, "DAY": 86400 * 10**6,
@@ -198,11 +200,12 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
                 ),
                 stacklevel=5,
             )
-    is_outside = options.get("connector") in OUTSIDE_CONNECTORS
+    connector = tables().get(options.get("connector", ""))
+    is_looked_up = connector is not None and connector.is_looked_up
     for warning in _never_read(name, options, declared):
         warnings.warn(SqlWarning(warning), stacklevel=5)
     table = Table(
-        lookup=outside_source(name, _schema(columns), options, at=place) if is_outside else None,
+        lookup=outside_source(name, _schema(columns), options, at=place) if is_looked_up else None,
         name=name,
         word=word,
         columns=tuple(columns),
@@ -221,11 +224,10 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
 
 def _never_read(name: str, options: Mapping[str, str], declared: _Declared) -> list[str]:
     """Return what warnings say of clauses that mean something where rows are read, of a table whose rows never are."""
-    connector = CONNECTORS.get(options.get("connector", ""))
+    connector = tables().get(options.get("connector", ""))
     if connector is None or not connector.is_row_sink:
         return []
-    is_looked_up = options["connector"] in OUTSIDE_CONNECTORS
-    made = [column.name for column in declared.columns if not column.is_given and not is_looked_up]
+    made = [column.name for column in declared.columns if not column.is_given and not connector.is_looked_up]
     said = [f"its computed columns ({', '.join(made)}) are left out"] if made else []
     said += [f"its WATERMARK for {declared.watermark[0]} changes nothing"] if declared.watermark else []
     return [f"\"{name}\": the rows of the connector '{options['connector']}' are never read here, so {one}." for one in said]

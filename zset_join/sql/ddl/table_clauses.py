@@ -14,11 +14,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 
+from zset_join.connectors import tables
 from zset_join.core.errors import SqlError
 from zset_join.expressions.type_rules import kind_of
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import ColumnDefinition
-from zset_join.sql.tables.connectors import CONNECTORS
 from zset_join.sql_expressions.places import Place, SqlWarning, near
 
 __all__ = [
@@ -56,7 +56,7 @@ def files_of(reader: Reader) -> dict[str, str]:
     """
     at = reader.statement.place(reader.index)
     form = reader.name("a format").lower()
-    formats = CONNECTORS["filesystem"].reads
+    formats = tables()["filesystem"].reads
     if form not in formats:
         raise SqlError(f"USING {form} is not offered.{near(form, formats)}", code="UNKNOWN_FORMAT", at=at)
     return {"connector": "filesystem", "format": form}

@@ -1,7 +1,7 @@
-"""Connectors of tables: which there are, what options each takes, and the formats it reads and writes.
+"""The options of a table in WITH: checked by the table of connectors (`zset_join.connectors`), and what they say of records.
 
-One table says everything: `CONNECTORS`. An option that is not in it is refused with the names that are near; one that is
-missing is named; one that other systems know and that changes nothing here warns.
+An option that is not in it is refused with the names that are near; one that is missing is named; one that other systems
+know and that changes nothing here warns.
 
 `properties.*` go to Kafka's client as they are, and are never shown.
 """
@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 from zset_join.changelog.formats import RECORD_FORMATS
+from zset_join.connectors import Option, TableSide, tables
 from zset_join.core.errors import SqlError
-from zset_join.sinks.record_texts import RecordForm
 from zset_join.sql.parse.lookup_options import lookup_of, lookup_without_effect
 from zset_join.sql_expressions.places import Place, near
 
 __all__ = [
-    "CONNECTORS",
     "FORMATS",
-    "Connector",
     "check_options",
     "encodings_of",
     "form_of",
@@ -31,17 +28,9 @@ __all__ = [
     "sink_options",
 ]
 
-FORMATS = ("avro", "canal-json", "csv", "debezium-avro-confluent", "debezium-json", "json", "maxwell-json", "orc", "parquet",
-           "raw", "upsert-json")  # fmt: skip
+FORMATS = tuple(sorted(("avro", "csv", "debezium-avro-confluent", "json", "orc", "parquet", "raw", *RECORD_FORMATS)))
 """Formats that some system writes; a connector names those it takes here."""
 
-_CDC = ("canal-json", "debezium-json", "maxwell-json", "upsert-json")
-_CSV_OPTIONS = ("csv.field-delimiter", "csv.null-literal", "csv.quote-character")
-_FORMAT_OPTIONS = (
-    "json.fail-on-missing-field",
-    "json.ignore-parse-errors",
-    "json.timestamp-format.standard",
-)
 _ENCODINGS = {
     "binary": "binary",
     "database.include": "database",
@@ -52,87 +41,12 @@ _ENCODINGS = {
 }
 """Options of a format of records, as `maxwell-json.table.include`, and what `RecordOptions` calls them."""
 _NAMES = re.compile(r"[\w$-]+(\|[\w$-]+)*")
-_OF_RECORDS = re.compile(r"(key\.|value\.)?(json|debezium-json|canal-json|maxwell-json)\.[\w.-]+")
-
-
-@dataclass(frozen=True)
-class Connector:
-    """What a connector takes.
-
-    Args:
-        needs: options without which it is nothing; of a pair with a bar between them, one.
-        takes: options it may have.
-        ignored: options of other systems that change nothing here; they warn.
-        prefixes: beginnings of options that are passed on.
-        reads: formats it reads; empty: none.
-        writes: formats it writes.
-        is_row_sink: rows go into it without a format.
-    """
-
-    needs: tuple[str, ...] = ()
-    takes: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-    prefixes: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
-    is_row_sink: bool = False
-    options: frozenset[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        needed = [one for pair in self.needs for one in pair.split("|")]
-        object.__setattr__(self, "options", frozenset({*needed, *self.takes, "connector"}))
-
-
-_KAFKA_IGNORED = ("key.fields", "key.format", "scan.topic-partition-discovery.interval", "sink.buffer-flush.interval",
-                  "sink.buffer-flush.max-rows", "sink.delivery-guarantee", "sink.parallelism", "sink.transactional-id-prefix",
-                  "value.fields-include", *_FORMAT_OPTIONS)  # fmt: skip
-_KAFKA = Connector(
-    needs=("topic", "properties.bootstrap.servers|properties.bootstrap.server"),
-    takes=("format", "value.format", "scan.startup.mode", "sink.form"),
-    ignored=_KAFKA_IGNORED,
-    prefixes=("properties.",),
-    reads=("json", *_CDC),
-    writes=("json", "debezium-json", "upsert-json"),
+_OF_RECORDS = re.compile(
+    rf"(key\.|value\.)?(json|{'|'.join(one for one in sorted(RECORD_FORMATS) if RECORD_FORMATS[one].table)})\.[\w.-]+"
 )
-
-CONNECTORS: dict[str, Connector] = {
-    "blackhole": Connector(takes=("format",), is_row_sink=True),
-    "datagen": Connector(needs=("number-of-rows",), takes=("rows-per-second", "seed"), prefixes=("fields.",)),
-    "duckdb": Connector(needs=("path",), takes=("table-name",), is_row_sink=True),
-    "filesystem": Connector(
-        needs=("path",),
-        takes=("format", *_CSV_OPTIONS),
-        ignored=("sink.parallelism", "sink.rolling-policy.check-interval", "sink.rolling-policy.file-size",
-                 "sink.rolling-policy.rollover-interval", "source.monitor-interval", *_FORMAT_OPTIONS),
-        reads=("csv", "json", "parquet", *_CDC),
-        writes=("csv", "json", "parquet"),
-    ),
-    "jdbc": Connector(
-        needs=("url", "table-name"),
-        takes=("password", "username"),
-        ignored=("driver", "sink.buffer-flush.interval", "sink.buffer-flush.max-rows", "sink.max-retries", "sink.parallelism",
-                 "connection.max-retry-timeout", "scan.fetch-size", "scan.auto-commit"),
-        prefixes=("lookup.",),
-        is_row_sink=True,
-    ),
-    "kafka": _KAFKA,
-    "memory": Connector(takes=("format",)),
-    "print": Connector(takes=("print-identifier", "format"), ignored=("standard-error", "sink.parallelism"), is_row_sink=True),
-    "redis": Connector(takes=("database", "host", "key-pattern", "layout", "password", "port", "username"),
-                       prefixes=("lookup.",)),
-    "upsert-kafka": _KAFKA,
-}  # fmt: skip
-"""By name."""
 
 
 _WITHOUT_CONNECTOR = ("format", "value.format")
-_WHOLE = frozenset({"database", "number-of-rows", "port", "rows-per-second", "seed"})
-_CHOICES = {
-    "layout": ("hash", "json"),
-    "scan.startup.mode": ("earliest", "earliest-offset", "latest", "latest-offset"),
-    "sink.form": get_args(RecordForm),
-}
-_LARGEST_PORT = 65_535
 _OF_FIELDS = ("kind", "start", "min", "max", "length")
 _KINDS = ("random", "sequence")
 
@@ -228,28 +142,20 @@ def _is_encoding(options: Mapping[str, str], option: str) -> bool:
     return holds_records(options) and option.removeprefix("value.").removeprefix(f"{form}.") in _ENCODINGS
 
 
-def _is_of_format(connector: Connector, option: str) -> bool:
+def _is_of_format(connector: TableSide, option: str) -> bool:
     """Say whether an option is one of Flink's for a format of JSON, whose records are read here whatever it says."""
     return bool(connector.reads) and _OF_RECORDS.fullmatch(option) is not None
 
 
-def _check_value(option: str, value: str, columns: Collection[str], at: Place | None) -> None:
+def _check_value(option: str, known: Option | None, value: str, columns: Collection[str], at: Place | None) -> None:
     """Refuse a value that an option cannot have, and an option of a column that is not there."""
-    expected = None
-    if option in _WHOLE and not value.isdecimal():
-        expected = "a whole number"
-    elif option == "port" and not 0 < int(value) <= _LARGEST_PORT:
-        expected = f"a number from 1 to {_LARGEST_PORT}"
-    elif option == "rows-per-second" and int(value) == 0:
-        expected = "a whole number from 1"
-    elif option in _CHOICES and value not in _CHOICES[option]:
-        expected = " or ".join(f"'{one}'" for one in _CHOICES[option])
-    elif option.startswith("fields."):
+    expected = None if known is None else known.expected(value)
+    if option.startswith("fields."):
         column, _, what = option.removeprefix("fields.").rpartition(".")
         if what not in _OF_FIELDS or column not in columns:
-            known = [f"fields.{one}.{other}" for one in columns for other in _OF_FIELDS]
+            named = [f"fields.{one}.{other}" for one in columns for other in _OF_FIELDS]
             raise SqlError(
-                f"the option '{option}' is not known.{near(option, known)}", code="UNKNOWN_OPTION", at=at, name=option
+                f"the option '{option}' is not known.{near(option, named)}", code="UNKNOWN_OPTION", at=at, name=option
             )
         if what == "kind":
             expected = None if value in _KINDS else " or ".join(f"'{one}'" for one in _KINDS)
@@ -316,8 +222,9 @@ def check_options(options: Mapping[str, str], *, at: Place | None, columns: Coll
     """
     name = options.get("connector")
     form = options.get("format", options.get("value.format"))
-    if name is not None and name not in CONNECTORS:
-        raise SqlError(f"the connector '{name}' is not known.{near(name, CONNECTORS)}", code="UNKNOWN_CONNECTOR", at=at)
+    known_tables = tables()
+    if name is not None and name not in known_tables:
+        raise SqlError(f"the connector '{name}' is not known.{near(name, known_tables)}", code="UNKNOWN_CONNECTOR", at=at)
     if form is not None and form not in FORMATS:
         raise SqlError(f"the format '{form}' is not known.{near(form, FORMATS)}", code="UNKNOWN_FORMAT", at=at)
     if "format" in options and "value.format" in options:
@@ -325,7 +232,7 @@ def check_options(options: Mapping[str, str], *, at: Place | None, columns: Coll
     if name is None:
         unknown = [option for option in options if option not in _WITHOUT_CONNECTOR]
         if unknown:
-            known = ["connector", *_WITHOUT_CONNECTOR, *(one for each in CONNECTORS.values() for one in sorted(each.options))]
+            known = ["connector", *_WITHOUT_CONNECTOR, *(one for each in known_tables.values() for one in sorted(each.by_name))]
             raise SqlError(
                 f"the option '{unknown[0]}' means nothing without a connector: the table is fed by INSERT."
                 f"{near(unknown[0], known)}",
@@ -334,14 +241,16 @@ def check_options(options: Mapping[str, str], *, at: Place | None, columns: Coll
                 name=unknown[0],
             )
         return []
-    connector = CONNECTORS[name]
+    connector = known_tables[name]
     warnings = _without_effect(name, options)
     if "lookup." in connector.prefixes:
         lookup_of(options, at=at)
         warnings += lookup_without_effect(options)
     for option in options:
-        if option in connector.options or option.startswith(connector.prefixes):
-            _check_value(option, options[option], columns, at)
+        if option == "connector":
+            continue
+        if option in connector.by_name or option.startswith(connector.prefixes):
+            _check_value(option, connector.by_name.get(option), options[option], columns, at)
             continue
         if _is_encoding(options, option):
             continue
@@ -362,16 +271,17 @@ def check_options(options: Mapping[str, str], *, at: Place | None, columns: Coll
         if option in connector.ignored or option == "force_append_only" or _is_of_format(connector, option):
             warnings.append(f"the option '{option}' of the connector '{name}' changes nothing here.")
             continue
-        known = sorted(connector.options - {"connector"})
+        known = [*sorted(connector.by_name), *connector.ignored]
         raise SqlError(
-            f"the option '{option}' of the connector '{name}' is not known.{near(option, [*known, *connector.ignored])}",
+            f"the option '{option}' of the connector '{name}' is not known.{near(option, known)}",
             code="UNKNOWN_OPTION",
             at=at,
         )
-    missing = [pair for pair in connector.needs if not any(options.get(one) for one in pair.split("|"))]
+    required = [option for option in connector.options if option.is_required]
+    missing = [one.name for one in required if not any(options.get(named) for named in (one.name, *one.aliases))]
     if missing:
         raise SqlError(
-            f"the connector '{name}' needs the option '{missing[0].split('|')[0]}'. Add it to WITH (...).",
+            f"the connector '{name}' needs the option '{missing[0]}'. Add it to WITH (...).",
             code="MISSING_OPTION",
             at=at,
         )

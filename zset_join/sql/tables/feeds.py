@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.changelog.formats import RecordOptions
+from zset_join.connectors.tables import kafka_config
 from zset_join.core.errors import BadInputError, SqlError
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.query.reading import Reading, readings_of
@@ -48,7 +49,6 @@ __all__ = [
     "Feed",
     "feed_of",
     "feeds_of",
-    "kafka_config",
     "puts_aside",
     "read_available",
     "record_form",
@@ -279,7 +279,7 @@ class KafkaFeed:
     def _opened(self, position: Any) -> KafkaSource:
         from zset_join.sources.kafka import KafkaSource
 
-        source = KafkaSource(kafka_config(self.table), self.table.options["topic"])
+        source = KafkaSource(kafka_config(self.table.options), self.table.options["topic"])
         source.open(position)
         return source
 
@@ -388,18 +388,6 @@ def texts_of(records: pa.Table) -> pa.Table:
             for name in ("key", "value", "topic", "partition", "offset")
         }
     )
-
-
-def kafka_config(table: Table) -> dict[str, Any]:
-    """Return what Kafka's client takes of a table's options."""
-    config: dict[str, Any] = {
-        option.removeprefix("properties."): value
-        for option, value in table.options.items()
-        if option.startswith("properties.") and option != "properties.group.id"
-    }
-    if "bootstrap.server" in config:
-        config["bootstrap.servers"] = config.pop("bootstrap.server")
-    return config
 
 
 def record_form(table: Table) -> str:

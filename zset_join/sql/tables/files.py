@@ -8,7 +8,7 @@ changes have a record a line.
 
 A line that is no row stops the query, or is put aside by `SET on_bad_input = 'quarantine'`: `topic` is then the name of the
 file and `offset` the number of the line. So is a row of Parquet of which a value does not convert, as JSON, with its number
-from 1. A Parquet file that cannot be read always stops it.
+from 1. A row without a value in a column that is NOT NULL is none. A Parquet file that cannot be read always stops it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import codecs
 import json
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -25,42 +24,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from zset_join.changelog.formats import RECORD_FORMATS
+from zset_join.connectors.tables import local_path_of
 from zset_join.conversions import can_convert, convert_values
 from zset_join.core.errors import BadInputError, SqlError
 from zset_join.core.shown_values import shown_value
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.sources.json_rows import part_json_rows, read_json_objects
-from zset_join.sources.unread import UnreadText, unread_records
+from zset_join.sources.unread import UnreadText, unread_records, wanted_text
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.file_order import with_file_order
 from zset_join.sql_expressions.places import near
 
-__all__ = ["csv_options", "list_files", "part_file", "path_of", "read_file", "read_records"]
+__all__ = ["csv_options", "list_files", "part_file", "read_file", "read_records"]
 
 _FORMATS = ("csv", "json", "parquet", *RECORD_FORMATS)
 _SAYS_SOMETHING = r"[^\t\n\v\f\r ]"
 _RECORD = pa.schema(
     {"key": pa.binary(), "value": pa.binary(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 )
-
-
-def path_of(table: Table) -> Path:
-    """Return the path of a table of files; `file:///data/orders` is `/data/orders`.
-
-    Raises:
-        SqlError: it is on another file system.
-    """
-    given = table.options.get("path", "")
-    if "://" not in given and not given.startswith("file:"):
-        return Path(given)
-    parts = urlsplit(given)
-    if parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
-        raise SqlError(
-            f"\"{table.name}\": '{given}' is not on this machine. Mount it, or copy it here, and give a path.",
-            code="NOT_OFFERED",
-            name=table.name,
-        )
-    return Path(unquote(parts.path))
 
 
 def list_files(table: Table) -> list[Path]:
@@ -71,7 +52,7 @@ def list_files(table: Table) -> list[Path]:
     Raises:
         SqlError: there is nothing at the path, or no such format.
     """
-    path, form = path_of(table), table.options.get("format", "json")
+    path, form = local_path_of(table.name, table.options), table.options.get("format", "json")
     if form not in _FORMATS:
         raise SqlError(
             f'"{table.name}": files are read as {", ".join(_FORMATS)}, not as {form}.', code="UNKNOWN_FORMAT", name=table.name
@@ -168,11 +149,19 @@ def read_records(file: Path) -> pa.Table:
 
 
 def _converted(rows: pa.Table, given: pa.Schema) -> tuple[pa.Table, list[UnreadText]]:
-    """Return the rows of a Parquet file whose values convert to their columns, and the others, as JSON.
+    """Return the rows of a Parquet file that have their values, which convert to their columns, and the others, as JSON.
 
     A column of a type that never converts is left as it is; it is refused as a whole.
     """
     expected: dict[int, str] = {}
+    for field in given:
+        if not field.nullable:
+            lacks = (
+                rows.column(field.name).is_null().to_numpy()
+                if field.name in rows.column_names
+                else np.ones(rows.num_rows, bool)
+            )
+            expected = dict.fromkeys(np.flatnonzero(lacks).tolist(), field.name) | expected
     for place, name in enumerate(rows.column_names):
         kind = given.field(name).type if name in given.names else rows.column(name).type
         if rows.column(name).type == kind or not can_convert(rows.column(name).type, kind):
@@ -187,7 +176,7 @@ def _converted(rows: pa.Table, given: pa.Schema) -> tuple[pa.Table, list[UnreadT
     for number in sorted(expected):
         row = {name: shown_value(rows.column(name).combine_chunks(), number) for name in rows.column_names}
         text = json.dumps(row, default=str, ensure_ascii=False).encode()
-        unread.append(UnreadText(number + 1, text, str(given.field(expected[number]).type), expected[number]))
+        unread.append(UnreadText(number + 1, text, wanted_text(given.field(expected[number])), expected[number]))
     is_good = np.ones(rows.num_rows, np.bool_)
     is_good[list(expected)] = False
     return rows.filter(pa.array(is_good)) if unread else rows, unread

@@ -13,68 +13,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 import pyarrow as pa
 
+from zset_join.connectors.tables import postgres_url
 from zset_join.core.errors import SqlError
 from zset_join.lookup.secret import holds_credentials
 from zset_join.lookup.source import LookupSource
 from zset_join.sql_expressions.places import Place
 
-__all__ = ["OUTSIDE_CONNECTORS", "outside_source", "postgres_url"]
-
-OUTSIDE_CONNECTORS = ("jdbc", "redis")
+__all__ = ["outside_source"]
 
 
 def outside_source(name: str, schema: pa.Schema, options: Mapping[str, str], *, at: Place) -> LookupSource:
     """Return the outside table that a declaration describes; nothing is connected yet.
 
     Raises:
-        SqlError: an option that is not known, is missing, or names a database that is not offered.
+        SqlError: an option names a database that is not offered, or holds credentials.
     """
     connector = options["connector"]
-    looked_up: Any = _redis(name, schema, options, at) if connector == "redis" else _jdbc(name, schema, options, at)
+    looked_up: Any = _redis(name, schema, options) if connector == "redis" else _jdbc(name, schema, options, at)
     source: LookupSource = looked_up
     return source
 
 
-def postgres_url(url: str, *, at: Place | None = None) -> SplitResult:
-    """Return the parts of jdbc:postgresql://host:port/database.
-
-    Raises:
-        SqlError: a port that is none, or parameters, which are not read.
-    """
-    parts = urlsplit(url.removeprefix("jdbc:"))
-    try:
-        is_port = parts.port is None or parts.port > 0
-    except ValueError:
-        is_port = False
-    if not is_port:
-        raise SqlError(f"'{url}': the port is a number from 1 to 65535.", code="OPTION_VALUE", at=at)
-    if parts.query or parts.fragment:
-        raise SqlError(
-            f"'{url}': what stands behind the name of the database ('{parts.query or parts.fragment}') is not read. Leave it "
-            "out; libpq takes such settings from its environment, as PGSSLMODE.",
-            code="NOT_OFFERED",
-            at=at,
-        )
-    return parts
-
-
-def _needed(options: Mapping[str, str], option: str, at: Place) -> str:
-    if option not in options:
-        raise SqlError(f"the option '{option}' is missing.", code="MISSING_OPTION", at=at)
-    return options[option]
-
-
-def _redis(name: str, schema: pa.Schema, options: Mapping[str, str], at: Place) -> Any:
+def _redis(name: str, schema: pa.Schema, options: Mapping[str, str]) -> Any:
     from zset_join.lookup.sources.redis import RedisSource
 
     return RedisSource(
         name=name,
         schema=schema,
-        key_pattern=_needed(options, "key-pattern", at),
+        key_pattern=options["key-pattern"],
         layout=options.get("layout", "hash"),
         host=options.get("host", "localhost"),
         user=options.get("username"),
@@ -85,7 +54,7 @@ def _redis(name: str, schema: pa.Schema, options: Mapping[str, str], at: Place) 
 
 
 def _jdbc(name: str, schema: pa.Schema, options: Mapping[str, str], at: Place) -> Any:
-    url, table = _needed(options, "url", at), _needed(options, "table-name", at)
+    url, table = options["url"], options["table-name"]
     if holds_credentials(url):
         raise SqlError(
             "the url holds credentials, which would be shown; give them as the options 'username' and 'password'.",

@@ -30,21 +30,23 @@ from zset_join.expressions import Call, Column, Expression
 from zset_join.expressions.rows import named
 from zset_join.expressions.sql_text import quote_name, quote_text, to_sql
 from zset_join.lookup.options import Lookup
-from zset_join.plan.lookup_requests import CurrentVersionsRequest, LookupJoinRequest, ProcessTimeJoinRequest
-from zset_join.plan.requests import AggregateRequest, JoinRequest, LatestRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep
-from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, ExpiringRequest, TemporalRequest
 from zset_join.plan.tree import Apply, Forward, Merge, Node, Operate, Read, visible
 from zset_join.query import View
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.join import joined_schema
 from zset_join.stages import ExpiringStage
-from zset_join.stages.as_of_join import AsOfJoinStage
-from zset_join.stages.expiring import StateTtl
-from zset_join.stages.join import JoinStage
-from zset_join.stages.lookup_join import LookupJoinStage
-from zset_join.stages.process_time_join import ProcessTimeJoinStage
-from zset_join.stages.temporal_join import TemporalJoinStage
+from zset_join.stages.aggregate import AggregateRequest
+from zset_join.stages.as_of_join import AsOfJoinStage, AsOfRequest
+from zset_join.stages.current_versions import CurrentVersionsRequest
+from zset_join.stages.deduplicate import DedupRequest
+from zset_join.stages.expiring import ExpiringRequest, StateTtl
+from zset_join.stages.join import JoinRequest, JoinStage
+from zset_join.stages.latest import LatestRequest
+from zset_join.stages.lookup_join import LookupJoinRequest, LookupJoinStage
+from zset_join.stages.process_time_join import ProcessTimeJoinRequest, ProcessTimeJoinStage
+from zset_join.stages.request import TableCall
+from zset_join.stages.temporal_join import TemporalJoinStage, TemporalRequest
 
 __all__ = ["plan_sql"]
 
@@ -138,7 +140,16 @@ class _Writer:
                 return self._latest_version(node.inputs[0], key, delete_column)
             case LatestRequest():
                 return f"SELECT {_names(node.relation.schema.names)} FROM {self.source(node.inputs[0])}"
+        if node.request.table_call is not None:
+            return self._called(node, node.request.table_call)
         raise _unwritten(type(node.request).__name__.removesuffix("Request"))
+
+    def _called(self, node: Operate, call: TableCall) -> str:
+        """Return a stage that a table function asks for; the function takes a table by its name."""
+        (child,) = node.inputs
+        front, table = self._table(node, child)
+        operands = ", ".join([table, *(_row(one, child.relation.schema) for one in call.operands)])
+        return f"{front}SELECT {_names(node.relation.schema.names)} FROM {_quoted(call.name)}({operands})"
 
     def _expiring(self, node: Operate, request: ExpiringRequest) -> str:
         """Return a stage whose rows end by time: the hint STATE_TTL says so, for what no setting says otherwise."""

@@ -3,7 +3,7 @@
 | rows | what becomes of one with NULL |
 |---|---|
 | that are inserted | the INSERT is refused (`NOT_NULL`), nothing of it is kept |
-| of files and topics | the query stops; a line or record of JSON is put aside with `on_bad_input = 'quarantine'` |
+| of files and topics | the query stops; with `on_bad_input = 'quarantine'` the row is put aside |
 | that a query writes | the epoch fails, or the row is put aside, as one that the SELECT of the query cannot compute |
 
 What deletes a row needs its key alone, so it is not checked.
@@ -23,7 +23,7 @@ from zset_join.core.shown_values import shown_value
 from zset_join.expressions import Call, Cast, Literal
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
 
-__all__ = ["check_required", "required_text", "required_value"]
+__all__ = ["check_required", "required_value"]
 
 
 def check_required(table: Table, rows: pa.Table, weights: Any = None) -> None:
@@ -79,9 +79,3 @@ def required_value(tree: Any, column: ColumnDefinition, table: str) -> Any:
     nothing = Call("case", (Call("is_null", (tree,)), Literal("", pa.string()), Literal(".", pa.string())))
     failing: Any = Cast(Call("concat", (text, nothing)), pa.int32())
     return Call("coalesce", (tree, Cast(failing, kind) if pt.is_integer(kind) else Cast(Cast(failing, pa.string()), kind)))
-
-
-def required_text(name: str, table: str) -> str:
-    """Return as Spark's SQL the value of a column for which a row fails where it is NULL; the name is quoted."""
-    reason = f"NULL in column {name} of {table}, which is NOT NULL".replace("\\", "\\\\").replace("'", "\\'")
-    return f"CASE WHEN {name} IS NULL THEN raise_error('{reason}') ELSE {name} END"

@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 
 from zset_join.core.errors import PlanError, SqlError
 from zset_join.pipeline import Pipeline
-from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.tree import Operate
 from zset_join.query.reading import Reading
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.plan_text import plan_sql
+from zset_join.stages.aggregate import AggregateRequest
 from zset_join.zset import ZSet
 
 __all__ = ["Message", "Query", "QueryRunner", "Running", "TableOutput", "changelog_table"]

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zset_join.changelog.formats import METADATA
+from zset_join.connectors.tables import local_path_of
 from zset_join.core.errors import PlanError, SqlError, StateError
 from zset_join.expressions import Call, Cast, Literal
 from zset_join.expressions.rows import named
@@ -35,7 +36,7 @@ from zset_join.query.records import records
 from zset_join.sql.tables.catalog import Catalog, NamedView, Table, TemporalFunction
 from zset_join.sql.tables.connectors import form_of, holds_records
 from zset_join.sql.tables.feeds import GeneratedFeed, KafkaFeed, puts_aside, record_options, texts_of
-from zset_join.sql.tables.files import list_files, part_file, path_of, read_file, read_records
+from zset_join.sql.tables.files import list_files, part_file, read_file, read_records
 from zset_join.sql.tables.read_names import ReadNames
 from zset_join.sql.tables.required import required_value
 from zset_join.sql.tables.stored_tables import STORED_WEIGHT, StoredTables, put_aside_of
@@ -257,7 +258,7 @@ class _Files:
 
     def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:  # noqa: ARG002 - as the protocol has it
         """Return the rows of the next file that has some; what was listed is read before the directory is listed again."""
-        changed_at = modified_at(path_of(self._table))
+        changed_at = modified_at(local_path_of(self._table.name, self._table.options))
         if not self._waiting and (changed_at is None or changed_at != self._listed_at):
             is_settled = changed_at is not None and time.time() - changed_at > _SETTLED_SECONDS
             self._listed_at = changed_at if is_settled else None

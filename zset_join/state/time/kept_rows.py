@@ -116,6 +116,12 @@ class KeptRows:
         order = np.argsort(~arrivals if self._latest_first else arrivals, kind="stable")
         return np.ascontiguousarray(self._view[s.ROWS] + live[order].astype(np.int64) * self.layout.stride)
 
+    def first_words(self) -> _Words:
+        """Return the first order word of all rows, in the order of `snapshot_batches`."""
+        rows = (self.live_refs() - self._view[s.ROWS]) // self.layout.stride
+        words = self._field("<i8", self.layout.sequence_offset, int(self.arena.header[s.H_ROWS_END]))[rows]
+        return np.ascontiguousarray(words, np.int64)
+
     @property
     def _arrival_place(self) -> int:
         return self.layout.sequence_offset + 8 * (self.words - 1)

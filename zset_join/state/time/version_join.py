@@ -26,6 +26,7 @@ import pyarrow as pa
 from zset_join.core.row_conversion import conform
 from zset_join.core.tick import Tick
 from zset_join.kernels.rows import changes as ch
+from zset_join.kernels.rows import side as s
 from zset_join.kernels.time import versions as v
 from zset_join.kernels.time.runs import NEVER
 from zset_join.shapes.version_join import VersionJoinShape
@@ -35,7 +36,9 @@ from zset_join.state.time.expiring_runs import ExpiringRuns
 from zset_join.state.time.joined_pairs import JoinedPairs, Transitions
 from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
+from zset_join.state.time.late_rows import Arrivals, mark_late
 from zset_join.state.time.order_words import NULL_WORD, count_order_words, order_words, time_words
+from zset_join.state.time.time_labels import TimeLabels, time_values
 from zset_join.state.time.version_epoch import VersionEpoch
 from zset_join.state.time.versioned_rows import PreparedRows, VersionedRows
 from zset_join.state.time.waiting_rows import DueRows, WaitingRows
@@ -89,6 +92,7 @@ class VersionJoin:
         left, right = shape.left, shape.right
         self._is_eager, self._waits = shape.emit == "eager", shape.emit == "on_watermark"
         self._owns_table = table_of is None
+        self.labels = TimeLabels() if table_of is None and shape.times.is_labelled else None
         same: dict[str, Any] = {"directory": directory, "facts": facts}
         if table_of is None:
             runs = 1 + max(eager_places, int(self._is_eager))
@@ -96,7 +100,7 @@ class VersionJoin:
             words = 1 + count_order_words(right.schema, shape.tie_by, relation=right.name)
             self.right = VersionedRows(right.schema, self.keys, run=0, words=words, name="right", **same)
         else:
-            self.keys, self.right = table_of.keys, table_of.right
+            self.keys, self.right, self.labels = table_of.keys, table_of.right, table_of.labels
         name = "left" if place == 0 else f"left_{place}"
         self.left: KeptRows | None = None
         if self._is_eager:
@@ -283,6 +287,11 @@ class VersionJoin:
             return None
         return passed - self.shape.keep_probe_for if self._is_eager else passed
 
+    def _passed_before(self, tick: Tick) -> tuple[int, int] | None:
+        """Return the last time the watermark had passed before an epoch, and up to which rows were past; None for none."""
+        passed, horizon = self.shape.times.of_watermark(tick.watermark_before_us), self.horizon(tick.watermark_before_us)
+        return None if passed is None or horizon is None else (passed, horizon)
+
     def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> VersionEpoch:
         kept = self._prepared
         if kept is not None and kept.tick == tick and all(a is c for a, c in zip(kept.deltas, deltas, strict=True)):
@@ -291,13 +300,18 @@ class VersionJoin:
         shape = self.shape
         batches = [conform(delta.rows, one) for delta, one in zip(deltas, (shape.left, shape.right), strict=True)]
         weights = [np.ascontiguousarray(delta.weights) for delta in deltas]
+        if self.labels is not None:  # before anything is looked up: the state may be rewritten
+            self.labels.check(int(self.keys.header[s.H_ABSORBED_EPOCH]))
+            sides = (1,) if self.left is None else (0, 1)
+            self.labels.admit([time_values(shape.times, batches[side], side) for side in sides])
         inputs = [
             [batch.column(pair[side]) for pair in shape.key] if batch.num_rows else [] for side, batch in enumerate(batches)
         ]
         groups = self.keys.group(inputs)
         left_times, left_status = self._left_times(batches[0], weights[0], tick, groups)
         right_times, right_status = self._right_times(batches[1], weights[1], tick, groups)
-        counts = self._mark_late(tick, groups, left_times, left_status, right_times, right_status, weights)
+        came, versions = Arrivals(left_times, left_status, weights[0]), Arrivals(right_times, right_status, weights[1])
+        counts = mark_late(shape, self.keys, self.right.place, groups, came, versions, self._passed_before(tick))
         deletes = None
         if self._right_deletes:
             deletes = (weights[1] < 0).astype(np.uint8)
@@ -346,10 +360,16 @@ class VersionJoin:
         asked = np.where(missing, NULL_WORD, asked - 1 if self.shape.is_strict else asked)
         return np.ascontiguousarray(asked)
 
+    def _time_words(self, batch: pa.RecordBatch, side: int) -> tuple[_Words, _Marks | None]:
+        if self.labels is None:
+            return time_words(self.shape.times, batch, side)
+        is_kept = side == 1 or self.left is not None
+        return self.labels.words(time_values(self.shape.times, batch, side), is_kept=is_kept)
+
     def _left_times(
         self, batch: pa.RecordBatch, weights: _Words, tick: Tick, groups: KeyGroups
     ) -> tuple[_Words, npt.NDArray[np.uint8]]:
-        times, missing = time_words(self.shape.times, batch, 0)
+        times, missing = self._time_words(batch, 0)
         status = b.first_status(weights, is_append=self.shape.left.mode == "append")
         self._mark_bad(status, missing if self.shape.is_versioned else None, times, tick, groups.unfit[0])
         return times, status
@@ -357,7 +377,7 @@ class VersionJoin:
     def _right_times(
         self, batch: pa.RecordBatch, weights: _Words, tick: Tick, groups: KeyGroups
     ) -> tuple[_Words, npt.NDArray[np.uint8]]:
-        times, missing = time_words(self.shape.times, batch, 1)
+        times, missing = self._time_words(batch, 1)
         status = b.first_status(weights, is_append=self.shape.right.mode == "append")
         null_key: _Marks | None = None
         for _, name in self.shape.key:
@@ -386,56 +406,6 @@ class VersionJoin:
         if self.shape.max_watermark_jump is not None and before is not None:
             furthest = min(before + self.shape.max_watermark_jump, NEVER)
             status[(times > furthest) & (status == ch.OK)] = b.TIME_JUMP
-
-    def _mark_late(
-        self,
-        tick: Tick,
-        groups: KeyGroups,
-        left_times: _Words,
-        left_status: npt.NDArray[np.uint8],
-        right_times: _Words,
-        right_status: npt.NDArray[np.uint8],
-        weights: list[_Words],
-    ) -> dict[str, int]:
-        """Mark what comes after the watermark had passed it; return the counts."""
-        passed, horizon = self.shape.times.of_watermark(tick.watermark_before_us), self.horizon(tick.watermark_before_us)
-        if passed is None or horizon is None:
-            return {}
-        shape = (self.keys.view, self.right.place, groups.numbers)
-        is_late = (left_times <= passed) & (left_status == ch.OK)
-        late_rows = int((is_late & (weights[0] > 0)).sum())
-        if is_late.any():
-            if self.shape.late == "join":
-                new = np.where(weights[0] > 0, left_status, ch.NOTHING).astype(np.uint8)
-                until = self.keys.forgotten_until
-                v.mark_unanswerable(*shape, groups.group_of[0], left_times, len(new), horizon, until, new, b.LATE_ROW)
-                left_status[new == b.LATE_ROW] = b.LATE_ROW
-            else:
-                code = b.LATE_ROW if self.shape.late == "side_output" else ch.NOTHING
-                left_status[is_late & (weights[0] > 0)] = code
-            left_status[is_late & (weights[0] < 0) & (left_times <= horizon)] = b.LATE_CORRECTION
-        accepted = int(
-            v.mark_late_versions(
-                *shape,
-                groups.group_of[1],
-                right_times,
-                weights[1],
-                len(right_times),
-                self.shape.right.mode == "changelog",
-                horizon,
-                right_status,
-                b.LATE_VERSION,
-                b.LATE_CORRECTION,
-            )
-        )
-        ignored = int((right_status == b.LATE_VERSION).sum())
-        corrections = int((left_status == b.LATE_CORRECTION).sum() + (right_status == b.LATE_CORRECTION).sum())
-        return {
-            "late_rows": late_rows,
-            "late_versions": accepted + ignored,
-            "ignored_versions": ignored,
-            "late_corrections": corrections,
-        }
 
     # ---------------------------------------------------------------- writing; `VersionJoins` says when
 
@@ -549,7 +519,7 @@ class VersionJoin:
         columns: list[list[pa.Array]] = [[], []]
         columns[side] = [batch.column(pair[side]) for pair in shape.key]
         groups = self.keys.group(columns)
-        times, _ = time_words(shape.times, batch, side)
+        times, _ = self._time_words(batch, side)
         status = b.first_status(weights, is_append=False)
         if isinstance(rows, WaitingRows):
             records = np.empty(batch.num_rows * rows.layout.stride, np.uint8)
@@ -572,6 +542,19 @@ class VersionJoin:
         rows.absorb(prepared, groups, supersedes=False)
         for expiring in self._expiring:
             expiring.expire(groups.numbers, None, now=None, retention=0, changes=0)
+
+    def kept_times(self, rows: KeptRows, table: pa.RecordBatch | pa.Table) -> pa.Array:
+        """Return the times of rows that are kept."""
+        return time_values(self.shape.times, table, 1 if rows is self.right else 0)
+
+    def labels_of(self, rows: KeptRows) -> dict[Any, int]:
+        """Return the label of the time of each row that is kept."""
+        words, shape = rows.first_words(), self.shape
+        if rows is not self.right and shape.is_strict:
+            words = words + 1
+        words = ~words if shape.is_mirrored else words
+        times = [time for batch in rows.snapshot_batches() for time in self.kept_times(rows, batch).to_pylist()]
+        return {time: word for time, word in zip(times, words.tolist(), strict=True) if time is not None}
 
     def reopen(self) -> None:
         """Forget what waits, after the rows have been forgotten."""

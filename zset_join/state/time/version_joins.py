@@ -10,6 +10,7 @@ the same right rows at the same watermark.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ from zset_join.state.time.version_join import VersionJoin
 from zset_join.zset import ZSet
 
 __all__ = ["VersionJoins"]
+
+_FEW_TIMES = 1024  # that no row has any more
 
 
 class VersionJoins:
@@ -40,6 +43,9 @@ class VersionJoins:
         self._owner_of: dict[int, VersionJoin] = {id(rows): join for join in joins for rows in join.kept}
         kept = [rows for join in joins for rows in join.kept]
         self._state = TimedState(joins[0].keys, kept, COUNTERS, on_cleared=self._reopen)
+        self._labels = joins[0].labels
+        if self._labels is not None:
+            self._labels.on_crowded, self._labels.on_overtaken = self._rewrite, self._load_labels
 
     @property
     def absorbed_epoch(self) -> int:
@@ -71,6 +77,22 @@ class VersionJoins:
         if len(numbers):
             self._state.keys.drop_empty(numbers)
         self._state.end(tick.epoch)
+        if self._labels is not None:
+            self._labels.follow(tick.epoch)
+            if len(self._labels) > 2 * sum(rows.live_rows for rows in self._state.inputs) + _FEW_TIMES:
+                self._load_labels()
+
+    def _load_labels(self) -> None:
+        """Read the labels of the times that rows have."""
+        found: dict[Any, int] = {}
+        for rows in self._state.inputs:
+            found |= self._owner_of[id(rows)].labels_of(rows)
+        if self._labels is not None:
+            self._labels.load(found)
+
+    def _rewrite(self, more: set[Any]) -> None:
+        """Give the times of the rows, and others, new labels. Cost: the rows of the state."""
+        self._restore({name: reader.read_all() for name, reader in self.snapshot_readers().items()}, more)
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
         """Return what reads the rows of each input, batch by batch, until the state changes."""
@@ -78,9 +100,20 @@ class VersionJoins:
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
+        self._restore(tables, set())
+
+    def _restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader], more: set[Any]) -> None:
         for join in self.joins:
             join.forget_epoch()
+        if self._labels is not None:
+            tables = {name: one if isinstance(one, pa.Table) else one.read_all() for name, one in tables.items()}
+            for rows in self._state.inputs:
+                times = self._owner_of[id(rows)].kept_times(rows, tables[rows.name])
+                more |= {time for time in times.unique().to_pylist() if time is not None}
+            self._labels.spread(more)
         self._state.restore(tables, self._take_back)
+        if self._labels is not None:
+            self._labels.follow(self.absorbed_epoch)
 
     def _take_back(
         self,
@@ -102,7 +135,8 @@ class VersionJoins:
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory of the state."""
-        return self._state.resident_bytes() + sum(join.resident_bytes() for join in self.joins)
+        labels = 0 if self._labels is None else self._labels.resident_bytes()
+        return self._state.resident_bytes() + labels + sum(join.resident_bytes() for join in self.joins)
 
     def working_bytes(self) -> int:
         """Return the bytes of the working arrays; there are some only between an answer and its absorption."""

@@ -23,9 +23,8 @@ from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
-from zset_join.stages.current_versions import CurrentVersionsStage
-from zset_join.tools.batch.dialect import Dialect
-from zset_join.tools.batch.tables import (
+from zset_join.stages.batch.dialect import Dialect
+from zset_join.stages.batch.tables import (
     BatchScope,
     BatchTable,
     BatchTimes,
@@ -37,6 +36,7 @@ from zset_join.tools.batch.tables import (
     one_side,
     tied_query,
 )
+from zset_join.stages.current_versions import CurrentVersionsStage
 
 __all__ = [
     "EPOCHS",

@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from zset_join.changelog.formats import IMAGE
 from zset_join.core.errors import PlanError
+from zset_join.core.extensions import load_extensions
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.sql_text import to_sql
-from zset_join.stages.current_versions import CurrentVersionsStage
+from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.stage import Stage
-from zset_join.tools.batch.dialect import Dialect
 
 __all__ = [
     "BatchScope",
@@ -32,6 +32,7 @@ __all__ = [
     "numbered",
     "one_side",
     "register_batch_query",
+    "same_rows",
     "tied_query",
 ]
 
@@ -78,13 +79,13 @@ class BatchTable:
         relation: its columns; `column(relation.schema, name)` is what one is called.
         history: where it comes from sources whose changes are all known: a table of them, with the columns of the relation, `w`
             the weight (-1 in upsert mode: a delete), `e` the epoch and `n` the place among all; None otherwise.
-        versions: where it is what holds now of some versions: the stage that says so, and its input.
+        versions: where it is what holds now of some versions: the stage of current versions, and its input.
     """
 
     name: str
     relation: Relation
     history: str | None = None
-    versions: tuple[CurrentVersionsStage, BatchTable] | None = None
+    versions: tuple[Any, BatchTable] | None = None
 
     def column(self, name: str) -> str:
         """Return what a column is called."""
@@ -126,6 +127,8 @@ def batch_query(stage: Stage, inputs: Sequence[BatchTable], scope: BatchScope) -
     Raises:
         PlanError: there is none for this kind of stage, or its answer does not follow from these inputs.
     """
+    if stage.kind not in _QUERIES:
+        load_extensions()
     query = _QUERIES.get(stage.kind)
     if query is None:
         raise PlanError(
@@ -134,6 +137,11 @@ def batch_query(stage: Stage, inputs: Sequence[BatchTable], scope: BatchScope) -
             kind=stage.kind,
         )
     return query(stage, inputs, scope)
+
+
+def same_rows(stage: Stage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:  # noqa: ARG001 - a `BatchQuery`
+    """Return the table as it is: the query of a stage that changes where rows are, not what they are."""
+    return f"SELECT * FROM {inputs[0].name}"  # noqa: S608 - a name of ours
 
 
 def tied_query(stage: Stage, inputs: Sequence[BatchTable], scope: BatchScope) -> str | None:

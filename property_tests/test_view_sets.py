@@ -1,0 +1,78 @@
+"""Several views as one pipeline: every view is its batch query, what views have in common is there once, and totals agree."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from property_tests.laws import LawBrokenError
+from property_tests.profiles import profile_name
+from property_tests.view_sets import views_equal_their_queries
+from zset_join.core.errors import PlanError
+from zset_join.pipeline import Pipeline, changes
+from zset_join.pipeline import functions as ZF  # noqa: N812 - as users write F
+from zset_join.plan.passes import share_equal
+from zset_join.plan.tree import Apply, Operate
+
+CASES = {"push": 2, "scout": 40, "nightly": 400}
+
+
+@pytest.mark.parametrize("lasts", [False, True], ids=["in memory", "in a directory"])
+def test_every_view_of_a_set_equals_its_query_and_stages_stand_once(tmp_path: Path, lasts: bool) -> None:
+    rows = sum(
+        views_equal_their_queries(seed, tmp_path / str(seed) if lasts else None) for seed in range(CASES[profile_name()])
+    )
+
+    assert rows > 10
+
+
+_identity = share_equal._identity
+BUGS: dict[str, Callable[[Any], Any]] = {
+    "no stage is shared": lambda node: id(node) if isinstance(node, Operate) else _identity(node),
+    "all stages of one input are shared": lambda node: (
+        tuple(map(id, node.inputs)) if isinstance(node, Operate) else _identity(node)
+    ),
+    "steps are shared whatever they do": lambda node: ("step", id(node.child)) if isinstance(node, Apply) else _identity(node),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_law_finds_views_that_share_too_little_or_too_much(bug: str) -> None:
+    with mock.patch.object(share_equal, "_identity", BUGS[bug]), pytest.raises((LawBrokenError, PlanError)):
+        sum(views_equal_their_queries(seed, None) for seed in range(20))
+
+
+def test_the_totals_of_a_bank_agree_at_every_epoch() -> None:
+    accounts = changes("accounts", {"id": pa.int64(), "branch": pa.string()}, keys="id")
+    moves = changes("moves", {"id": pa.int64(), "account": pa.int64(), "amount": pa.int64()}, keys="id")
+    booked = moves.join(accounts, on=[("account", "id")]).select("account", "branch", "amount")
+    total = ZF.sum("amount").alias("amount")
+    pipeline = Pipeline(
+        {
+            "total": booked.agg(total),
+            "by_account": booked.groupBy("account").agg(total),
+            "by_branch": booked.groupBy("branch").agg(total),
+        }
+    )
+    draw = random.Random(7)
+    pipeline.step({"accounts": [{"id": number, "branch": draw.choice("ABC")} for number in range(20)]})
+
+    sums = []
+    for transfer in range(200):
+        one, other, amount = draw.randrange(20), draw.randrange(20), draw.randint(1, 99)
+        moved = [
+            {"id": 2 * transfer, "account": one, "amount": -amount},
+            {"id": 2 * transfer + 1, "account": other, "amount": amount},
+        ]
+        branch = [{"id": draw.randrange(20), "branch": draw.choice("ABC")}] if draw.random() < 0.3 else []
+        pipeline.step({"moves": moved, "accounts": branch})
+        sums.append([sum(pipeline.view(name)["amount"].to_pylist()) for name in pipeline.views])
+
+    assert sums == [[0, 0, 0]] * 200
+    assert [node.stage.kind for node in pipeline.plan.nodes] == ["join", "aggregate", "aggregate", "aggregate"]

@@ -1,0 +1,74 @@
+"""Several views as one plan: what they have in common is there once.
+
+The law: a source of one name is one source. Views that were written apart may each describe it, and must describe it alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from zset_join.core.errors import OptionError
+from zset_join.expressions import Expression
+from zset_join.plan.planner import plan_query
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.tree import Views
+from zset_join.query.binding import Binding
+from zset_join.query.rows import Rows
+
+__all__ = ["bindings_of", "plan_of"]
+
+
+def plan_of(views: Mapping[str, Rows]) -> QueryPlan:
+    """Return the plan that keeps several views.
+
+    Args:
+        views: by what each is called.
+
+    Raises:
+        OptionError: `VIEW_NAME`, there is no view, or one without a name; `SAME_NAME`, a source is described in two ways.
+        PlanError: they cannot be planned.
+    """
+    if not views or not all(str(name).strip() for name in views):
+        raise OptionError(
+            f"a pipeline of several views is made of a mapping from names to views, and was given the names {list(views)}; "
+            "give one view or more, each under a text that is not empty.",
+            code="VIEW_NAME",
+            names=list(views),
+        )
+    bindings_of(views)
+    return plan_query(Views(tuple(views), tuple(view.node for view in views.values())))
+
+
+def bindings_of(views: Mapping[str, Rows]) -> tuple[Binding, ...]:
+    """Return what the sources of all views get their rows from.
+
+    Raises:
+        OptionError: `SAME_NAME`: two views describe a source of one name in two ways.
+    """
+    found: dict[str, tuple[str, Binding]] = {}
+    merged: list[Binding] = []
+    for name, view in views.items():
+        for binding in view.bindings:
+            first, before = found.setdefault(binding.source.name, (name, binding))
+            if not _is_same(before, binding):
+                raise OptionError(
+                    f'the views "{first}" and "{name}" describe the source "{binding.source.name}" in two ways. Describe it '
+                    "once and build both views from that, or give the sources different names.",
+                    code="SAME_NAME",
+                    name=binding.source.name,
+                    views=(first, name),
+                )
+            merged.append(binding)
+    return tuple(merged)
+
+
+def _is_same(one: Binding, other: Binding) -> bool:
+    """Return whether two bindings read the same rows in the same way; whether a row is a version may differ."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    one, other = one.of_versions(), other.of_versions()
+    pairs = ((getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+    return all(a.same_as(b) if isinstance(a, Expression) else not isinstance(b, Expression) and a == b for a, b in pairs)

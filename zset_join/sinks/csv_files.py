@@ -1,0 +1,245 @@
+"""The changes of a query as plain CSV files, one per epoch.
+
+    changes/epoch-000000000012-5f0c....csv      "id","total","_weight"
+                                                1,30,-1
+                                                1,40,1
+
+The law: as every sink. A file is there whole or not at all, by one atomic rename; its name says epoch and digest. What is read
+again is the answer, for every row that the sink takes. An epoch without rows has no file that a reader would see, and counts.
+
+A line says what it does in a form: `weight` (`_weight`), `row_kind` (`_row_kind`; a line per copy) or `change_data_feed`
+(`_change_type`, `_commit_version`, `_commit_timestamp`), as in the other changelogs; `tp_delta` is `weight` in the column
+`_tp_delta`; `append` is the row alone, of a query that takes none back.
+
+Values: text is quoted, so `""` is empty and nothing is NULL; instants are in UTC with a `Z`; bytes are written as they are.
+
+Limits: those of `epoch_files`; local directories. Nested values and durations have no text in CSV and are refused when the
+sink is opened. Text and bytes that are no UTF-8 do not fit, nor times outside the years 1 to 9999 (nanoseconds: before 1677),
+nor NULL in the only column of `append`, whose line would be empty.
+
+Memory and cost: the rows of the epoch.
+
+Source: RFC 4180.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.types as pt
+
+from zset_join.changelog import AppendFormat, ChangelogFormat, WeightFormat, encode, encoded_schema, format_named
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import OptionError, SinkError
+from zset_join.core.relation import Relation
+from zset_join.sinks.epoch_files import EpochFiles
+from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, holds_duration
+from zset_join.sinks.unfit_values import UnfitRows, fitting, unfit_values
+from zset_join.zset import ZSet
+
+__all__ = ["CsvFilesSink", "CsvForm"]
+
+CsvForm: TypeAlias = Literal["weight", "row_kind", "change_data_feed", "tp_delta", "append"]
+
+_FORMATS: Mapping[str, ChangelogFormat] = {"append": AppendFormat(), "tp_delta": WeightFormat(column="_tp_delta")}
+_GONE = ("-U", "-D", "update_preimage", "delete")
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31
+_FIRST_SECOND_OF_NANOSECONDS = -9_223_372_036  # the first whole second that 64 bits of nanoseconds hold; readers need it
+_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
+
+
+class CsvFilesSink:
+    """Write the answer of every epoch to a CSV file of its own.
+
+    Args:
+        path: the directory; made when it is not there.
+        form: see the module; with the key of the output relation, retraction and insertion of one key are an update.
+
+    Raises:
+        OptionError: no such form.
+
+    >>> import tempfile
+    >>> ones = ZSet.of({"k": [1, 2]}, [-1, 1])
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     sink = CsvFilesSink(directory)
+    ...     sink.open(Relation(name="answer", schema=ones.schema, mode="changelog"), "doctest")
+    ...     sink.write(0, [ones]).retractions, sink.read().to_pylist()
+    (1, [{'k': 1, '_weight': -1}, {'k': 2, '_weight': 1}])
+    """
+
+    def __init__(self, path: str | Path, form: CsvForm = "weight") -> None:
+        if form not in get_args(CsvForm) or not str(path):
+            raise OptionError(
+                f"path={str(path)!r}, form={form!r}: a form is one of {', '.join(get_args(CsvForm))}; name a directory.",
+                code="SINK_OPTION",
+                form=form,
+            )
+        self.path = Path(path)
+        self.form = form
+        self._format = _FORMATS[form] if form in _FORMATS else format_named(form)
+        self._output: Relation | None = None
+        self._files = EpochFiles(repr(self), self.path, header="_query.json", prefix="epoch-", width=12, suffix=".csv")
+
+    def __repr__(self) -> str:
+        return f"CsvFilesSink({str(self.path)!r}, {self.form!r})"
+
+    def open(self, output: Relation, query_id: str) -> None:
+        """Make the directory, or go on with it.
+
+        Raises:
+            PlanError: a column of the form is among those of the output.
+            SinkError: it belongs to another query, has other columns or another form, holds files of somebody else, or cannot
+                be made; or a column has no text in CSV.
+        """
+        check_output(repr(self), output)
+        self.close()
+        self._check_columns(output.schema)
+        columns = [f"{field.name}: {field.type}" for field in output.schema]
+        self._files.attach({"query_id": query_id, "form": self.form, "key": list(output.primary_key), "columns": columns})
+        self._output = output
+
+    def last_epoch(self) -> int | None:
+        """Return the last epoch that was written; None before the first."""
+        return self._files.last_epoch()
+
+    def has(self, epoch: int, link: ChainLink | None) -> bool:
+        """Return whether an epoch was written already.
+
+        Raises:
+            SinkError: an epoch before it is missing, or the directory has epochs of another chain.
+        """
+        return self._files.has(epoch, link)
+
+    def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
+        """Return the rows with a value that has no text in CSV."""
+        texts = [pa.array(column.cast(pa.large_binary())).view(pa.large_string()) if _is_bytes(column.type) else column
+                 for column in rows.columns]  # fmt: skip
+        found = unfit_values(pa.RecordBatch.from_arrays(texts, names=rows.schema.names), _years_of_four_digits)
+        if self.form == "append" and rows.num_columns == 1 and rows.column(0).null_count:
+            reason = "is the only column, so its line would be empty, which readers pass over"
+            found.append(UnfitRows(rows.schema.names[0], reason, np.asarray(rows.column(0).is_null())))
+        return found
+
+    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
+        """Write the file of an epoch.
+
+        Raises:
+            SinkError: see `has`; a row that does not fit, a retraction in the form `append`, or the file cannot be written.
+        """
+        started = time.perf_counter()
+        output = self._opened()
+        if self.has(epoch, link):
+            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
+        parts = []
+        for chunk in chunks:
+            check_chunk(repr(self), epoch, output.schema, chunk)
+            parts.append(chunk)
+        delta = fitting(self, ZSet.concat(parts, schema=output.schema), drops=False, epoch=epoch)
+        moment = time.time_ns() // 1000
+        lines = encode(delta, output.primary_key, self._format, epoch=epoch, committed_at_us=moment)
+        if not self._files.put(epoch, link, _bytes(lines) if len(delta) else None):
+            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
+        gone = delta.weights[delta.weights < 0]
+        retractions = len(gone) if isinstance(self._format, WeightFormat) else -int(gone.sum(dtype=np.int64))
+        return SinkProgress(epoch, lines.num_rows, retractions, time.perf_counter() - started)
+
+    def read(self) -> pa.Table:
+        """Return what the files say: the rows, and `_weight`, in the order of their epochs."""
+        output = self._opened()
+        written = encoded_schema(output.schema, self._format)
+        types = {field.name: _written_type(field.type) for field in written}
+        convert = pa.csv.ConvertOptions(
+            column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+        )
+        parse = pa.csv.ParseOptions(newlines_in_values=True)
+        tables = [
+            pa.csv.read_csv(path, convert_options=convert, parse_options=parse) for path in sorted(self.path.glob("epoch-*"))
+        ]
+        lines = pa.concat_tables([pa.schema(types.items()).empty_table(), *tables])
+        rows = lines.select(output.schema.names).cast(output.schema)
+        if isinstance(self._format, WeightFormat):
+            weights = lines.column(self._format.column)
+        elif isinstance(self._format, AppendFormat):
+            weights = pa.array(np.ones(len(lines), np.int64))
+        else:
+            gone = pc.is_in(lines.column(len(output.schema)), value_set=pa.array(_GONE))
+            weights = pc.if_else(gone, pa.scalar(-1, pa.int64()), pa.scalar(1, pa.int64()))
+        return rows.append_column("_weight", weights)
+
+    def close(self) -> None:
+        """Detach from the query; what was written stays."""
+        self._output = None
+
+    def _opened(self) -> Relation:
+        if self._output is None:
+            raise SinkError(f"{self!r} is closed; call open first.", code="SINK_CLOSED")
+        return self._output
+
+    def _check_columns(self, rows: pa.Schema) -> None:
+        if self.form == "tp_delta" and "_tp_delta" in rows.names:
+            raise SinkError(
+                f"{self!r} writes the weight of a row as _tp_delta, which is a column of the view too. Give it another name.",
+                code="SINK_COLUMNS",
+                column="_tp_delta",
+            )
+        encoded_schema(rows, self._format)
+        for field in rows:
+            if pt.is_nested(field.type) or holds_duration(field.type):
+                raise SinkError(
+                    f'{self!r} cannot keep column "{field.name}" of type {field.type}, which has no text in CSV. Take its '
+                    "fields apart or cast it to a text in the query, or write JSON lines or Parquet.",
+                    code="SINK_TYPE",
+                    column=field.name,
+                    type=str(field.type),
+                )
+
+
+def _bytes(lines: pa.RecordBatch) -> bytes:
+    """Return a file: a header, and the lines."""
+    sink = pa.BufferOutputStream()
+    plain = [column.cast(_written_type(column.type)) for column in lines.columns]
+    pa.csv.write_csv(pa.Table.from_arrays(plain, names=lines.schema.names), sink)
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
+def _written_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that a column is written and read as."""
+    if pt.is_dictionary(kind):
+        return _written_type(kind.value_type)
+    if pt.is_string_view(kind):
+        return pa.string()
+    if pt.is_float16(kind):
+        return pa.float32()
+    if pt.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    return kind
+
+
+def _years_of_four_digits(kind: pa.DataType) -> tuple[int, int] | None:
+    """Return the first and the last date, time or timestamp of a type that CSV can say.
+
+    >>> _years_of_four_digits(pa.time32("s")), _years_of_four_digits(pa.date32())
+    ((0, 86399), (-719162, 2932896))
+    """
+    if pt.is_date32(kind):
+        return _FIRST_DAY, _LAST_DAY
+    if pt.is_time(kind):
+        return 0, _PER_DAY.get(kind.unit, 86_400_000_000_000) - 1
+    if pt.is_timestamp(kind) and kind.unit == "ns":
+        return _FIRST_SECOND_OF_NANOSECONDS * 1_000_000_000, 2**63 - 1
+    if pt.is_date64(kind) or pt.is_timestamp(kind):
+        per_day = _PER_DAY["ms" if pt.is_date64(kind) else kind.unit]
+        return _FIRST_DAY * per_day, (_LAST_DAY + 1) * per_day - 1
+    return None
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind) or pt.is_binary_view(kind))

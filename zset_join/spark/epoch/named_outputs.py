@@ -1,0 +1,41 @@
+"""Outputs of a query inside Spark by the names of `zset_join.connectors`.
+
+A sink is given the answer on the driver. The files of a changelog in Parquet or Delta are written by the tasks themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zset_join.connectors import sink
+from zset_join.spark.epoch.outputs import ChangelogOutput, Output, SinkOutput
+
+__all__ = ["output_named"]
+
+
+def output_named(name: str, options: Mapping[str, Any]) -> Output:
+    """Return an output, not yet opened.
+
+    Args:
+        name: of an output of `zset_join.connectors`.
+        options: those of the output.
+
+    Raises:
+        OptionError: see `zset_join.connectors.sink`.
+    """
+    return _BY_TASKS.get(name, SinkOutput)(sink(name, **options))
+
+
+def _delta(made: Any) -> Output:
+    from zset_join.sinks.delta_view import DeltaViewSink
+    from zset_join.spark.epoch.delta_outputs import DeltaChangelogOutput, DeltaViewOutput
+
+    return DeltaViewOutput(made) if isinstance(made, DeltaViewSink) else DeltaChangelogOutput(made)
+
+
+def _parquet(made: Any) -> Output:
+    return ChangelogOutput(made.location, made.form)
+
+
+_BY_TASKS: Mapping[str, Callable[[Any], Output]] = {"delta": _delta, "parquet": _parquet}

@@ -1,0 +1,143 @@
+"""The contract of a request: what the word of a query asks of a stage, before the relations it meets are known.
+
+The fluent API and SQL write requests into the tree of a query (`zset_join.plan.tree.Operate`); passes rewrite the tree, and the
+plan asks each request for its stage. A request stands in the file of its stage; a new one subclasses `StageRequest`, and no
+caller looks at its class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+import pyarrow as pa
+
+from zset_join.core.relation import Relation
+from zset_join.expressions import Expression
+from zset_join.expressions.rows import named, plain_column
+from zset_join.stages.stage import Stage
+
+__all__ = [
+    "ComputedKeys",
+    "InputRows",
+    "StageRequest",
+    "TableCall",
+    "keyed_rows",
+    "keys_computed",
+    "keys_to_compute",
+    "pairs_computed",
+    "shown_only",
+]
+
+ComputedKeys = tuple[tuple[tuple[str, Expression], ...], ...]
+"""Per input the columns that are computed before it, by name."""
+
+_KEY = "__key_"
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """Describe the rows that a stage is fed.
+
+    Args:
+        relation: the rows.
+        hidden: columns that no answer shows.
+        is_derived: they come from an earlier stage, so NULL in a primary key is a value like any other.
+    """
+
+    relation: Relation
+    hidden: tuple[str, ...]
+    is_derived: bool
+
+
+@dataclass(frozen=True)
+class TableCall:
+    """Name a table function of SQL with its operands.
+
+    Args:
+        name: of the function.
+        operands: those behind the table, which is the first.
+    """
+
+    name: str
+    operands: tuple[Expression, ...]
+
+
+class StageRequest(Protocol):
+    """What a query asks of a stage; subclass it for its defaults."""
+
+    @property
+    def computed_keys(self) -> ComputedKeys:
+        """Return per input the columns that must be computed before it, hidden from the answer; empty: none."""
+        return ()
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
+        """Return whether an input may be in upsert mode; else it gets a changelog of whole rows."""
+        return False
+
+    def with_keys_computed(self) -> Self:
+        """Return the same request once the columns of `computed_keys` are there."""
+        return self
+
+    def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - for those that show columns
+        """Return what the answer calls a column of an input; None where it does not have it as it is.
+
+        Args:
+            name: of the column.
+            side: the input, from 0.
+            is_of_both: another input shows a column of that name.
+        """
+        return None
+
+    @property
+    def table_call(self) -> TableCall | None:
+        """Return the call of the SQL table function that asks for this; None where SQL asks in another way."""
+        return None
+
+    def stage(self, inputs: Sequence[InputRows]) -> Stage:
+        """Return the stage over inputs like these; their hidden columns are not shown.
+
+        Raises:
+            PlanError: the inputs do not fit.
+        """
+        ...
+
+
+def keys_to_compute(keys: Sequence[Expression]) -> tuple[tuple[str, Expression], ...]:
+    """Return the keys of one input that are no plain columns, by the names that `pairs_computed` gives them."""
+    return tuple((f"{_KEY}{at}", one) for at, one in enumerate(keys) if plain_column(one) is None)
+
+
+def keys_computed(keys: Sequence[Expression]) -> list[Expression]:
+    """Return keys as columns, once those of `keys_to_compute` are there."""
+    return [named(f"{_KEY}{at}") if plain_column(one) is None else one for at, one in enumerate(keys)]
+
+
+def pairs_computed(pairs: Sequence[tuple[Expression, Expression]]) -> tuple[tuple[Expression, Expression], ...]:
+    """Return pairs of keys as columns, once those of `keys_to_compute` are there."""
+    mine, theirs = (keys_computed([pair[side] for pair in pairs]) for side in (0, 1))
+    return tuple(zip(mine, theirs, strict=True))
+
+
+def keyed_rows(rows: InputRows, key: tuple[str, ...]) -> Relation:
+    """Return the rows of a side that is looked at by a key; a changelog out of a stage has no primary key that counts."""
+    primary_key = () if rows.is_derived and rows.relation.mode != "upsert" else rows.relation.primary_key
+    return replace(rows.relation, join_key=key, primary_key=primary_key)
+
+
+def shown_only(relation: Relation, hidden: tuple[str, ...]) -> Relation:
+    """Return rows without their hidden columns."""
+    if not hidden:
+        return relation
+    shown = [field for field in relation.schema if field.name not in hidden]
+    names = {field.name for field in shown}
+    time = relation.event_time if relation.event_time in names else None
+    return replace(
+        relation,
+        schema=pa.schema(shown),
+        primary_key=relation.primary_key if set(relation.primary_key) <= names else (),
+        sequence_by=relation.sequence_by if set(relation.sequence_by) <= names else (),
+        event_time=time,
+        watermark_delay=None if time is None else relation.watermark_delay,
+    )
