@@ -2,7 +2,7 @@
 
 | profile | chosen by | examples per (operator, law) | random |
 |---|---|---|---|
-| `push` (default) | | 8; 5 of joins, which are there in many types | no: a red push means a changed engine |
+| `push` (default) | | 5; 3 of joins, which are there in many types | no: a red push means a changed engine |
 | `nightly` | `HYPOTHESIS_PROFILE=nightly` | 100 | yes, so that nights add up |
 | `scout` | `HYPOTHESIS_PROFILE=scout` | 20 | yes, and failures are not made smaller: a quick look at what is broken |
 """
@@ -28,7 +28,7 @@ HUNT = settings(
     report_multiple_bugs=False,
 )
 """How a planted bug is looked for: the same examples on every run, and the first one that shows it will do."""
-EXAMPLES_OF_A_TYPE = {"push": 5, "scout": 20, "nightly": 100}
+EXAMPLES_OF_A_TYPE = {"push": 3, "scout": 20, "nightly": 100}
 """Examples per law of one type of join over one pair of modes: a law of joins has forty times as many."""
 MAX_CHANGES = {"push": 18, "scout": 18, "nightly": 24}
 
@@ -40,7 +40,7 @@ def profile_name() -> str:
 
 def load_profile() -> None:
     """Register the profiles and load the one that was asked for."""
-    settings.register_profile("push", _COMMON, max_examples=8, derandomize=True)
+    settings.register_profile("push", _COMMON, max_examples=5, derandomize=True)
     settings.register_profile("scout", _COMMON, max_examples=20, phases=[Phase.generate])
     settings.register_profile("nightly", _COMMON, max_examples=100)
     settings.load_profile(profile_name())

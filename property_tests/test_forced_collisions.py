@@ -42,8 +42,14 @@ def crowded_subject(how: str, modes: tuple[Mode, Mode], shape: str, seed: int) -
     return Subject(spec, build_hash_join, hash_join_live_rows), History(changes, cuts, 0, 3)
 
 
-_CROWDS = [  # every join type with every shape; the modes take turns
-    pytest.param(how, sorted(_MODES)[turn % 3], shape, id=f"{how}-{sorted(_MODES)[turn % 3]}-{shape}")
+_CROWDS = [  # every join type with every shape; the modes take turns, and every other one waits for `make soak`
+    pytest.param(
+        how,
+        sorted(_MODES)[turn % 3],
+        shape,
+        id=f"{how}-{sorted(_MODES)[turn % 3]}-{shape}",
+        marks=pytest.mark.long if turn % 2 else (),
+    )
     for turn, (how, shape) in enumerate(product(HOWS, sorted(WIDE_KEY_SHAPES)))
 ]
 

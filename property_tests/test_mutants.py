@@ -18,6 +18,9 @@ from property_tests.strategies import histories
 
 MUTANTS = (*SWITCHES, *WRAPPERS, *AGGREGATE_MUTANTS, *HYBRID_MUTANTS)
 
+FOUND_LATE = {"lets_changed_rows_stand", "forgets_what_stands", "forgets_old_keys"}
+"""Three of 125 take half of the time of all: a history that shows them is rare. `make soak` hunts them."""
+
 
 def hunt(entry: Registered, law: Law) -> None:
     """Search for a history that breaks the law; return quietly when there is none."""
@@ -31,7 +34,17 @@ def hunt(entry: Registered, law: Law) -> None:
     search()
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.name}-by-{mutant.caught_by}" for mutant in MUTANTS])
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(
+            mutant,
+            id=f"{mutant.name}-by-{mutant.caught_by}",
+            marks=pytest.mark.long if mutant.name in FOUND_LATE else (),
+        )
+        for mutant in MUTANTS
+    ],
+)
 def test_the_planted_bug_is_caught_by_its_law(mutant: Mutant) -> None:
     with pytest.raises(LawBrokenError):
         hunt(mutant.entry, LAWS[mutant.caught_by])
@@ -44,8 +57,9 @@ def test_there_are_enough_mutants_and_no_two_share_a_name() -> None:
     assert set(names.values()) == {1}
 
 
-def test_every_law_catches_a_mutant() -> None:
-    assert {mutant.caught_by for mutant in MUTANTS} == LAWS.keys()
+def test_every_law_catches_a_mutant_on_a_push() -> None:
+    assert {mutant.caught_by for mutant in MUTANTS if mutant.name not in FOUND_LATE} == LAWS.keys()
+    assert {mutant.name for mutant in MUTANTS} >= FOUND_LATE
 
 
 def test_no_mutant_is_excused_from_its_law() -> None:
