@@ -8,7 +8,7 @@ The law: where one query cannot answer, no table and no query has changed, and t
 into tables of the session answer before those that read these, so a query that reads two changed tables has one epoch of both.
 
 With `on_bad_input = 'quarantine'` a row for which the own WHERE or SELECT of a query raises leaves the epoch, for all queries
-and for the table, and is among the dead letters of that query. A row that the table cannot keep, as one with NULL in its key, is
+and for the table, and is among its dead letters. A row that the table cannot keep, as one with NULL in its key, is
 a dead letter of every query that reads the table, and in memory a warning says so whether or not there is one. What fails
 behind a join or a group fails the epoch.
 
