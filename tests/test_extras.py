@@ -59,6 +59,7 @@ from zset_join import lookup, cli
 from zset_join.lookup.source import Opening
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline.outputs import FunctionSink
+from zset_join.connectors import sink
 
 class said:
     written = ""
@@ -92,6 +93,12 @@ sources = {
     "delta": lookup.DeltaSource(name="s", schema=schema, path=str(place)),
 }
 view = changes("s", schema, keys="id")
+named = {
+    "kafka": dict(config={"bootstrap.servers": "h:9"}, topic="t"),
+    "postgres": dict(conninfo="host=h", table="t"),
+    "duckdb": dict(path=str(place / "o.duckdb"), table="t"),
+    "delta": dict(path=str(place / "o")),
+}
 pipeline = Pipeline(view, keep_inputs=True)
 pipeline.step({"s": [{"id": 1, "v": "a"}]})
 entries = {
@@ -99,6 +106,10 @@ entries = {
     "verify": pipeline.verify,
     "form": lambda: Pipeline(view, outputs=[FunctionSink(print, form="upsert")]),
     "cold store": lambda: importlib.import_module("zset_join.core.options").HotBudget.of("hybrid", max_hot_keys=1, cold_store="duckdb"),
+    **{
+        f"sink {name}": (lambda name=name, given=given: Pipeline(view, place / f"p_{name}", outputs=[sink(name, **given)]))
+        for name, given in named.items()
+    },
     "run": command("run", str(place / "x.sql"), "--once"),
     "check": command("check", str(place / "x.sql")),
     "explain": command("explain", str(place / "x.sql")),
@@ -121,6 +132,46 @@ def test_on_a_plain_install_every_module_and_verb_names_the_package_and_its_pip_
     words = [sys.executable, "-W", "ignore", "-c", _PLAIN_INSTALL, ",".join(EXTRAS)]
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+_SQL_FILES = """
+import sys, tempfile
+from pathlib import Path
+blocked = sys.argv[1].split(",")
+
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+from zset_join import cli
+place = Path(tempfile.mkdtemp())
+kafka = "'connector'='kafka', 'topic'='t', 'properties.bootstrap.servers'='h:9', 'format'='json'"
+both = "CREATE TABLE s (id INT PRIMARY KEY); CREATE TABLE o (id INT PRIMARY KEY) WITH"
+tables = {
+    "a kafka source": f"CREATE TABLE s (id INT) WITH ({kafka}); CREATE TABLE o (id INT)",
+    "a kafka sink": f"{both} ({kafka})",
+    "a postgres sink": f"{both} ('connector'='jdbc', 'url'='jdbc:postgresql://h:9/d', 'table-name'='t')",
+    "a duckdb sink": f"{both} ('connector'='duckdb', 'path'='{place}/o', 'table-name'='t')",
+}
+for name, text in tables.items():
+    print("==", name, file=sys.stderr)
+    rows = "; INSERT INTO s VALUES (1)" if "sink" in name else ""
+    (place / "x.sql").write_text(f"{text}; INSERT INTO o SELECT id FROM s{rows}")
+    print("==", cli.main(["run", str(place / "x.sql"), "--once"]), file=sys.stderr)
+"""
+
+
+def test_sql_that_reads_or_writes_outside_names_the_package_and_its_pip_line() -> None:
+    words = [sys.executable, "-W", "ignore", "-c", _SQL_FILES, ",".join(EXTRAS.keys() - {"sqlglot"})]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    answers = done.stderr.split("== a ")[1:]
+    assert len(answers) == 4, done.stderr
+    for answer in answers:
+        assert "[MISSING_PACKAGE]" in answer, answer
+        assert "pip install" in answer, answer
+        assert answer.endswith("== 1\n"), answer
 
 
 def bare_imports(path: Path) -> Iterator[str]:

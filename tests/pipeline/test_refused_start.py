@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
 import shutil
@@ -13,7 +14,7 @@ import pytest
 
 import zset_join
 from zset_join.checkpoint.owner import Ownership
-from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, checkpoint_folder, stored_query_id
+from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, checkpoint_folder, stored_description, stored_plan, stored_query_id
 from zset_join.core.errors import SinkError, StateError, ZsetJoinError
 from zset_join.pipeline import Pipeline, appends
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
@@ -23,6 +24,7 @@ from zset_join.sinks.json_lines import JsonLinesSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.local_folder import LocalFolder
+from zset_join.storage.operations import observe
 from zset_join.storage.sealed import seal, unseal
 
 COLUMNS = {"k": pa.int64(), "v": pa.int64()}
@@ -219,7 +221,7 @@ def test_the_program_before_a_refused_start_goes_on(refusal, tmp_path):
         assert wider.epoch == 4
 
 
-@pytest.mark.parametrize(("operation", "name"), [("put", "format.json"), ("put", "stages.json"), ("remove_unfinished", "")])
+@pytest.mark.parametrize(("operation", "name"), [("put", "format.json"), ("remove_unfinished", "")])
 def test_a_start_that_cannot_write_or_tidy_up_is_refused_and_the_program_before_it_goes_on(
     operation, name, tmp_path, monkeypatch
 ):
@@ -242,6 +244,31 @@ def test_a_start_that_cannot_write_or_tidy_up_is_refused_and_the_program_before_
     assert (refused.value.code, failed) == ("STORAGE_FAILED", [name])
     assert [path.read_bytes() for path in written] == before
     with Pipeline(latest(), tmp_path) as again:
+        assert again.epoch == 3
+
+
+@pytest.mark.parametrize("is_behind", [False, True], ids=["before the change", "behind it"])
+def test_a_disk_that_stays_full_leaves_no_new_query_with_an_old_plan(is_behind, tmp_path):
+    run_three_epochs(tmp_path)
+    plan_before, changes = stored_plan(str(tmp_path)), []
+
+    def fails(operation, act):
+        """Fail every change of these files; `is_behind` lets the first one pass."""
+        target = operation.target or operation.path
+        if operation.kind not in ("rename", "replace") or not target.endswith(".json") or "owners" in target:
+            return act()
+        changes.append(target)
+        if is_behind and len(changes) == 1:
+            return act()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with observe(fails), contextlib.suppress(StateError):  # a start that one change is enough for is accepted
+        start(tmp_path).close()
+
+    is_new = "more" in str(stored_description(str(tmp_path)))
+    assert is_new == is_behind
+    assert (stored_plan(str(tmp_path)) != plan_before) == is_new
+    with Pipeline(latest(more=pa.string()) if is_new else latest(), tmp_path) as again:
         assert again.epoch == 3
 
 

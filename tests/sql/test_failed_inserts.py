@@ -11,6 +11,7 @@ import pytest
 
 from zset_join.core.errors import BadInputError, SinkError, SqlError
 from zset_join.sql import Session, connect
+from zset_join.sql.session import SqlWarning
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
 from zset_join.sql.tables.key_claims import KeyClaims
 from zset_join.tools.dead_letters import read_letters
@@ -68,6 +69,20 @@ def test_a_row_that_one_query_cannot_evaluate_is_a_dead_letter_of_it_and_of_no_o
     assert letter["reason"].startswith('query "prices": the expression total / qty')
     assert not totals.pipeline.dead_letters.num_rows
     assert shown(session, "SELECT id FROM orders") == [(1,)] == [tuple(row.values())[:1] for row in totals.table().to_pylist()]
+
+
+def test_a_row_without_a_key_leaves_the_table_and_all_its_queries_and_is_never_lost_in_silence() -> None:
+    with connect() as session:
+        session.sql(f"SET on_bad_input = 'quarantine'; {TABLES}")
+        with pytest.warns(SqlWarning, match=r'table "orders": 1 of the rows .*"total": 5.*NULL_PRIMARY_KEY'):
+            session.sql("INSERT INTO orders VALUES (NULL, 5, 1), (1, 6, 2)")  # no query lists it
+        queries = [session.sql(text).start() for text in ("SELECT id, total FROM orders", "SELECT count(*) AS n FROM orders")]
+        with pytest.warns(SqlWarning, match="NULL_PRIMARY_KEY"):
+            session.sql("INSERT INTO orders VALUES (2, 6, 2), (NULL, 7, 2)")
+
+        assert [one.pipeline.dead_letters["code"].to_pylist() for one in queries] == [["NULL_PRIMARY_KEY"]] * 2
+        assert shown(session, "SELECT id FROM orders") == [(1,), (2,)]
+        assert queries[1].table().to_pylist() == [{"n": 2}]
 
 
 def test_a_crash_between_the_table_and_the_queries_loses_no_row_and_no_dead_letter(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from zset_join.core.epoch_chain import ChainLink
-from zset_join.core.errors import SinkError, StateError
+from zset_join.core.errors import PlanError, SinkError, StateError
 from zset_join.core.relation import Relation
+from zset_join.sql.on_spark import SessionOnSpark
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
 from zset_join.sql.tables.file_names import file_name
-from zset_join.sql.tables.stored_tables import StoredTables, StoredTableSink
+from zset_join.sql.tables.stored_tables import STORED_WEIGHT, StoredTables, StoredTableSink
 from zset_join.zset import ZSet
 
 TABLE = Table(name="t", word="TABLE", columns=(ColumnDefinition("k", pa.int64()),), mode="changelog")
@@ -51,6 +53,19 @@ def test_files_are_in_the_order_they_were_written_also_after_a_restart(tmp_path:
 
     assert [len(one) for one in lines(again)] == [0, 2, 2]
     assert lines(again)[2] == [{"k": 1, "_stored_weight": -1}, {"k": 2, "_stored_weight": 2}]
+
+
+@pytest.mark.parametrize("name", [STORED_WEIGHT, "_Unread_Reason", "_file_order_0", "__time", "__of_12"])
+def test_a_column_named_as_one_of_ours_is_refused_in_process_and_inside_spark(tmp_path: Path, name: str) -> None:
+    columns = (*TABLE.columns, ColumnDefinition(name, pa.string()))
+    table = replace(TABLE, columns=columns, options={"connector": "kafka"})
+    on_spark: Any = SessionOnSpark.__new__(SessionOnSpark)
+
+    for start in (StoredTables(tmp_path).make, lambda one: on_spark._made(one, None)):
+        with pytest.raises(PlanError, match="rename them") as refused:
+            start(table)
+        assert (refused.value.code, refused.value.facts["columns"]) == ("RESERVED_COLUMN", [name])
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_has_a_name_is_written_once(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import (
     CHECKPOINT_FORMAT,
     FORMAT_FILE,
+    PLAN_FIELD,
     PLAN_FILE,
     RECORD_NAME,
     START_ANEW,
@@ -450,25 +451,33 @@ class Checkpoint:
 
     def _stored_plan(self) -> Mapping[str, Any]:
         """Return what the checkpoint says of its operators; nothing where that is not there."""
+        known = read_format(self._folder)
+        if known is not None and PLAN_FIELD in known:
+            return dict(known[PLAN_FIELD])
         stored = self._folder.read(PLAN_FILE)
         return {} if stored is None else unseal(stored.to_pybytes(), version=CHECKPOINT_FORMAT, name=PLAN_FILE)
 
     def _write_format(self) -> None:
-        """Write down whose checkpoint it is and its plan, both or neither."""
+        """Write down whose checkpoint it is and its plan, both or neither.
+
+        Where the query has changed, its plan goes into `format.json` too: one file changes at once, whatever fails after it.
+        """
         unwritten, self._unwritten = self._unwritten, None
         if unwritten is None:
             self._write_plan()
             return
-        sealed = seal(unwritten, version=CHECKPOINT_FORMAT, name=FORMAT_FILE)
         before = self._folder.read(FORMAT_FILE)
         if before is not None:
-            self._folder.put(FORMAT_FILE, sealed)
+            changed = unwritten if self._plan is None else {**unwritten, PLAN_FIELD: self._plan}
             try:
-                self._write_plan()
+                self._folder.put(FORMAT_FILE, seal(changed, version=CHECKPOINT_FORMAT, name=FORMAT_FILE))
             except BaseException:
-                self._folder.put(FORMAT_FILE, before.to_pybytes())
+                now = self._folder.read(FORMAT_FILE)
+                if now is None or not now.equals(before):  # it failed behind the change
+                    self._folder.put(FORMAT_FILE, before.to_pybytes())
                 raise
             return
+        sealed = seal(unwritten, version=CHECKPOINT_FORMAT, name=FORMAT_FILE)
         self._write_plan(is_new=True)
         try:
             self._folder.put_new(FORMAT_FILE, sealed)
@@ -479,6 +488,12 @@ class Checkpoint:
         """Write the plan down where it is missing, or may be that of before columns were added or of an older version."""
         plan = self._plan
         if plan is None:
+            return
+        known = None if is_new else read_format(self._folder)
+        if known is not None and PLAN_FIELD in known:
+            if self._owner is not None and not known[PLAN_FIELD].keys() >= plan.keys():
+                changed = seal({**known, PLAN_FIELD: plan}, version=CHECKPOINT_FORMAT, name=FORMAT_FILE)
+                self._folder.put(FORMAT_FILE, changed)
             return
         stored = self._folder.read(PLAN_FILE)
         sealed = seal(plan, version=CHECKPOINT_FORMAT, name=PLAN_FILE)

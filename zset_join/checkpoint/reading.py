@@ -26,6 +26,7 @@ from zset_join.storage.sealed import UnknownFormatError, unseal
 __all__ = [
     "CHECKPOINT_FORMAT",
     "FORMAT_FILE",
+    "PLAN_FIELD",
     "PLAN_FILE",
     "RECORD_NAME",
     "START_ANEW",
@@ -50,6 +51,8 @@ __all__ = [
 CHECKPOINT_FORMAT = 2
 FORMAT_FILE = "format.json"
 PLAN_FILE = "stages.json"
+PLAN_FIELD = "plan"
+"""The field of `format.json` with the plan of a query that has changed since it began; it counts instead of `PLAN_FILE`."""
 RECORD_NAME = re.compile(r"commits/(\d{20})\.json")
 _ZSET_FOLDER = "zset"
 _LEVELS_BELOW, _MOST_NAMED, _MOST_LOOKED_AT = 3, 5, 1_000
@@ -91,6 +94,9 @@ def stored_plan(location: str) -> Mapping[str, Any]:
         StateError: it is missing or damaged.
     """
     folder = checkpoint_folder(location)
+    known = read_format(folder)
+    if known is not None and PLAN_FIELD in known:
+        return dict(known[PLAN_FIELD])
     data = folder.read(PLAN_FILE)
     if data is None:
         raise plan_missing(location)

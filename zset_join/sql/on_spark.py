@@ -68,7 +68,7 @@ from zset_join.sql.tables.file_order import NAME_WORDS
 from zset_join.sql.tables.files import csv_options
 from zset_join.sql.tables.results import Query, Running, sorted_rows
 from zset_join.sql.tables.settings import idle_timeout, stage_options
-from zset_join.sql.tables.stored_tables import StoredTables
+from zset_join.sql.tables.stored_tables import StoredTables, refuse_our_columns
 from zset_join.sql.tables.table_sources import DecodingCatalog, recorded_rows
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.places import Place, SqlWarning
@@ -358,6 +358,7 @@ class SessionOnSpark(InDirectory, Session):
         return within_jump(known[1], source.max_watermark_jump)
 
     def _made(self, table: Table, relation: Relation) -> SourceStream:
+        refuse_our_columns(table)
         is_free = table.delta_column is not None  # what deletes a row needs its key alone
         columns = [column.field for column in table.columns if column.is_given]
         given = pa.schema([field.with_nullable(True) if is_free else field for field in columns])

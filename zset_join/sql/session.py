@@ -48,6 +48,7 @@ from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import Statement, split
 from zset_join.sql_expressions.places import SqlWarning, near
 from zset_join.sql_expressions.scalars import ScalarBinder
+from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
@@ -368,9 +369,13 @@ class Session:
         return self.catalog.tables[name]
 
     def kept_rows(self, table: Table) -> Pipeline | None:
-        """Return what keeps the rows of a table; None where the session keeps none."""
+        """Return what keeps the rows of a table; None where the session keeps none.
+
+        As a query does, it keeps to the policy for bad input of when it began: at the first rows of the table.
+        """
         if self._keep_tables and table.name not in self._stored:
-            self._stored[table.name] = Pipeline(table.kept())
+            policy = self.catalog.settings.get("on_bad_input", "error")
+            self._stored[table.name] = Pipeline(table.kept(), options=StageOptions(on_bad_input=policy))
         return self._stored.get(table.name)
 
     def completed(self, table: Table, rows: pa.Table | ZSet, now_us: int) -> pa.Table | ZSet:

@@ -229,8 +229,8 @@ def _of_json(records: DataFrame, given: pa.Schema) -> DataFrame:
     others = [quoted(name) for name in records.columns if name != "value"]
     fields = {field.name: parsed_type(field.type) for field in given}
     refused = f"concat('UNDECODABLE_RECORD:', {_PLACE}, ': it is no JSON object: ', left(value, 100))"
-    exact = records.selectExpr(*others, f"{exact_json('value')} AS exact", "value")
-    parsed = exact.selectExpr(*others, "value", f"{parsed_json('exact', fields)} AS {_VALUE}")
+    exact = records.selectExpr(*others, f"{exact_json('value')} AS __exact", "value")
+    parsed = exact.selectExpr(*others, "value", f"{parsed_json('__exact', fields)} AS {_VALUE}")
     is_bad = f"({_VALUE} IS NULL OR {_VALUE}.{CORRUPT} IS NOT NULL)"
     read = parsed.selectExpr(
         *others, f"CASE WHEN NOT {is_bad} THEN {_VALUE} END AS {_VALUE}", f"CASE WHEN {is_bad} THEN {refused} END AS {UNREAD}"

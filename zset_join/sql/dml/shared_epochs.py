@@ -8,13 +8,16 @@ The law: where one query cannot answer, no table and no query has changed, and t
 into tables of the session answer before those that read these, so a query that reads two changed tables has one epoch of both.
 
 With `on_bad_input = 'quarantine'` a row for which the own WHERE or SELECT of a query raises leaves the epoch, for all queries
-and for the table, and is among the dead letters of that query. What fails behind a join or a group fails the epoch.
+and for the table, and is among its dead letters. A row that the table cannot keep, as one with NULL in its key, is
+a dead letter of every query that reads the table, and in memory a warning says so whether or not there is one. What fails
+behind a join or a group fails the epoch.
 
 Known limit: a row that a query of the session wrote is never put aside in the queries that read it; there the epoch fails.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -32,6 +35,7 @@ from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.key_claims import Claimed, KeyClaims
 from zset_join.sql.tables.results import Running
 from zset_join.sql.tables.settings import stage_options
+from zset_join.sql_expressions.places import SqlWarning
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Accepted", "SharedEpoch", "accepted_rows", "in_order", "named_error"]
@@ -146,6 +150,8 @@ class SharedEpoch(ExitStack):
                     running.output(prepared.delta)
                 except Exception as error:  # noqa: BLE001 - raised below; the other outputs have this epoch too
                     failed.append(error)
+        for pipeline, _ in self._tables:
+            _warn_of(next(iter(pipeline.sources)), pipeline.dead_letters)
         if failed:
             raise failed[0]
 
@@ -267,6 +273,19 @@ def named_error(error: ZsetJoinError, running: Running, outcome: str = _NOTHING)
     message = f'query "{running.name}": {error.message} {outcome}'
     facts = {name: fact for name, fact in error.facts.items() if name not in {"message", "code"}}
     return type(error)(message, code=error.code, **{**facts, "query": running.name})
+
+
+def _warn_of(table: str, letters: pa.Table) -> None:
+    """Warn of rows that a table did not take; where no query reads it, nothing else lists them."""
+    if letters.num_rows:
+        first = letters.slice(0, 1).to_pylist()[0]
+        warnings.warn(
+            SqlWarning(
+                f'table "{table}": {letters.num_rows} of the rows are put aside, the first, {first["row"]}: '
+                f"[{first['code']}] {first['reason']}"
+            ),
+            stacklevel=6,
+        )
 
 
 def _combined(parts: Sequence[Rows]) -> Rows:

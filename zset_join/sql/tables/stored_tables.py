@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zset_join.core.epoch_chain import ChainLink
-from zset_join.core.errors import SinkError, StateError
+from zset_join.core.errors import PlanError, SinkError, StateError
 from zset_join.core.relation import Relation
 from zset_join.sinks.sink import SinkProgress
 from zset_join.sql.tables.catalog import Table
@@ -40,7 +40,7 @@ from zset_join.sql.tables.file_names import file_name
 from zset_join.storage import local
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["STORED_WEIGHT", "StoredTableSink", "StoredTables", "put_aside_of"]
+__all__ = ["STORED_WEIGHT", "StoredTableSink", "StoredTables", "put_aside_of", "refuse_our_columns"]
 
 _FIRST_TIME = 1_600_000_000
 _DIGEST = b"zset_join.epoch_digest"
@@ -48,6 +48,28 @@ _ASIDE = b"zset_join.put_aside"
 _NAME = re.compile(r"(\d{12})(?:-.+)?\.parquet")
 STORED_WEIGHT = "_stored_weight"
 """The column with the weight of a row, as `zset_join.spark.api.table_streams` reads it."""
+
+
+_OURS = re.compile(
+    r"_stored_weight|_unread_reason|_file_order_\d+|__(time|value|place|corrupt|(value_|text|of_)\d+)", re.IGNORECASE
+)
+
+
+def refuse_our_columns(table: Table) -> None:
+    """Refuse columns of a user that are named as those that say how a row was read, or how many of it there are.
+
+    Raises:
+        PlanError: `RESERVED_COLUMN`.
+    """
+    columns = [name for name in table.schema.names if _OURS.fullmatch(name)]
+    if columns:
+        raise PlanError(
+            f'the table "{table.name}" has columns {columns}, names that the library keeps for itself beside the rows of a '
+            "table; rename them.",
+            code="RESERVED_COLUMN",
+            name=table.name,
+            columns=columns,
+        )
 
 
 @dataclass(slots=True)
@@ -95,9 +117,11 @@ class StoredTables:
 
         Raises:
             StateError: files of the table are missing, or are none of a session's.
+            PlanError: `RESERVED_COLUMN`.
         """
         with self._lock:
             if not self._files_of(table.name).names:
+                refuse_our_columns(table)
                 self.write(table, table.schema.empty_table())
             return self.directory_of(table.name)
 
