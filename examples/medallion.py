@@ -67,7 +67,7 @@ def run(directory: Path, epochs: int, seed: int) -> int:
     with duckdb.connect(str(file), read_only=True) as connection:
         for name, view in kept.items():
             columns = ", ".join(f'"{column}"' for column in views[name].columns)
-            if bag(connection.execute(f'SELECT {columns} FROM "{name}"').to_arrow_table()) != view:
+            if bag(connection.sql(f'SELECT {columns} FROM "{name}"').to_arrow_table()) != view:
                 print(f"{name}: DIFFERENT in {file}")
                 wrong.append(name)
     print(f"{len(views) - len(set(wrong))} of {len(views)} views equal their batch queries after {epochs} epochs")
