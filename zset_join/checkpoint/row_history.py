@@ -151,7 +151,7 @@ class RowHistory:
 
 
 class RowQuestion:
-    """Ask for the history of output rows with given values.
+    """Request the history of output rows with given values.
 
     Args:
         build: makes the join, in memory when given None.

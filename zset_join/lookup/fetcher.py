@@ -293,7 +293,7 @@ class Fetcher:
         return parts
 
     async def _complete(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Ask for one batch until it is settled, within the timeout."""
+        """Request one batch until it is settled, within the timeout."""
         parts: list[pa.RecordBatch] = []
         wanted, attempts = batch, 0
         try:

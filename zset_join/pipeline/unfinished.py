@@ -68,7 +68,7 @@ def out_of_memory(epoch: int, failure: MemoryError, refusal: StateError | None, 
 def epoch_gap(epoch: int, expected: int) -> StateError:
     """Return the error of a step that is asked for an epoch that is neither the last nor the next one."""
     return StateError(
-        f"step(epoch={epoch}) was asked, and the next epoch of this pipeline is {expected}; only that one can be taken, and "
+        f"step(epoch={epoch}) was called, and the next epoch of this pipeline is {expected}; only that one can be taken, and "
         "the one before be answered again.",
         code="EPOCH_GAP",
         epoch=epoch,

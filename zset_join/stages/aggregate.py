@@ -211,7 +211,7 @@ class AggregateStage(Stage):
 
 @dataclass(frozen=True, eq=False)
 class AggregateRequest(StageRequest):
-    """Ask for GROUP BY; without calls, for DISTINCT.
+    """Request GROUP BY; without calls, for DISTINCT.
 
     Args:
         group_by: the key columns; none for one global row.

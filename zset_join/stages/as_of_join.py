@@ -157,7 +157,7 @@ class AsOfJoinStage(Stage):
 
 @dataclass(frozen=True, eq=False)
 class AsOfRequest(StageRequest):
-    """Ask for an as-of join.
+    """Request an as-of join.
 
     Args:
         keys: pairs of a left and a right column that must be equal.

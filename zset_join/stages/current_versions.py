@@ -137,7 +137,7 @@ class CurrentVersionsStage(Stage):
 
 @dataclass(frozen=True)
 class CurrentVersionsRequest(StageRequest):
-    """Ask for the versions that hold now.
+    """Request the versions that hold now.
 
     Args:
         key: what has versions.

@@ -143,7 +143,7 @@ class DeduplicateStage(Stage):
 
 @dataclass(frozen=True, eq=False)
 class DedupRequest(StageRequest):
-    """Ask for the first or last rows of every key.
+    """Request the first or last rows of every key.
 
     Args:
         keys: what rows are told apart by.

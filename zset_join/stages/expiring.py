@@ -313,7 +313,7 @@ def _told(source: Relation, ttl: TimeToLive) -> str:
 
 @dataclass(frozen=True, eq=False)
 class ExpiringRequest(StageRequest):
-    """Ask for a stage whose inputs' rows end by time.
+    """Request a stage whose inputs' rows end by time.
 
     Args:
         inside: what is asked for.

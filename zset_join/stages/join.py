@@ -280,7 +280,7 @@ class JoinStage(Stage):
 
 @dataclass(frozen=True, eq=False)
 class JoinRequest(StageRequest):
-    """Ask for a join.
+    """Request a join.
 
     Args:
         keys: pairs of expressions over the left and the right row that must be equal.

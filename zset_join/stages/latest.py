@@ -122,7 +122,7 @@ class LatestStage(Stage):
 
 @dataclass(frozen=True, eq=False)
 class LatestRequest(StageRequest):
-    """Ask for the latest rows of an upsert input, as a changelog.
+    """Request the latest rows of an upsert input, as a changelog.
 
     Args:
         control: its last column, where changes may leave columns out or be truncates; None where they are whole rows.

@@ -321,7 +321,7 @@ def explained_for(more: Mapping[str, Any]) -> Iterator[None]:
 
 @dataclass
 class _Asking:
-    """Ask for the buckets of one process: they use the same connections and caches."""
+    """Request the buckets of one process: they use the same connections and caches."""
 
     source: LookupSource
     shape: LookupShape
@@ -398,7 +398,7 @@ class _LookupEffect:
 
 @dataclass(frozen=True, eq=False)
 class LookupJoinRequest(StageRequest):
-    """Ask for a lookup join.
+    """Request a lookup join.
 
     Args:
         source: the outside table.

@@ -209,7 +209,7 @@ class ProcessTimeJoinStage(Stage):
 
 @dataclass(frozen=True, eq=False)
 class ProcessTimeJoinRequest(StageRequest):
-    """Ask for a join with another input as it is when a row comes.
+    """Request a join with another input as it is when a row comes.
 
     Args:
         keys: pairs of expressions over the left and the right row that must be equal.

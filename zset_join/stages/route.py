@@ -119,7 +119,7 @@ def needs_route(relation: Relation) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class RouteRequest(StageRequest):
-    """Ask for the route of upserts to the bucket of another key than their own.
+    """Request the route of upserts to the bucket of another key than their own.
 
     Args:
         key: the columns whose value decides the bucket.

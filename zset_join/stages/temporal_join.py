@@ -258,7 +258,7 @@ def _written(residual: Expression | None) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class TemporalRequest(StageRequest):
-    """Ask for a temporal join by event time.
+    """Request a temporal join by event time.
 
     Args:
         keys: pairs of a left and a right column that must be equal.

@@ -88,7 +88,7 @@ def _is_nested(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class UnchangedRequest(StageRequest):
-    """Ask for rows as they come, where only the answer of a stage will do."""
+    """Request rows as they come, where only the answer of a stage will do."""
 
     def stage(self, inputs: Sequence[InputRows]) -> UnchangedStage:
         """Return the stage over an input like this, without its hidden columns."""

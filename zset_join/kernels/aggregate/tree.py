@@ -133,7 +133,7 @@ def leaf_of_key(heap: int, root: int, key: int, key_heap: int, words: int, texts
 
 @kernel
 def prefetch_values(heap: int, values: int, words: int) -> None:
-    """Ask for the first, the middle and the last value of a small multiset, for the directory of a large one."""
+    """Request the first, the middle and the last value of a small multiset, for the directory of a large one."""
     root = load_u64(values + V_ROOT * 8)
     if root != 0:
         block = heap + root_offset(root)

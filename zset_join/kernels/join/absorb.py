@@ -155,7 +155,7 @@ def _blank(row: int, columns: int) -> None:
 
 @kernel
 def _fetch_chain(view: int, number: int) -> None:
-    """Ask for what taking a row out of its chain will touch."""
+    """Request what taking a row out of its chain will touch."""
     rows, stride = word(view, ROWS), word(view, STRIDE)
     row = rows + (number - 1) * stride
     following, previous = load_u32(row + NEXT), load_u32(row + PREVIOUS)
@@ -169,7 +169,7 @@ def _fetch_chain(view: int, number: int) -> None:
 
 @kernel
 def _fetch_head(view: int, code: int) -> None:
-    """Ask for the row that putting a row into the chain of this hash will touch."""
+    """Request the row that putting a row into the chain of this hash will touch."""
     likely = likely_row(word(view, JOIN_SLOTS), word(view, JOIN_BITS), code)
     if likely != 0:
         row = word(view, ROWS) + (likely - 1) * word(view, STRIDE)

@@ -75,7 +75,7 @@ store_u8, store_u16, store_u32, store_u64 = (_make_store(bits) for bits in (8, 1
 
 @intrinsic
 def prefetch(typing_context: Any, address: Any) -> tuple[Any, Callable[..., Any]]:
-    """Ask for the cache line at `address`; harmless at any address."""
+    """Request the cache line at `address`; harmless at any address."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         byte_pointer = ir.IntType(8).as_pointer()

@@ -104,7 +104,7 @@ def find_key(
 
 @kernel
 def prefetch_slot(slots: int, bits: int, code: int) -> None:
-    """Ask for the slot of a hash."""
+    """Request the slot of a hash."""
     prefetch(slots + home_of(code, bits) * 8)
 
 

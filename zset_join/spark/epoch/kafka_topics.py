@@ -95,7 +95,7 @@ class KafkaTopics:
             ) from error
 
     def check(self, known: TopicIds) -> TopicIds:
-        """Ask for the ids, and compare.
+        """Request the ids, and compare.
 
         Raises:
             StateError: a topic was made anew, or is gone.
