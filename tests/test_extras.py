@@ -24,9 +24,8 @@ WHOLE = {
     "spark": {"pyspark"},
 }  # packages whose own __init__ imports all of theirs inside `needed_for`
 
-_PLAIN_INSTALL = """
-import importlib, pkgutil, sys, tempfile, traceback
-from pathlib import Path
+_WITHOUT = """
+import sys
 blocked = sys.argv[1].split(",")
 
 class NotInstalled:
@@ -35,6 +34,14 @@ class NotInstalled:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, NotInstalled())
+"""
+"""Begins a program that finds none of the packages its first argument lists."""
+
+_PLAIN_INSTALL = (
+    _WITHOUT
+    + """
+import importlib, pkgutil, tempfile, traceback
+from pathlib import Path
 import pyarrow as pa
 import zset_join, spill
 from zset_join.core.errors import ZsetJoinError
@@ -126,6 +133,7 @@ for one in wrong:
     print(*one)
 sys.exit(bool(wrong))
 """
+)
 
 
 def test_on_a_plain_install_every_module_and_verb_names_the_package_and_its_pip_line() -> None:
@@ -134,17 +142,11 @@ def test_on_a_plain_install_every_module_and_verb_names_the_package_and_its_pip_
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-_SQL_FILES = """
-import sys, tempfile
+_SQL_FILES = (
+    _WITHOUT
+    + """
+import tempfile
 from pathlib import Path
-blocked = sys.argv[1].split(",")
-
-class NotInstalled:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in blocked:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, NotInstalled())
 from zset_join import cli
 place = Path(tempfile.mkdtemp())
 kafka = "'connector'='kafka', 'topic'='t', 'properties.bootstrap.servers'='h:9', 'format'='json'"
@@ -161,6 +163,7 @@ for name, text in tables.items():
     (place / "x.sql").write_text(f"{text}; INSERT INTO o SELECT id FROM s{rows}")
     print("==", cli.main(["run", str(place / "x.sql"), "--once"]), file=sys.stderr)
 """
+)
 
 
 def test_sql_that_reads_or_writes_outside_names_the_package_and_its_pip_line() -> None:

@@ -54,7 +54,7 @@ class LookupJoinStage(Stage):
         source: the outside table.
         key: its columns that are looked up by, in the order of the probe's join key; those of `constants` behind them.
         columns: its columns that are asked for, the key among them.
-        hint: how to ask.
+        hint: how the outside is queried.
         how: inner or left.
         constants: values that key columns of the table must have.
         using: put the key columns once and first.
@@ -405,7 +405,7 @@ class LookupJoinRequest(StageRequest):
         keys: pairs of an expression over the row and a column of the table that must be equal.
         columns: columns of the table that are wanted.
         how: inner or left.
-        hint: how to ask.
+        hint: how the outside is queried.
         constants: values that columns of the table must have.
         using: the pairs are columns of the same names, and the answer shows them once.
         condition: what must hold beside the keys; None for nothing.
