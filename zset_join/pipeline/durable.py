@@ -38,6 +38,7 @@ from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import write_dead_letters
 from zset_join.pipeline.engine import AnsweredEpoch
 from zset_join.pipeline.history import InputHistory
+from zset_join.pipeline.place import Place, place_of
 from zset_join.pipeline.stage_states import operators_of
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
@@ -66,7 +67,7 @@ class PipelineDirectory:
     Opening changes no file of a directory that holds a query; `begin` does, once nothing refuses the start any more.
 
     Args:
-        directory: where it is; made where it is missing.
+        directory: where it is; made where it is missing. A `Place` says more.
         plan: the query.
         options: what operators take from the options of a query.
         watermarks: of the plan; set to those of the last epoch.
@@ -80,7 +81,7 @@ class PipelineDirectory:
 
     def __init__(
         self,
-        directory: str | Path,
+        directory: str | Path | Place,
         plan: QueryPlan,
         options: StageOptions,
         watermarks: Watermarks,
@@ -99,9 +100,10 @@ class PipelineDirectory:
         self._entered: list[BucketState] = []
         check_stages((node.stage for node in plan.nodes), options)
         self._is_timed = [node.stage.waits_for_time for node in plan.nodes]
-        location = self.location = _location(directory)
-        self._dead_letters = Path(location) / "dead-letters"
-        self._owner, query_id = _claim(location)
+        place = place_of(directory)
+        location = self.location = place.location
+        self._dead_letters = Path(place.dead_letters)
+        self._owner, query_id = _claim(place)
         seed = seed_of_query(query_id) if options.hash_seed is None else options.hash_seed
         self._options = replace(options, hash_seed=seed)
         try:
@@ -115,8 +117,10 @@ class PipelineDirectory:
                         "stages": [{"name": state.name, "stage": state.stage.to_json()} for state in plan.states],
                         "plan": plan.to_json(),
                     },
-                    local_state_dir=str(Path(location) / "local"),
+                    local_state_dir=place.local_state_dir,
                     snapshot_after_bytes=snapshot_after_bytes,
+                    retain_input_log=place.retain_input_log,
+                    local_state_retention_seconds=place.local_state_retention_seconds,
                     owner=self._owner,
                     begins=False,
                 )
@@ -169,8 +173,17 @@ class PipelineDirectory:
         deltas: Mapping[str, ZSet],
         progress: Mapping[str, Any],
         positions: Mapping[str, Any],
+        read: str | None = None,
     ) -> CommitRecord:
         """Make an epoch count.
+
+        Args:
+            epoch: its stages, opened.
+            answered: its answer.
+            deltas: by source, its changes.
+            progress: its counts.
+            positions: how far sources have been read.
+            read: digest of what it reads; None: that of the changes.
 
         Raises:
             StateError: another process has taken over.
@@ -201,7 +214,7 @@ class PipelineDirectory:
                 watermarks=self._watermarks.written(answered.times),
                 dues=dues,
                 positions=positions,
-                offsets=_digest_of(deltas),
+                offsets=_digest_of(deltas) if read is None else read,
             )
         )
         self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
@@ -406,27 +419,17 @@ def _input(number: int) -> str:
     return f"input-{number}"
 
 
-def _location(directory: str | Path) -> str:
-    """Return the whole path of a directory.
-
-    Raises:
-        OptionError: it is no path.
-    """
-    if not str(directory):
-        raise OptionError("directory='' is no directory; name one, or leave it out.", code="DIRECTORY", directory="")
-    return str(Path(directory).absolute())
-
-
-def _claim(location: str) -> tuple[Ownership, str]:
+def _claim(place: Place) -> tuple[Ownership, str]:
     """Take a directory for this process; return also the name that outputs know its query by.
 
     Raises:
         OptionError: it cannot be made or read.
         StateError: another process uses it.
     """
+    location = place.location
     try:
         folder = checkpoint_folder(location)
-        query_id = stored_query_id(location) or claimed_query_id(folder) or str(uuid.uuid4())
+        query_id = place.query_id or stored_query_id(location) or claimed_query_id(folder) or str(uuid.uuid4())
         return Ownership.claim(folder, query_id, on_trial=True), query_id
     except OSError as error:
         raise OptionError(
