@@ -29,7 +29,7 @@ from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
 from zset_join.checkpoint.owner import Ownership, claimed_query_id
-from zset_join.checkpoint.reading import checkpoint_folder, stored_query_id
+from zset_join.checkpoint.reading import checkpoint_folder, stored_description, stored_query_id
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
 from zset_join.core.errors import OptionError
@@ -112,7 +112,10 @@ class PipelineDirectory:
                     location,
                     query_id=query_id,
                     buckets=1,
-                    description=_description(plan, keeps_view=contents is not None, keeps_inputs=history is not None),
+                    description={
+                        **_description(plan, keeps_view=contents is not None, keeps_inputs=history is not None),
+                        **place.described(stored_description(location)),
+                    },
                     plan={
                         "stages": [{"name": state.name, "stage": state.stage.to_json()} for state in plan.states],
                         "plan": plan.to_json(),
@@ -147,6 +150,22 @@ class PipelineDirectory:
     def last(self) -> CommitRecord | None:
         """Return the record of the last epoch; None before the first."""
         return self.checkpoint.last
+
+    def next_time_us(self) -> int | None:
+        """Return the processing time at which an epoch has something to say though no row comes; None for never.
+
+        What came in the last epoch is folded in only by the next one: where rows may wait in it, that one is due now.
+        """
+        record = self.last
+        if record is None:
+            return None
+        times = [due.processing_time_us for due in record.dues.values() if due.processing_time_us is not None]
+        for state in self._plan.states:
+            logs = record.histories.get(f"{state.name}/0", BucketHistory()).logs
+            is_fed = bool(logs) and logs[-1].last_epoch == record.epoch
+            times += [0] if is_fed and any(self._plan.nodes[number].stage.parks for number in state.readers) else []
+        idle = self._watermarks.next_idle([number for number, is_timed in enumerate(self._is_timed) if is_timed])
+        return min([*times, *([] if idle is None else [idle])], default=None)
 
     @contextmanager
     def epoch(self, tick: Tick) -> Iterator[DurableEpoch]:
@@ -459,7 +478,8 @@ def _keep(
 
 def _description(plan: QueryPlan, *, keeps_view: bool, keeps_inputs: bool) -> dict[str, Any]:
     """Return what a directory is recognised by: the plan line by line, so that a message can say what differs."""
-    unbounded = tuple(replace(source, max_watermark_jump=None) for source in plan.sources)  # another run may have another one
+    # Another run may have another bound, and a baseline that is loaded need not be given again.
+    unbounded = tuple(replace(source, max_watermark_jump=None, has_baseline=False) for source in plan.sources)
     explained = replace(plan, sources=unbounded).explain(buckets=1)
     lines = [line for line in explained.splitlines() if not line.startswith(CHANGEABLE)]
     schemas = [f"{source.name}: {_columns(source.relation.schema)}" for source in plan.sources]

@@ -262,14 +262,18 @@ class Pipeline(Generic[Answer]):
         with self._prepared(rows, processing_time) as prepared:
             return self._returned(self._commit(prepared, positions, read))
 
-    def is_committed(self, epoch: int, read: str | None = None) -> bool:
-        """Return whether an epoch counts already, of a pipeline with a directory that is given numbered epochs.
+    @property
+    def directory(self) -> PipelineDirectory:
+        """Return where the pipeline lasts, for a runner that numbers its epochs.
 
         Raises:
-            StateError: `EPOCH_GAP`, it is neither the last nor the next one; `EPOCH_REPLANNED`, the last one read other input.
+            StateError: the pipeline was closed or interrupted.
+            OptionError: it is in memory.
         """
         self._check_usable()
-        return self._directory is not None and self._directory.checkpoint.committed(epoch, read) is not None
+        if self._directory is None:
+            raise no_dead_letters()
+        return self._directory
 
     def prepare(
         self, rows: Mapping[str, Any] | None = None, *, processing_time: datetime.datetime | int | None = None
@@ -347,10 +351,7 @@ class Pipeline(Generic[Answer]):
             OptionError: the pipeline has no directory.
             BadInputError: as `step`.
         """
-        self._check_usable()
-        if self._directory is None:
-            raise no_dead_letters()
-        return replay_letters(self._directory.location, self.positions, self.step, stream=stream, code=code)
+        return replay_letters(self.directory.location, self.positions, self.step, stream=stream, code=code)
 
     def verify(self, *, view: str | None = None, most_differences: int = 20) -> Verification:
         """Compare a view with DuckDB's batch query over everything that came; needs `keep_inputs` and `keep_view`.

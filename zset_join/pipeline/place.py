@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -37,6 +37,8 @@ class Place:
         local_state_retention_seconds: how long state of others stays there unused; None: the directory is this query's own.
         dead_letters: where rows that were put aside are written: a path.
         retain_input_log: keep every input change.
+        described: gives what its query is recognised by beside its plan, JSON-ready, from what is written down; None: nothing
+            is there yet. It refuses what does not fit.
     """
 
     location: str
@@ -45,6 +47,7 @@ class Place:
     local_state_retention_seconds: int | None = None
     dead_letters: str
     retain_input_log: bool = False
+    described: Callable[[Mapping[str, Any] | None], Mapping[str, Any]] = field(default=lambda stored: {})  # noqa: ARG005
 
 
 def place_of(directory: str | Path | Place) -> Place:

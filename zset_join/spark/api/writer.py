@@ -28,6 +28,7 @@ from zset_join.spark.api.lookup_defaults import check_connections, is_lookup_opt
 from zset_join.spark.api.query import JoinQuery, start_query
 from zset_join.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
 from zset_join.spark.api.unknown_methods import missing_on_writer
+from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.driver_query import DriverQuery
 from zset_join.spark.driver.epochs import DriverEpochs
 from zset_join.spark.driver.starting import check_mode, driver_epochs, streamed_rows
@@ -66,6 +67,7 @@ class JoinStreamWriter:
         self._name: str | None = None
         self._trigger: dict[str, Any] = {}
         self._outputs: list[ChosenOutput] = []
+        self._sinks: list[ChosenSink] = []
 
     def __getattr__(self, name: str) -> Any:
         raise missing_on_writer(name)
@@ -146,7 +148,8 @@ class JoinStreamWriter:
         Raises:
             OptionError: no output has this name, or an option is not known, missing, or has a value that is not allowed.
         """
-        return self._to(output_named(connector, options))
+        output = output_named(connector, options)
+        return self._to(output, ChosenSink(output.sink, connector, options))
 
     def toDuckDB(  # noqa: N802 - in the manner of PySpark's names
         self,
@@ -315,8 +318,12 @@ class JoinStreamWriter:
         query, epochs, options = self._prepared_on_driver()
         location = options.checkpoint_location
         _make_place(location)
-        rows = streamed_rows(query)
-        return start_query(lambda: self._of_spark(rows, location), epochs, DriverTools(epochs), checkpoint_location=location)
+        return start_query(
+            lambda: self._of_spark(streamed_rows(query, epochs), location),
+            epochs,
+            DriverTools(epochs),
+            checkpoint_location=location,
+        )
 
     def _prepared_on_driver(self) -> tuple[DriverQuery, DriverEpochs, QueryOptions]:
         """Check everything; return the query, what runs its epochs, and its options."""
@@ -328,7 +335,7 @@ class JoinStreamWriter:
         stages = [node.stage for node in query.plan.nodes]
         compile_on_first_use()
         warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
-        sinks = {query.plan.name: [output.sink for output in self._outputs]}
+        sinks = {query.plan.name: self._sinks}
         name = self._name or query.plan.name
         epochs = driver_epochs(query, options, sinks, name=name, more=self._lookup_options(stages, 1))
         return query, epochs, options
@@ -438,13 +445,14 @@ class JoinStreamWriter:
                     check_connections(settings.max_connections, processes=processes, source=stage.table.name)
         return more
 
-    def _to(self, output: ChosenOutput) -> JoinStreamWriter:
+    def _to(self, output: ChosenOutput, sink: ChosenSink | None = None) -> JoinStreamWriter:
         if output.describe() in [chosen.describe() for chosen in self._outputs] and output.at_rest():
             raise OptionError(
                 f"the output {output.describe()} was chosen twice; each of several outputs has a place of its own.",
                 code="SAME_OUTPUT",
             )
         self._outputs.append(output)
+        self._sinks.append(sink or ChosenSink(output.sink))
         return self
 
 

@@ -28,6 +28,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from zset_join.checkpoint.reading import checkpoint_folder, has_commits
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.shown_values import shown_names, shown_value
@@ -35,20 +36,26 @@ from zset_join.core.tick import Tick
 from zset_join.pipeline import Pipeline
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.pipeline.place import Place
+from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.query.several import PlannedQuery
 from zset_join.sinks.sink import Sink
+from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.collected import CollectedLayout, SourceRows
 from zset_join.spark.epoch.disk_failures import disk_failure
 from zset_join.spark.epoch.frame_sink import FrameSink
 from zset_join.spark.epoch.heartbeat import Heartbeat
+from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.spark.epoch.lost_records import lost_records
 from zset_join.spark.epoch.offsets import offsets_digest
 from zset_join.spark.epoch.progress import ProgressLog
+from zset_join.spark.rows.baseline import resolve_baselines
+from zset_join.spark.rows.user_functions import UserFunction, with_functions
 from zset_join.spark.worker.quarantine import Rejected, refusal, undecodable_reasons
 from zset_join.stages import StageOptions
 from zset_join.storage.folder import open_folder
 from zset_join.storage.full_disk import nothing_committed
 from zset_join.tools.savepoint import Savepoint, backup
+from zset_join.zset import ZSet
 
 __all__ = ["DriverEpochs", "DriverSettings", "spark_query_id"]
 
@@ -67,15 +74,37 @@ class DriverSettings:
         sinks: the outputs of each view, by its name.
         dead_letters: where rows that were put aside are written.
         name: what log lines call the query.
+        inputs: what a checkpoint remembers of the streams.
+        functions: the user's own functions in them.
     """
 
     query: PlannedQuery
     layout: CollectedLayout
     options: QueryOptions
     stage_options: StageOptions
-    sinks: Mapping[str, Sequence[Sink]]
+    sinks: Mapping[str, Sequence[ChosenSink]]
     dead_letters: str
     name: str
+    inputs: tuple[Mapping[str, Any], ...] = ()
+    functions: tuple[UserFunction, ...] = ()
+
+    def described(self, stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Return what a checkpoint remembers beside the plan, under which the query goes on.
+
+        Args:
+            stored: what it remembers so far; None of a new one.
+
+        Raises:
+            StateError: a baseline that comes too late or was not loaded; functions that have changed.
+        """
+        is_loaded = has_commits(self.options.checkpoint_location)
+        given = resolve_baselines({"inputs": list(self.inputs)}, stored, is_loaded=is_loaded)
+        return with_functions(given, stored, self.functions, self.options.udf_version)
+
+    @property
+    def is_timed(self) -> bool:
+        """Say whether a stage may have something to say when time passes."""
+        return any(node.stage.waits_for_time for node in self.query.plan.nodes)
 
 
 @dataclass(eq=False)
@@ -84,6 +113,7 @@ class DriverEpochs:
 
     Args:
         settings: what they are run with.
+        baseline: the rows that come before those of the first batch, as these are collected; it does not travel.
 
     Attributes:
         error: what stopped the query, as it was raised here; None while it runs.
@@ -93,6 +123,7 @@ class DriverEpochs:
     """
 
     settings: DriverSettings
+    baseline: DataFrame | None = None
     error: BaseException | None = None
     heartbeat: Heartbeat | None = None
     progress: ProgressLog = field(default_factory=ProgressLog)
@@ -109,6 +140,11 @@ class DriverEpochs:
     def location(self) -> str:
         """Return `checkpointLocation`."""
         return self.settings.options.checkpoint_location
+
+    @property
+    def _sinks(self) -> dict[str, list[Sink]]:
+        """Return the outputs of each view, by its name."""
+        return {view: [one.sink for one in chosen] for view, chosen in self.settings.sinks.items()}
 
     @property
     def is_open(self) -> bool:
@@ -143,12 +179,13 @@ class DriverEpochs:
             local_state_retention_seconds=options.local_state_retention_seconds,
             dead_letters=given.dead_letters,
             retain_input_log=options.retain_input_log,
+            described=given.described,
         )
         self._pipeline = Pipeline(
             given.query,
             place,
             keep_view=False,
-            outputs=given.sinks if given.query.has_several else [*next(iter(given.sinks.values()))],
+            outputs=self._sinks if given.query.has_several else [*next(iter(self._sinks.values()))],
             options=given.stage_options,
             idle_timeout_seconds=options.idle_timeout_seconds,
             snapshot_after_bytes=options.snapshot_after_bytes,
@@ -161,8 +198,14 @@ class DriverEpochs:
 
     def explanation(self) -> str:
         """Return what `explain` prints."""
-        outputs = [repr(sink) for sinks in self.settings.sinks.values() for sink in sinks]
+        outputs = [repr(sink) for sinks in self._sinks.values() for sink in sinks]
         return "\n".join([f"Output to {'; '.join(outputs)}", "Runs on the driver", self.settings.query.plan.explain(buckets=1)])
+
+    def next_due(self) -> tuple[int, int] | None:
+        """Return the last epoch, and the processing time at which a stage must be asked though no row comes; None for never."""
+        pipeline = self._pipeline
+        due_us = None if pipeline is None else pipeline.directory.next_time_us()
+        return None if pipeline is None or due_us is None else (pipeline.epoch - 1, due_us)
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         """Run one epoch.
@@ -200,7 +243,7 @@ class DriverEpochs:
     def backup(self, directory: str | Path) -> Savepoint:
         """Copy checkpoint and outputs between two epochs, also after the query has stopped."""
         with self.pause():
-            places = [place for sinks in self.settings.sinks.values() for sink in sinks for place in _at_rest(sink)]
+            places = [place for sinks in self._sinks.values() for sink in sinks for place in _at_rest(sink)]
             return backup(self.location, directory, outputs=tuple(places), is_held=self.is_open)
 
     def _opened(self) -> Pipeline[Any]:
@@ -209,7 +252,7 @@ class DriverEpochs:
         return self._pipeline
 
     def _frame_sinks(self) -> list[FrameSink]:
-        return [sink for sinks in self.settings.sinks.values() for sink in sinks if isinstance(sink, FrameSink)]
+        return [sink for sinks in self._sinks.values() for sink in sinks if isinstance(sink, FrameSink)]
 
     def _run(self, batch: DataFrame, epoch: int) -> None:
         session = batch.sparkSession
@@ -222,13 +265,16 @@ class DriverEpochs:
         started = time.perf_counter()
         seconds: dict[str, float] = {}
         read = offsets_digest(self.location, epoch)
-        is_replay = pipeline.is_committed(epoch, read)
+        checkpoint = pipeline.directory.checkpoint
+        is_replay = checkpoint.committed(epoch, read) is not None
         rows: dict[str, Any] = {}
+        now_us = processing_time_us(None, None if checkpoint.last is None else checkpoint.last.processing_time_us)
         if not is_replay:
-            rows = self._rows(self.settings.layout.parted(batch.toArrow()), epoch)
+            rows = self._collected(batch, epoch)
+            keep_epoch_rows(self.settings.query.plan.nodes, checkpoint_folder(self.location), Tick(epoch, now_us))
             seconds["collect"] = time.perf_counter() - started
         answering = time.perf_counter()
-        pipeline.step(rows, epoch=epoch, read=read)
+        pipeline.step(rows, epoch=epoch, read=read, processing_time=now_us)
         finished = time.perf_counter()
         seconds |= {"answer": finished - answering, "total": finished - started}
         rounded = {name: round(value, 4) for name, value in seconds.items()}
@@ -236,6 +282,15 @@ class DriverEpochs:
         _log.info("%s: epoch %d on the driver, %s", self.settings.name, epoch, rounded)
         if self.heartbeat is not None:
             self.heartbeat.wake()
+
+    def _collected(self, batch: DataFrame, epoch: int) -> dict[str, Any]:
+        """Return the rows of an epoch; those of baselines come before the first ones of any stream."""
+        layout = self.settings.layout
+        rows = self._rows(layout.parted(batch.toArrow()), epoch)
+        if epoch or self.baseline is None:
+            return rows
+        first = self._rows(layout.parted(self.baseline.toArrow()), epoch)
+        return {name: _together(first.get(name), rows.get(name)) for name in {**first, **rows}}
 
     def _rows(self, parted: Mapping[str, SourceRows], epoch: int) -> dict[str, Any]:
         """Return what the pipeline is given.
@@ -254,6 +309,17 @@ class DriverEpochs:
             key = self.settings.query.plan.source(name).relation.primary_key
             raise refusal(name, key, rejected, Tick(epoch))
         return PartlyRead(rows.delta, _letters(rejected))
+
+
+def _together(first: Any, then: Any) -> Any:
+    """Return the rows of a source, those of its baseline first."""
+    given = [one for one in (first, then) if one is not None]
+    if len(given) == 1:
+        return given[0]
+    deltas = [one.rows if isinstance(one, PartlyRead) else one for one in given]
+    unread = [one.unread for one in given if isinstance(one, PartlyRead)]
+    rows = ZSet.concat(deltas, schema=deltas[0].schema)
+    return PartlyRead(rows, pa.concat_tables(unread)) if unread else rows
 
 
 def _letters(rejected: Rejected) -> pa.Table:

@@ -7,13 +7,16 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from zset_join.checkpoint.reading import stored_description
+from zset_join.checkpoint.reading import checkpoint_folder, stored_description
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
-from zset_join.sinks.sink import Sink
+from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.collected import united_rows
 from zset_join.spark.driver.driver_query import DriverQuery
 from zset_join.spark.driver.epochs import DriverEpochs, DriverSettings
+from zset_join.spark.epoch.heartbeat import Heartbeat
+from zset_join.spark.planning.source_stream import SourceStream
+from zset_join.spark.rows.baseline import has_baseline, with_start
 from zset_join.stages import StageOptions
 from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
 
@@ -49,7 +52,7 @@ def check_mode(location: str, mode: str) -> None:
 def driver_epochs(
     query: DriverQuery,
     options: QueryOptions,
-    sinks: Mapping[str, Sequence[Sink]],
+    sinks: Mapping[str, Sequence[ChosenSink]],
     *,
     name: str,
     more: Mapping[str, Any],
@@ -89,10 +92,24 @@ def driver_epochs(
         sinks=sinks,
         dead_letters=str(local_path(place)) if is_local(place) else place,
         name=name,
+        inputs=tuple(_described(stream) for stream in query.streams.values()),
+        functions=tuple(dict.fromkeys(one for stream in query.streams.values() for one in stream.functions)),
     )
-    return DriverEpochs(settings)
+    baselines = {known: stream.baseline for known, stream in query.streams.items() if stream.baseline is not None}
+    return DriverEpochs(settings, united_rows(query.layout, query.streams, baselines) if baselines else None)
 
 
-def streamed_rows(query: DriverQuery) -> DataFrame:
-    """Return the rows of all sources as Spark is to bring them."""
-    return united_rows(query.layout, query.streams, {name: stream.prepared for name, stream in query.streams.items()})
+def streamed_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
+    """Return the rows of all sources as Spark is to bring them, with a source that brings epochs when none has a row."""
+    rows = united_rows(query.layout, query.streams, {name: stream.prepared for name, stream in query.streams.items()})
+    location, is_timed = epochs.location, epochs.settings.is_timed
+    if epochs.baseline is not None or has_baseline(stored_description(location)) or is_timed:
+        rows = with_start(rows, location)
+    if is_timed:
+        epochs.heartbeat = Heartbeat(checkpoint_folder(location), epochs.next_due)
+    return rows
+
+
+def _described(stream: SourceStream) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": stream.name, "operation": list(stream.operation)}
+    return {**described, **({"baseline": True} if stream.baseline is not None else {})}
