@@ -52,7 +52,7 @@ def chained_digest(before: str | None, query_id: str, epoch: int, *read: Any) ->
 
 
 def short_mark(epoch: int, digest: str) -> str:
-    """Return 62 bits of an epoch and its digest, as 16 hexadecimal digits: what an output can keep that has only a number for it.
+    """Return 62 bits of an epoch and its digest, as 16 hexadecimal digits: for outputs that can keep only a number.
 
     >>> len(short_mark(0, "d0")), short_mark(0, "d0") == short_mark(1, "d0")
     (16, False)

@@ -211,7 +211,7 @@ def stored_epochs(directory: Path) -> StoredEpochs:
         matches = [match for match in map(_FILE.fullmatch, list_directory(directory)) if match is not None]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise SinkError(
-            f"the files in {directory} cannot be read: {error!r}. Expected a header, {' or '.join(HEADERS)}, as sinks write it.",
+            f"the files in {directory} cannot be read: {error!r}. Expected {' or '.join(HEADERS)}, as sinks write it.",
             code="SINK_IO",
             path=str(directory),
         ) from error

@@ -383,10 +383,14 @@ def stored_epochs(config: Mapping[str, Any], topic: str, *, patience_seconds: fl
         ) from error
     if not marks:
         raise SinkError(
-            f'Kafka topic "{topic}" holds no epoch of a query. Give a topic that one has written to.', code="SINK_IO", topic=topic
+            f'Kafka topic "{topic}" holds no epoch of a query. Give a topic that one has written to.',
+            code="SINK_IO",
+            topic=topic,
         )
     newest = marks[-1]
-    return StoredEpochs(newest["query_id"], int(newest["epoch"]), marks_of(dict(newest.get("chain", ()))), detail=newest["form"])
+    return StoredEpochs(
+        newest["query_id"], int(newest["epoch"]), marks_of(dict(newest.get("chain", ()))), detail=newest["form"]
+    )
 
 
 def _marks(config: Mapping[str, Any], topic: str, group: str, seconds: float) -> Iterator[dict[str, Any]]:
