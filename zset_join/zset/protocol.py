@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import pyarrow as pa
 
@@ -34,6 +34,7 @@ __all__ = [
     "corrections_of",
     "due_of",
     "earliest",
+    "is_timed",
 ]
 
 
@@ -167,7 +168,17 @@ class DurableOperator(Operator, Protocol):
 
 def due_of(operator: object) -> NextDue:
     """Return when an operator must be asked though no row comes to it."""
-    return operator.next_due() if isinstance(operator, TimedOperator) else NOTHING_DUE
+    return operator.next_due() if is_timed(operator) else NOTHING_DUE
+
+
+def is_timed(operator: object) -> TypeGuard[TimedOperator]:
+    """Say whether an operator may have something to say when time passes. Cost: a look into a table."""
+    return _is_timed(type(operator))
+
+
+@functools.cache
+def _is_timed(kind: type) -> bool:
+    return issubclass(kind, TimedOperator)
 
 
 def earliest(dues: Iterable[NextDue]) -> NextDue:
