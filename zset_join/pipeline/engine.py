@@ -124,7 +124,7 @@ class Engine:
         """
         failing: int | str = 0  # the stage or view that is being answered
         before, times = self.watermarks.known, self.watermarks.after(deltas, processing_time_us)
-        known: dict[str | int, ZSet] = {**deltas}
+        known: dict[str | int, ZSet] = dict(deltas.items())
         asked: dict[int, tuple[Tick, list[ZSet]]] = {}
         rejected: list[RejectedRows] = []
         corrections: dict[str, int] = {}

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -166,14 +166,16 @@ class DurableOperator(Operator, Protocol):
         ...
 
 
-def due_of(operator: object) -> NextDue:
+def due_of(operator: Any) -> NextDue:
     """Return when an operator must be asked though no row comes to it."""
-    return operator.next_due() if is_timed(operator) else NOTHING_DUE
+    due: NextDue = operator.next_due() if is_timed(operator) else NOTHING_DUE
+    return due
 
 
-def is_timed(operator: object) -> TypeGuard[TimedOperator]:
+def is_timed(operator: Any) -> bool:
     """Say whether an operator may have something to say when time passes. Cost: a look into a table."""
-    return _is_timed(type(operator))
+    kind: Any = type(operator)
+    return _is_timed(kind)
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from zset_join.runners.common.bucket_receipt import BucketReceipt
 from zset_join.runners.common.rejected import Rejected, RejectedRows, listed, rejected_rows, taken, without
 from zset_join.stages.stage import Stage
 from zset_join.zset import ZSet
-from zset_join.zset.protocol import DurableOperator, is_timed
+from zset_join.zset.protocol import DurableOperator, due_of, is_timed
 
 __all__ = ["GLOBAL_BUCKET", "StageBucket", "log_input", "report", "report_due", "sifted"]
 
@@ -62,7 +62,7 @@ class StageBucket:
         shown = self.shown
         names = shown.names
         for chunk in operator.answer(tick, deltas):
-            if chunk.schema.names == names:
+            if chunk.rows.schema.names == names:
                 yield chunk
             else:
                 columns = [chunk.rows.column(name) for name in names]
@@ -103,7 +103,7 @@ def report_due(operator: DurableOperator, tick: Tick, receipt: BucketReceipt) ->
     """Say whether a time has come that an operator waits for; the receipt has when it is to be asked again."""
     if not is_timed(operator):
         return False
-    due = operator.next_due()
+    due = due_of(operator)
     receipt.due = [due.watermark_us, due.processing_time_us]
     return due.is_due(watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us)
 
