@@ -38,6 +38,7 @@ from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.pipeline.place import Place
 from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.query.several import PlannedQuery
+from zset_join.runners.common.rejected import Rejected
 from zset_join.sinks.sink import Sink
 from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.collected import CollectedLayout, SourceRows
@@ -50,7 +51,7 @@ from zset_join.spark.epoch.offsets import offsets_digest
 from zset_join.spark.epoch.progress import ProgressLog
 from zset_join.spark.rows.baseline import resolve_baselines
 from zset_join.spark.rows.user_functions import UserFunction, with_functions
-from zset_join.spark.worker.quarantine import Rejected, refusal, undecodable_reasons
+from zset_join.spark.worker.quarantine import refusal, undecodable_reasons
 from zset_join.stages import StageOptions
 from zset_join.storage.folder import open_folder
 from zset_join.storage.full_disk import nothing_committed

@@ -10,20 +10,42 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Protocol
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from zset_join.changelog import ChangelogForm
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.sink import SinkProgress
-from zset_join.spark.epoch.outputs import FunctionOutput
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.zset import ZSet
 
 __all__ = ["FrameSink"]
+
+
+class TakesFrames(Protocol):
+    """What calls a function with lines."""
+
+    @property
+    def form(self) -> ChangelogForm:
+        """Return how weights are shown in the lines."""
+        ...
+
+    def describe(self) -> str:
+        """Return what `explain` calls it."""
+        ...
+
+    def open(self, relation: Relation, query_id: str) -> None:
+        """Learn the columns."""
+        ...
+
+    def give(self, rows: DataFrame, epoch: int, digest: str | None) -> None:
+        """Call the function with the lines of an epoch, and with the epoch's digest where it takes one."""
+        ...
 
 
 class FrameSink:
@@ -39,7 +61,7 @@ class FrameSink:
 
     keeps_epochs = False
 
-    def __init__(self, output: FunctionOutput) -> None:
+    def __init__(self, output: TakesFrames) -> None:
         self._output = output
         self.session: SparkSession | None = None
         self._opened: Relation | None = None

@@ -26,6 +26,7 @@ from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.common.sink_epochs import SinkEpochs
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, are_staged, commit_epoch, committed_files
 from zset_join.sinks.sink import Sink, has_epoch
+from zset_join.spark.epoch.frame_sink import FrameSink
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.spark.worker.fitting_parts import FittingParts, file_unfit_flags
 from zset_join.spark.worker.parts import ArrowParts, ChangelogParts, ParquetParts, PartWriter, read_arrow_parts
@@ -301,8 +302,6 @@ class FunctionOutput:
     @property
     def sink(self) -> Sink:
         """Return what calls the function with what the driver has."""
-        from zset_join.spark.epoch.frame_sink import FrameSink
-
         return FrameSink(self)
 
     def describe(self) -> str:
