@@ -11,9 +11,9 @@ can be named and compared, not run in process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -45,6 +45,10 @@ class WhereStep:
         """
         check_condition(self.condition, relation.schema)
         return relation
+
+    def renamed(self, name: str) -> str:
+        """Return what a column is called after it: as before."""
+        return name
 
     def describe(self) -> str:
         """Return it in words."""
@@ -117,6 +121,10 @@ class SelectStep:
                 kept.setdefault(column, name)
         return kept
 
+    def renamed(self, name: str) -> str | None:
+        """Return what a column is called after it; None where it is not handed through as it is."""
+        return self.kept.get(name)
+
     def describe(self) -> str:
         """Return it in words."""
         return f"Select {', '.join(_described(name, expression) for name, expression in self.columns)}"
@@ -154,6 +162,7 @@ class OpaqueStep:
         relation: the rows after it.
         reads: the columns that it reads; None: any. It is not written down.
         is_filter: it hands on all columns of the rows that it keeps. Not written down either.
+        kept: pairs of a column before it that is handed through as it is, and its name then. Not written down either.
     """
 
     text: str
@@ -162,10 +171,15 @@ class OpaqueStep:
     relation: Relation
     reads: tuple[str, ...] | None = None
     is_filter: bool = False
+    kept: tuple[tuple[str, str], ...] = ()
 
     def output(self, relation: Relation) -> Relation:  # noqa: ARG002 - as the other steps
         """Return the rows after it."""
         return self.relation
+
+    def renamed(self, name: str) -> str | None:
+        """Return what a column is called after it; None where it is not handed through as it is, or that is not known."""
+        return dict(self.kept).get(name)
 
     def describe(self) -> str:
         """Return it in words."""
@@ -220,6 +234,22 @@ def relation_after(relation: Relation, steps: tuple[RowStep, ...]) -> Relation:
     for step in steps:
         relation = step.output(relation)
     return relation
+
+
+class Renaming(Protocol):
+    """What a step of any runner knows of the columns that it hands through."""
+
+    def renamed(self, name: str) -> str | None:
+        """Return what a column is called after it; None where it is not handed through as it is."""
+        ...
+
+
+def name_after(steps: Sequence[Renaming], name: str) -> str | None:
+    """Return what a column is called behind some steps; None where it is computed, added up or left out."""
+    current: str | None = name
+    for step in steps:
+        current = None if current is None else step.renamed(current)
+    return current
 
 
 def keeps_upserts(relation: Relation, step: RowStep) -> bool:

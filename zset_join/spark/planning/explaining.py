@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from zset_join.spark.planning.fusing import Fusing
+from zset_join.plan.passes.fuse_stages import Fusing
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stages import PlannedStage, StageStep, Stream
 from zset_join.stages.join import JoinStage

@@ -33,9 +33,10 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.errors import KeyTypeError, OptionError
 from zset_join.core.key_types import common_key_type
+from zset_join.plan.row_steps import name_after
 from zset_join.spark.planning.normalise import hashed_type
 from zset_join.spark.planning.placed import Placed, ends_of, feeding, kept_by, visible_columns_of
-from zset_join.spark.planning.stages import PlannedStage, Stream, name_after
+from zset_join.spark.planning.stages import PlannedStage, Stream
 from zset_join.spark.rows.names import column_named
 from zset_join.stages import AsOfJoinStage, DeduplicateStage, JoinStage, Stage, TemporalJoinStage
 
