@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression, describe
-from zset_join.expressions.rows import check_condition, plain_column, value_type
+from zset_join.expressions.rows import check_condition, columns_read, plain_column, value_type
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.stages.written import read_relation, write_relation
 
@@ -36,6 +36,17 @@ class WhereStep:
     """
 
     condition: Expression
+    columns: ClassVar[None] = None
+
+    @property
+    def needs(self) -> None:
+        """Return None: it may hand on any column."""
+        return None
+
+    @property
+    def filters_by(self) -> frozenset[str]:
+        """Return the columns that it reads."""
+        return frozenset(columns_read(self.condition))
 
     def output(self, relation: Relation) -> Relation:
         """Return the rows after it.
@@ -74,6 +85,13 @@ class SelectStep:
     """
 
     columns: tuple[tuple[str, Expression], ...]
+    condition: ClassVar[None] = None
+    filters_by: ClassVar[None] = None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Return the columns that it reads; its answer has no others."""
+        return frozenset(name for _, expression in self.columns for name in columns_read(expression))
 
     def output(self, relation: Relation) -> Relation:
         """Return the rows after it.
@@ -172,6 +190,18 @@ class OpaqueStep:
     reads: tuple[str, ...] | None = None
     is_filter: bool = False
     kept: tuple[tuple[str, str], ...] = ()
+    columns: ClassVar[None] = None
+    condition: ClassVar[None] = None
+
+    @property
+    def needs(self) -> frozenset[str] | None:
+        """Return the columns that it reads where its answer has no others; None where it may hand on any."""
+        return None if self.reads is None or self.is_filter else frozenset(self.reads)
+
+    @property
+    def filters_by(self) -> frozenset[str] | None:
+        """Return the columns that it reads where it is a filter; None where it is none, or may read any."""
+        return frozenset(self.reads) if self.is_filter and self.reads is not None else None
 
     def output(self, relation: Relation) -> Relation:  # noqa: ARG002 - as the other steps
         """Return the rows after it."""
@@ -197,6 +227,8 @@ class OpaqueStep:
 
 
 RowStep = WhereStep | SelectStep | OpaqueStep
+"""A closed union whose parts answer the same questions: a filter has a `condition`, a selection has `columns`, and a step that
+only Spark can do has neither."""
 
 
 def read_row_step(written: Mapping[str, Any]) -> RowStep:
@@ -254,9 +286,9 @@ def name_after(steps: Sequence[Renaming], name: str) -> str | None:
 
 def keeps_upserts(relation: Relation, step: RowStep) -> bool:
     """Say whether a step can be done to upserts as they are."""
-    if isinstance(step, WhereStep):
+    if step.condition is not None:
         return True
-    if isinstance(step, OpaqueStep):
+    if step.columns is None:
         return False
     return {*relation.primary_key, *relation.sequence_by} <= step.kept.keys()
 

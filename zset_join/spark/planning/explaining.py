@@ -78,7 +78,8 @@ class _Explanation:
         """Return a stage with what it is fed."""
         stage = planned.stage
         sides = range(len(stage.inputs))
-        lines = self._join(planned, stage) if isinstance(stage, JoinStage) else stage.explain(self._buckets)
+        join = stage.equi_join
+        lines = stage.explain(self._buckets) if join is None else self._join(planned, join)
         for side in sides:
             lines += _branch(self._side(planned, side), is_last=side == sides[-1])
         return lines
