@@ -79,8 +79,8 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
     def can_take_over(self, other: ChangingPipeline) -> bool:
         """Return whether the views of another pipeline may be answered with its own.
 
-        They are not where both describe a source in two ways, name a view alike, or would do the same under other options; where
-        one asks the outside, which keeps what it was told by epoch; or where one keeps what came.
+        They are not where both describe a source in two ways, name a view alike, or have other options; where one asks the
+        outside, which keeps what it was told by epoch; or where one keeps what came.
         """
         mine, its = self._readings, other._readings
         return (

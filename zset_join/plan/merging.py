@@ -1,4 +1,4 @@
-"""One more view for a plan that runs, and one less: the stages that are there keep their numbers' meaning, so they keep their state.
+"""One more view for a plan that runs, and one less: stages stay what they are, and so keep their state.
 
     merged, places = merged_plan(running, added)      the stages of `running` first, as they are; those of `added` behind them
     left, places = plan_without(merged, "by_day")     the stages that serve no other view are gone
