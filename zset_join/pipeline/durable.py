@@ -41,6 +41,8 @@ from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.stage_states import operators_of
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.runners.common.bucket_receipt import BucketReceipt, dues_after, histories_after
+from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, log_input, report, report_due
 from zset_join.runners.common.start_checks import check_stages
 from zset_join.stages.effect import CHANGEABLE, Effects
 from zset_join.stages.stage import StageOptions
@@ -175,17 +177,10 @@ class PipelineDirectory:
         Raises:
             StateError: another process has taken over.
         """
-        histories = dict(self.checkpoint.histories)
-        dues = dict(self.checkpoint.last.dues) if self.checkpoint.last is not None else {}
-        epoch.log({number: fed for number, (_, fed) in answered.asked.items()})
-        for number, state in epoch.states.items():
-            key = f"{self._plan.state_of[number].name}/0"
-            _keep(histories, key, state.snapshot, state.merged, epoch.logs.get(number))
-            dues.pop(key, None)
-            due = due_of(state.operator)
-            if due != NOTHING_DUE:
-                dues[key] = due
-            self.statistics[self._plan.state_of[number].name] = state.operator.statistics()
+        receipts = epoch.receipts({number: fed for number, (_, fed) in answered.asked.items()})
+        histories = histories_after(self.checkpoint.histories, receipts, {})
+        dues = dues_after({} if self.checkpoint.last is None else self.checkpoint.last.dues, receipts)
+        self.statistics |= {receipt.stage: receipt.statistics for receipt in receipts}
         tick = Tick(answered.epoch, answered.processing_time_us)
         self._log_views(histories, tick, answered.answers)
         self._log_inputs(histories, tick, deltas)
@@ -301,7 +296,7 @@ class PipelineDirectory:
             merged = merge_logs(files, f"log/{_input(number)}-0", tail) if tail else None
             delta = deltas.get(source.name, ZSet.empty(source.relation.schema))
             log = write_log(files, f"log/{_input(number)}-0", tick=tick, deltas=[delta], is_due=number == 0)
-            _keep(histories, key, None, merged, log)
+            _keep(histories, key, histories.get(key, BucketHistory()).after(merged=merged, log=log))
 
     def _log_views(self, histories: dict[str, BucketHistory], tick: Tick, answers: Mapping[str, ZSet]) -> None:
         """Keep what the views hold, as the state of a stage is kept."""
@@ -325,7 +320,8 @@ class PipelineDirectory:
             )
         elif history.small_tail():
             merged = merge_logs(files, f"log/{folder}-0", history.small_tail())
-        _keep(histories, f"{folder}/0", snapshot, merged, write_log(files, f"log/{folder}-0", tick=tick, deltas=[delta]))
+        log = write_log(files, f"log/{folder}-0", tick=tick, deltas=[delta])
+        _keep(histories, f"{folder}/0", history.after(snapshot=snapshot, merged=merged, log=log))
 
 
 @dataclass(kw_only=True)
@@ -352,7 +348,6 @@ class DurableEpoch:
     tick: Tick
     entered: list[BucketState]
     states: dict[int, BucketState] = field(default_factory=dict)
-    logs: dict[int, LogEntry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for state in self.plan.states:  # what was put off until the next epoch is done although no row comes
@@ -393,13 +388,19 @@ class DurableEpoch:
             return due_of(self.operator(number, self.tick))
         return last.dues.get(key, NOTHING_DUE)
 
-    def log(self, fed: Mapping[int, Sequence[ZSet]]) -> None:
-        """Write down what the stages were given, by their numbers."""
-        for state in self.plan.states:
-            if any(number in fed for number in state.readers):
-                entry = self.states[state.number].log(state.fed(fed), is_due=True)
-                if entry is not None:
-                    self.logs[state.number] = entry
+    def receipts(self, fed: Mapping[int, Sequence[ZSet]]) -> list[BucketReceipt]:
+        """Write down what the stages were given, by their numbers; return what the epoch has left of every open state."""
+        receipts = []
+        for node in self.plan.states:
+            state = self.states.get(node.number)
+            if state is not None:
+                receipt = BucketReceipt(stage=node.name, bucket=GLOBAL_BUCKET)
+                if any(number in fed for number in node.readers):
+                    log_input(state, node.fed(fed), receipt, is_due=True)
+                report_due(state.operator, state.context.tick, receipt)
+                report(state, receipt)
+                receipts.append(receipt)
+        return receipts
 
 
 def _input(number: int) -> str:
@@ -436,20 +437,7 @@ def _claim(location: str) -> tuple[Ownership, str]:
         ) from error
 
 
-def _keep(
-    histories: dict[str, BucketHistory],
-    key: str,
-    snapshot: SnapshotEntry | None,
-    merged: LogEntry | None,
-    log: LogEntry | None,
-) -> None:
-    history = histories.get(key, BucketHistory())
-    if snapshot is not None:
-        history = history.with_snapshot(snapshot)
-    if merged is not None:
-        history = history.with_merged(merged)
-    if log is not None:
-        history = history.with_log(log)
+def _keep(histories: dict[str, BucketHistory], key: str, history: BucketHistory) -> None:
     if history != BucketHistory():
         histories[key] = history
 

@@ -16,7 +16,7 @@ With a directory the pipeline lasts: it goes on where it was, whenever it is ope
 
 Remembers what `explain()` says, and the contents of the views where `keep_view` asks for them.
 
-Known limits: one thread; a pipeline is not to be used by two threads at a time.
+Known limits: one thread at a time uses a pipeline; others may call `snapshot()`.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.pipeline.progress import epoch_counts
 from zset_join.pipeline.replaying import no_dead_letters, replay_letters
 from zset_join.pipeline.saved import SavedState, lasts, load_state, save_state
+from zset_join.pipeline.snapshots import Snapshots
 from zset_join.pipeline.stage_states import MemoryStates
 from zset_join.pipeline.statistics import explained_budgets, statistics_of
 from zset_join.pipeline.taking import RowTaking
@@ -75,7 +76,7 @@ else:
 __all__ = ["Pipeline"]
 
 
-class Pipeline(Generic[Answer]):
+class Pipeline(Snapshots, Generic[Answer]):
     """Run a query in this process.
 
     Args:
@@ -429,6 +430,7 @@ class Pipeline(Generic[Answer]):
         if self._contents is not None and state.contents is not None:
             for name, rows in state.contents.items():
                 self._contents[name].replace(rows)
+            self._publish()
         if self._history is not None:
             self._history = None  # what came before is not known, so nothing can be verified against it
 
@@ -494,6 +496,7 @@ class Pipeline(Generic[Answer]):
             self._processing_time_us = record.processing_time_us
             self._last = directory.answers(record)
             self._outputs.write(record.epoch, self._last, record.link)
+        self._publish()
         if before_begin is not None:
             before_begin(self.positions)
         if directory is not None:
@@ -560,6 +563,7 @@ class Pipeline(Generic[Answer]):
         self.epoch += 1
         for name, contents in (self._contents or {}).items():
             contents.add(answered.answers[name])
+        self._publish()
 
     def _in_memory(self, what: str) -> MemoryStates:
         self._check_usable()

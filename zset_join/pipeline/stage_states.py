@@ -15,7 +15,7 @@ from zset_join.plan.query_plan import QueryPlan, StateNode
 from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
-from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator, due_of
+from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of, is_timed
 
 __all__ = ["MemoryStates", "StageStates", "operators_of"]
 
@@ -58,7 +58,7 @@ class MemoryStates:
         except BaseException:
             self.close()
             raise
-        self._is_timed = {number: isinstance(operator, TimedOperator) for number, operator in self.operators.items()}
+        self._is_timed = {number: is_timed(operator) for number, operator in self.operators.items()}
 
     def operator(self, number: int, tick: Tick) -> DurableOperator:  # noqa: ARG002 - as the protocol has it
         """Return the operator of a stage."""

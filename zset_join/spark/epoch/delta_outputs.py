@@ -13,14 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.relation import Relation
+from zset_join.runners.common.rejected import Rejected
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_files import DataFile
 from zset_join.sinks.delta_view import DeltaViewSink
 from zset_join.spark.epoch.outputs import SinkOutput, fitting_parts, read_lines
 from zset_join.spark.rows.schemas import spark_schema
-from zset_join.spark.worker.fitting_parts import unfit_flags
+from zset_join.spark.worker.fitting_parts import file_unfit_flags
 from zset_join.spark.worker.parts import DeltaParts, PartWriter
-from zset_join.spark.worker.quarantine import Rejected
 
 __all__ = ["DeltaChangelogOutput", "DeltaViewOutput"]
 
@@ -90,7 +90,7 @@ class DeltaChangelogOutput:
 
     def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Return the rows that the tasks put aside."""
-        return unfit_flags(rows)
+        return file_unfit_flags(rows)
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
         """Look whether all files are still there; only VACUUM takes them away."""

@@ -23,9 +23,10 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.types import DataType
 
 from zset_join.core.relation import Relation
+from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET
 from zset_join.spark.planning.stages import PlannedStage, Stream
 from zset_join.spark.rows.baseline import union
-from zset_join.spark.rows.layout import GLOBAL_BUCKET, RECEIPT_FLAG, REJECTED, TARGET, SlotLayout, assign_slots, make_layout
+from zset_join.spark.rows.layout import RECEIPT_FLAG, REJECTED, TARGET, SlotLayout, assign_slots, make_layout
 from zset_join.spark.rows.names import quoted
 from zset_join.spark.rows.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.rows.schemas import spark_type
