@@ -180,3 +180,4 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         self._taking = RowTaking(plan, self._readings, is_strict=self._options.on_bad_input == "error")
         self._engine = Engine(plan, self._watermarks, quarantines=self._options.on_bad_input == "quarantine")
         self._memory = MemoryStates(plan, self._options, operators)
+        self._publish()
