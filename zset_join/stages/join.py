@@ -199,6 +199,11 @@ class JoinStage(Stage):
         }
 
     @property
+    def follows_from_rows(self) -> bool:
+        """Say yes."""
+        return True
+
+    @property
     def is_append_buffer(self) -> bool:
         """Say whether both sides are append-only."""
         return self.is_append_only

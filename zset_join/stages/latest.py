@@ -76,6 +76,11 @@ class LatestStage(Stage):
         return (inputs[0] | set(self.source.primary_key)) - {*self.hidden, self.control}
 
     @property
+    def follows_from_rows(self) -> bool:
+        """Say yes."""
+        return True
+
+    @property
     def state_tables(self) -> Mapping[str, TableKey]:
         """Return one table, by primary key: the live rows, without the control column."""
         return {"latest": TableKey(columns=self.source.primary_key, of_input=0, is_whole=True)}

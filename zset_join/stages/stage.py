@@ -255,6 +255,11 @@ class Stage(Protocol):
         return False
 
     @property
+    def follows_from_rows(self) -> bool:
+        """Say whether the sum of its answers follows from the sums of its inputs: no order, no time, nothing outside counts."""
+        return False
+
+    @property
     def max_watermark_jump(self) -> int | None:
         """Return how far ahead of its watermark times may be: rows further ahead are bad input, and move no watermark."""
         return None
