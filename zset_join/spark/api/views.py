@@ -448,6 +448,7 @@ class View(words.View):
             step.relation,
             tuple(sorted(step.reads)) if step.is_selection or is_filter else None,
             is_filter=is_filter,
+            kept=tuple(sorted(step.kept.items())),
         )
         bound = BoundStep(call=call, transform=transform, step=step, before=before.schema, condition=condition)
         node = Apply(self.node, opaque, hides)

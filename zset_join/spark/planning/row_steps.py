@@ -86,6 +86,10 @@ class RowStep:
     tree: WhereStep | SelectStep | None = None
     stage: ClassVar[None] = None
 
+    def renamed(self, name: str) -> str | None:
+        """Return what a column is called after it; None where it does not leave as it came."""
+        return self.kept.get(name)
+
     def apply(self, rows: DataFrame, beside: Sequence[str] = (WEIGHT,)) -> DataFrame:
         """Return rows with their weights, after the step.
 

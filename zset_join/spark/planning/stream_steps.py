@@ -36,7 +36,7 @@ def spark_step(session: SparkSession, before: Relation, step: WhereStep | Select
         before: the rows before it.
         step: what is done.
     """
-    if isinstance(step, WhereStep):
+    if step.condition is not None:
         text = step_text(step.condition, before.schema)
         kept = row_step(session, before, f"where {text}", lambda given, _: given.where(text), is_internal=True)
         return replace(kept, tree=step)
