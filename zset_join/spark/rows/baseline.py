@@ -38,6 +38,7 @@ from pyspark.sql.types import ByteType, DataType, DoubleType, FloatType, Integer
 from zset_join.checkpoint.earlier_descriptions import described_streams
 from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.relation import ChangelogMode
+from zset_join.spark.frames.facts import reader_of
 from zset_join.storage.folder import folder_below, is_local, local_path
 
 __all__ = [
@@ -132,9 +133,7 @@ def in_types_of(stream: DataFrame, baseline: DataFrame, name: str) -> DataFrame:
 
 def used_columns(df: DataFrame, expression: Column) -> frozenset[str]:
     """Return the columns of a DataFrame that an expression reads."""
-    plan = df.select(expression.alias("__used"))._jdf.queryExecution().analyzed()
-    references = plan.references().toSeq()
-    return frozenset(str(references.apply(position).name()) for position in range(references.size()))
+    return reader_of(df.sparkSession).used_columns(df, expression)
 
 
 def has_baseline(description: Mapping[str, Any] | None) -> bool:
