@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.api.test_query import emitted, join_of, names, upserts
 from tests.spark.conftest import Collected, Source, weights
-from tests.sweeps import some_of
+from tests.sweeps import for_each, some_of
 from zset_join.aggregates import FUNCTIONS, AggregateCall
 from zset_join.core.errors import BadInputError, OptionError, PlanError, SinkError, StateError
 from zset_join.expressions import left
@@ -330,7 +330,7 @@ def test_progress_tells_what_the_groups_take(joined: JoinedStream, run: Run) -> 
     assert "aggregate-1.answer" in query.recentProgress[0]["join"]["seconds"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "told"),
     [
         (
@@ -402,7 +402,7 @@ WRONG: dict[str, tuple[Callable[[JoinedStream], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("view", "code"), WRONG.values(), ids=WRONG.keys())
+@for_each(("view", "code"), WRONG)
 def test_what_cannot_be_kept_up_to_date_is_refused_when_it_is_written(
     joined: JoinedStream, view: Callable[[JoinedStream], Any], code: str
 ) -> None:
@@ -417,7 +417,7 @@ def test_a_refusal_names_what_works(joined: JoinedStream) -> None:
         joined.agg(F.median("order_id"))
 
 
-@pytest.mark.parametrize("given", [(), (7,), ("sum",)], ids=str)
+@for_each("given", [(), (7,), ("sum",)])
 def test_agg_takes_aggregates_only(joined: JoinedStream, given: tuple[Any, ...]) -> None:
     with pytest.raises(OptionError):
         joined.agg(*given)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source
-from tests.sweeps import some_of
+from tests.sweeps import for_each, some_of
 from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.spark import StateTtl, appends
@@ -163,7 +163,7 @@ def test_the_watermark_of_a_dataframe_is_taken_over(bought: Source) -> None:
     assert appends(timed, name="bought").stream.event_time is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("watermark", "error", "words"),
     [
         (("nowhere", "1 second"), PlanError, "nowhere"),

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.epochs import Epochs, insert, net
 from tests.spark.conftest import Collected, Source, weights
-from tests.sweeps import some_of
+from tests.sweeps import for_each, some_of
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.core.errors import OptionError, ResourceError, StateError
 from zset_join.core.options import BufferLimit
@@ -70,7 +70,7 @@ def test_the_epoch_that_reaches_the_limit_over_all_buckets_is_not_committed(clic
     assert sink.last_epoch() == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "kept"),
     [
         ({}, "524,288,000 bytes .*stops before an epoch that reaches it .*=abort"),

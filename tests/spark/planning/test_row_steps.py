@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.api.test_query import emitted, join_of, names, upserts
 from tests.spark.conftest import Collected, Source, weights
-from tests.sweeps import some_of
+from tests.sweeps import for_each, some_of
 from zset_join.core.errors import PlanError, StateError
 from zset_join.spark import JoinedStream, JoinQuery
 
@@ -193,7 +193,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("view", "code"), WRONG.values(), ids=WRONG.keys())
+@for_each(("view", "code"), WRONG)
 def test_what_cannot_be_kept_up_to_date_is_refused_when_it_is_written(
     joined: JoinedStream, view: Callable[[JoinedStream], JoinedStream], code: str
 ) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import CUSTOMERS, ORDERS, Collected, Source, weights
+from tests.sweeps import for_each
 from zset_join.core.errors import BadInputError, PlanError, StateError, ZsetJoinError
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, appends, changes
 from zset_join.spark.rows.schemas import spark_schema
@@ -275,7 +276,7 @@ def test_a_narrower_number_in_a_baseline_is_widened(spark: SparkSession, custome
     assert [kind for _, kind in stream.stream.baseline.dtypes[:3]] == ["bigint", "string", "bigint"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "complaint"),
     [
         ({"baseline": "t.parquet"}, "the baseline is a str; expected a batch DataFrame"),

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from tests.sweeps import for_each
 from zset_join.core.errors import PlanError
 from zset_join.expressions import left, right
 from zset_join.lookup.sources.function import FunctionSource
@@ -96,7 +97,7 @@ def two(df: DataFrame) -> JoinedStream:
     return appends(df, name="p").join(appends(df.select("id"), name="q"), on="id")
 
 
-@pytest.mark.parametrize("use", REFUSED)
+@for_each("use", REFUSED)
 def test_a_collation_is_refused_where_equality_or_order_matters(people: Callable[..., DataFrame], use: str) -> None:
     with pytest.raises(PlanError, match="UTF8_BINARY") as refused:
         REFUSED[use](people())
@@ -104,7 +105,7 @@ def test_a_collation_is_refused_where_equality_or_order_matters(people: Callable
     assert refused.value.code == "COLLATION"
 
 
-@pytest.mark.parametrize("kind", NESTED)
+@for_each("kind", NESTED)
 def test_a_collation_is_found_wherever_it_is_nested(people: Callable[..., DataFrame], kind: str) -> None:
     with pytest.raises(PlanError, match=r"UTF8_LCASE|UNICODE_CI|UTF8_BINARY_RTRIM") as refused:
         two(people(NESTED[kind])).select("name").distinct()
@@ -120,7 +121,7 @@ def test_bytes_and_the_cures_of_the_message_are_taken(people: Callable[..., Data
     assert changes(lowered, name="p", keys=["name"]).stream.keys == ("name",)
 
 
-@pytest.mark.parametrize("kind", NESTED)
+@for_each("kind", NESTED)
 def test_a_view_keeps_the_collation_of_columns_that_pass_by(people: Callable[..., DataFrame], kind: str) -> None:
     view = joined(people, NESTED[kind])
 
@@ -150,7 +151,7 @@ def test_unequal_bytes_are_a_difference_for_verify(
     assert not query.verify(actual_df=wrong).equal
 
 
-@pytest.mark.parametrize(
+@for_each(
     "expression",
     ["interval 1 day", "interval '1:02' hour to minute", "array(interval 1 hour)", "time'01:02:03'", "named_struct('a', 1S)"],
 )
@@ -162,7 +163,7 @@ def test_types_come_back_as_they_were(spark: SparkSession, expression: str) -> N
     assert back["x"].dataType.simpleString() == given["x"].dataType.simpleString()
 
 
-@pytest.mark.parametrize("expression", ["parse_json('1')", "array(parse_json('1'))", "interval 1 month"])
+@for_each("expression", ["parse_json('1')", "array(parse_json('1'))", "interval 1 month"])
 def test_types_that_would_not_come_back_are_refused(spark: SparkSession, expression: str) -> None:
     given = spark.sql(f"select {expression} as x").schema
 
