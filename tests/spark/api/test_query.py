@@ -291,6 +291,7 @@ def test_progress_jobs_and_log_lines_tell_query_epoch_stages_rows_state_and_time
     assert progress["join"]["log_bytes"] > 0
     assert progress["join"]["state"]["right_rows"] == 1
     assert progress["join"]["seconds"]["total"] > 0
+    assert progress["join"]["buffered"] is None  # only what joins rows without keys is counted
     jobs: Any = spark._jsparkSession.sparkContext().statusStore().jobsList(None)  # type: ignore[attr-defined]
     told = [jobs.apply(at).description() for at in range(jobs.size())]
     assert "orders_left_customers epoch 0: route, join" in [one.get() for one in told if one.isDefined()]
