@@ -98,17 +98,19 @@ def two(df: DataFrame) -> JoinedStream:
 
 
 @for_each("use", REFUSED)
-def test_a_collation_is_refused_where_equality_or_order_matters(people: Callable[..., DataFrame], use: str) -> None:
+def test_a_collation_is_refused_where_equality_or_order_matters(
+    people: Callable[..., DataFrame], use: Callable[[DataFrame], Any]
+) -> None:
     with pytest.raises(PlanError, match="UTF8_BINARY") as refused:
-        REFUSED[use](people())
+        use(people())
 
     assert refused.value.code == "COLLATION"
 
 
-@for_each("kind", NESTED)
-def test_a_collation_is_found_wherever_it_is_nested(people: Callable[..., DataFrame], kind: str) -> None:
+@for_each("nested", NESTED)
+def test_a_collation_is_found_wherever_it_is_nested(people: Callable[..., DataFrame], nested: str) -> None:
     with pytest.raises(PlanError, match=r"UTF8_LCASE|UNICODE_CI|UTF8_BINARY_RTRIM") as refused:
-        two(people(NESTED[kind])).select("name").distinct()
+        two(people(nested)).select("name").distinct()
 
     assert refused.value.code == "COLLATION"
 
@@ -121,11 +123,11 @@ def test_bytes_and_the_cures_of_the_message_are_taken(people: Callable[..., Data
     assert changes(lowered, name="p", keys=["name"]).stream.keys == ("name",)
 
 
-@for_each("kind", NESTED)
-def test_a_view_keeps_the_collation_of_columns_that_pass_by(people: Callable[..., DataFrame], kind: str) -> None:
-    view = joined(people, NESTED[kind])
+@for_each("nested", NESTED)
+def test_a_view_keeps_the_collation_of_columns_that_pass_by(people: Callable[..., DataFrame], nested: str) -> None:
+    view = joined(people, nested)
 
-    assert view.schema["name"].dataType.simpleString() == people(NESTED[kind]).schema["name"].dataType.simpleString()
+    assert view.schema["name"].dataType.simpleString() == people(nested).schema["name"].dataType.simpleString()
 
 
 def test_expressions_are_evaluated_under_the_collation_as_the_batch_query_does(
