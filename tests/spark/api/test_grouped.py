@@ -107,7 +107,7 @@ def test_the_row_of_all_rows_comes_once_from_one_bucket_also_without_rows(
     run(view, sink, buckets=4)
 
     customers.add((10, "Ann", 1)).add()
-    orders.add(("d", 1, None, None, 2))
+    orders.add().add(("d", 1, None, None, 2))
     run(view, sink, localStateDir=str(tmp_path / "another host"))
 
     empty, one = (None, None), (1, "pen")
