@@ -91,7 +91,7 @@ def test_a_moved_row_is_verified_where_one_bucket_has_a_snapshot_and_the_other_a
 
 def emitted(query: JoinQuery, sink: Collected) -> DataFrame:
     rows = [(*row, weight) for epoch in sink.epochs for row, weight in epoch]
-    placed = query._plan
+    placed = query._runner.query
     return placed.session.createDataFrame(rows, spark_schema(placed.output.schema).add("_weight", "long"))
 
 
