@@ -12,7 +12,7 @@ Times are microseconds since 1970-01-01 UTC, or what an integer column holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +135,10 @@ class Watermarks:
     def is_idle(self, name: str) -> bool:
         """Say whether a source has been silent for so long that it holds up no watermark."""
         return self._clock.is_idle(self.known.sources[name].active_us, self._now_us)
+
+    def next_idle(self, numbers: Sequence[int]) -> int | None:
+        """Return the processing time at which a source that holds one of these stages up becomes idle; None: none will."""
+        return self._clock.next_idle(numbers, *_of_sources(self.known.sources), self._now_us)
 
     def load(self, written: Mapping[str, int], late_rows: Mapping[str, int]) -> None:
         """Go on from the watermarks of a commit record; a source counts as active until it has been silent anew."""

@@ -139,6 +139,15 @@ class LatestRequest(StageRequest):
         """Say that upserts are what it is for."""
         return True
 
+    @property
+    def merges_changes(self) -> bool:
+        """Say whether changes may leave columns out, or be truncates."""
+        return self.control is not None
+
+    def is_table_of(self, below: Relation) -> bool:  # noqa: ARG002 - of any rows
+        """Say that its answer is the table of its input."""
+        return True
+
     def stage(self, inputs: Sequence[InputRows]) -> LatestStage:
         """Return the table of an input like this."""
         hidden = tuple(name for name in inputs[0].hidden if name != self.control)
