@@ -4,7 +4,7 @@
     left, places = plan_without(merged, "by_day")     the stages that serve no other view are gone
 
 The law: a merged plan answers each view as the plan it came from. A stage of the added plan is one of the running plan where it
-does the same to the same rows, and its answer follows from these alone (`Stage.follows_from_rows`) or no row has come to it yet:
+does the same to the same rows, and its answer follows from these alone (`Stage.follows_from_rows`) or no row has come to it:
 what the running stage has answered so far is then what the added one has answered over the same tables. All other stages of the
 added plan are stages of their own, and so are joins that look up in one table of a plan.
 
