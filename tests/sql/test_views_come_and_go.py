@@ -215,8 +215,9 @@ def test_views_over_one_join_keep_it_once_in_one_pipeline() -> None:
     assert [node.stage.kind for node in pipeline.plan.nodes] == ["join", "aggregate", "aggregate"]
 
 
-def test_a_failing_view_is_named_and_paused_while_the_others_go_on() -> None:
-    with connect() as session:
+@pytest.mark.parametrize("where", ["memory", "directory"])
+def test_a_failing_view_is_named_and_paused_while_the_others_go_on(where: str, tmp_path: Any) -> None:
+    with connect(directory=None if where == "memory" else tmp_path / "s") as session:
         session.sql("CREATE TABLE a (k INT, v INT, PRIMARY KEY (k)); CREATE TABLE b (k INT, w INT, PRIMARY KEY (k))")
         session.sql("CREATE MATERIALIZED VIEW fine AS SELECT a.k, v, w FROM a JOIN b ON a.k = b.k")
         session.sql("CREATE MATERIALIZED VIEW shares AS SELECT a.k, v / w AS share FROM a JOIN b ON a.k = b.k")
@@ -303,3 +304,18 @@ def test_stages_that_wait_for_time_are_shared_until_rows_come() -> None:
     assert [after.views_of(number) for number in range(2)] == [("first", "second"), ("late",)]
     # A table keeps its newest versions, and the order 2 came late for the views that were there: the last one has others.
     assert held == [[(1, 1), (3, 2), (4, 3)], [(1, "a"), (2, "a"), (3, "a")], [(3, 2), (4, 3)]]
+
+
+def test_a_pause_outlives_the_process(tmp_path: Any) -> None:
+    made = "CREATE TABLE t (k INT, v INT, PRIMARY KEY (k)); CREATE MATERIALIZED VIEW m AS SELECT k, 6 / v AS share FROM t"
+    with connect(directory=tmp_path / "s") as session:
+        session.sql(f"{made}; INSERT INTO t VALUES (1, 2); PAUSE MATERIALIZED VIEW m; INSERT INTO t VALUES (1, 0)")
+    with connect(directory=tmp_path / "s") as session:
+        session.sql(f"{made}; INSERT INTO t VALUES (1, 3)")
+        paused = session.running[0].is_paused, _bag(session.running[0].table())
+        session.sql("RESUME MATERIALIZED VIEW m")
+    with connect(directory=tmp_path / "s") as session:
+        session.sql(made)
+
+        assert (paused, session.running[0].is_paused) == ((True, [(1, 3.0)]), False)
+        assert _bag(session.running[0].table()) == [(1, 2.0)]
