@@ -29,7 +29,7 @@ from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
 from zset_join.checkpoint.owner import Ownership, claimed_query_id
-from zset_join.checkpoint.reading import checkpoint_folder, stored_query_id
+from zset_join.checkpoint.reading import checkpoint_folder, stored_description, stored_query_id
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
 from zset_join.core.errors import OptionError
@@ -38,6 +38,7 @@ from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import write_dead_letters
 from zset_join.pipeline.engine import AnsweredEpoch
 from zset_join.pipeline.history import InputHistory
+from zset_join.pipeline.place import Place, place_of
 from zset_join.pipeline.stage_states import operators_of
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
@@ -68,7 +69,7 @@ class PipelineDirectory:
     Opening changes no file of a directory that holds a query; `begin` does, once nothing refuses the start any more.
 
     Args:
-        directory: where it is; made where it is missing.
+        directory: where it is; made where it is missing. A `Place` says more.
         plan: the query.
         options: what operators take from the options of a query.
         watermarks: of the plan; set to those of the last epoch.
@@ -82,7 +83,7 @@ class PipelineDirectory:
 
     def __init__(
         self,
-        directory: str | Path,
+        directory: str | Path | Place,
         plan: QueryPlan,
         options: StageOptions,
         watermarks: Watermarks,
@@ -101,9 +102,10 @@ class PipelineDirectory:
         self._entered: list[BucketState] = []
         check_stages((node.stage for node in plan.nodes), options)
         self._is_timed = [node.stage.waits_for_time for node in plan.nodes]
-        location = self.location = _location(directory)
-        self._dead_letters = Path(location) / "dead-letters"
-        self._owner, query_id = _claim(location)
+        place = place_of(directory)
+        location = self.location = place.location
+        self._dead_letters = Path(place.dead_letters)
+        self._owner, query_id = _claim(place)
         seed = seed_of_query(query_id) if options.hash_seed is None else options.hash_seed
         self._options = replace(options, hash_seed=seed)
         try:
@@ -112,13 +114,18 @@ class PipelineDirectory:
                     location,
                     query_id=query_id,
                     buckets=1,
-                    description=_description(plan, keeps_view=contents is not None, keeps_inputs=history is not None),
+                    description={
+                        **_description(plan, keeps_view=contents is not None, keeps_inputs=history is not None),
+                        **place.described(stored_description(location)),
+                    },
                     plan={
                         "stages": [{"name": state.name, "stage": state.stage.to_json()} for state in plan.states],
                         "plan": plan.to_json(),
                     },
-                    local_state_dir=str(Path(location) / "local"),
+                    local_state_dir=place.local_state_dir,
                     snapshot_after_bytes=snapshot_after_bytes,
+                    retain_input_log=place.retain_input_log,
+                    local_state_retention_seconds=place.local_state_retention_seconds,
                     owner=self._owner,
                     begins=False,
                 )
@@ -146,6 +153,22 @@ class PipelineDirectory:
         """Return the record of the last epoch; None before the first."""
         return self.checkpoint.last
 
+    def next_time_us(self) -> int | None:
+        """Return the processing time at which an epoch has something to say though no row comes; None for never.
+
+        What came in the last epoch is folded in only by the next one: where rows may wait in it, that one is due now.
+        """
+        record = self.last
+        if record is None:
+            return None
+        times = [due.processing_time_us for due in record.dues.values() if due.processing_time_us is not None]
+        for state in self._plan.states:
+            logs = record.histories.get(f"{state.name}/0", BucketHistory()).logs
+            is_fed = bool(logs) and logs[-1].last_epoch == record.epoch
+            times += [0] if is_fed and any(self._plan.nodes[number].stage.parks for number in state.readers) else []
+        idle = self._watermarks.next_idle([number for number, is_timed in enumerate(self._is_timed) if is_timed])
+        return min([*times, *([] if idle is None else [idle])], default=None)
+
     @contextmanager
     def epoch(self, tick: Tick) -> Iterator[DurableEpoch]:
         """Open an epoch: inside, its stages can be asked in the state before it."""
@@ -171,8 +194,17 @@ class PipelineDirectory:
         deltas: Mapping[str, ZSet],
         progress: Mapping[str, Any],
         positions: Mapping[str, Any],
+        read: str | None = None,
     ) -> CommitRecord:
         """Make an epoch count.
+
+        Args:
+            epoch: its stages, opened.
+            answered: its answer.
+            deltas: by source, its changes.
+            progress: its counts.
+            positions: how far sources have been read.
+            read: digest of what it reads; None: that of the changes.
 
         Raises:
             StateError: another process has taken over.
@@ -196,7 +228,7 @@ class PipelineDirectory:
                 watermarks=self._watermarks.written(answered.times),
                 dues=dues,
                 positions=positions,
-                offsets=_digest_of(deltas),
+                offsets=_digest_of(deltas) if read is None else read,
             )
         )
         self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
@@ -407,27 +439,17 @@ def _input(number: int) -> str:
     return f"input-{number}"
 
 
-def _location(directory: str | Path) -> str:
-    """Return the whole path of a directory.
-
-    Raises:
-        OptionError: it is no path.
-    """
-    if not str(directory):
-        raise OptionError("directory='' is no directory; name one, or leave it out.", code="DIRECTORY", directory="")
-    return str(Path(directory).absolute())
-
-
-def _claim(location: str) -> tuple[Ownership, str]:
+def _claim(place: Place) -> tuple[Ownership, str]:
     """Take a directory for this process; return also the name that outputs know its query by.
 
     Raises:
         OptionError: it cannot be made or read.
         StateError: another process uses it.
     """
+    location = place.location
     try:
         folder = checkpoint_folder(location)
-        query_id = stored_query_id(location) or claimed_query_id(folder) or str(uuid.uuid4())
+        query_id = place.query_id or stored_query_id(location) or claimed_query_id(folder) or str(uuid.uuid4())
         return Ownership.claim(folder, query_id, on_trial=True), query_id
     except OSError as error:
         raise OptionError(
@@ -444,7 +466,8 @@ def _keep(histories: dict[str, BucketHistory], key: str, history: BucketHistory)
 
 def _description(plan: QueryPlan, *, keeps_view: bool, keeps_inputs: bool) -> dict[str, Any]:
     """Return what a directory is recognised by: the plan line by line, so that a message can say what differs."""
-    unbounded = tuple(replace(source, max_watermark_jump=None) for source in plan.sources)  # another run may have another one
+    # Another run may have another bound, and a baseline that is loaded need not be given again.
+    unbounded = tuple(replace(source, max_watermark_jump=None, has_baseline=False) for source in plan.sources)
     explained = replace(plan, sources=unbounded).explain(buckets=1)
     lines = [line for line in explained.splitlines() if not line.startswith(CHANGEABLE)]
     schemas = [f"{source.name}: {_columns(source.relation.schema)}" for source in plan.sources]

@@ -42,17 +42,19 @@ class MemoryStates:
     Args:
         plan: the plan.
         options: what operators take from the options of a query.
+        known: operators that there are already, by the number of their state; the others are built.
     """
 
-    def __init__(self, plan: QueryPlan, options: StageOptions) -> None:
-        self.states: dict[int, DurableOperator] = {}
+    def __init__(self, plan: QueryPlan, options: StageOptions, known: Mapping[int, DurableOperator] | None = None) -> None:
+        self.states: dict[int, DurableOperator] = dict(known or {})
         self.operators: dict[int, DurableOperator] = {}
         self.effects = Effects()
         self._plan, self._options = plan, options
         try:
             for state in plan.states:
-                built = self.states[state.number] = state.stage.build(options, None)
-                self.operators |= operators_of(state, built)
+                if state.number not in self.states:
+                    self.states[state.number] = state.stage.build(options, None)
+                self.operators |= operators_of(state, self.states[state.number])
         except BaseException:
             self.close()
             raise

@@ -17,6 +17,7 @@ from zset_join.runners.common.rejected import Rejected
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_files import DataFile
 from zset_join.sinks.delta_view import DeltaViewSink
+from zset_join.sinks.sink import Sink
 from zset_join.spark.epoch.outputs import SinkOutput, fitting_parts, read_lines
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.spark.worker.fitting_parts import file_unfit_flags
@@ -64,6 +65,11 @@ class DeltaChangelogOutput:
         self.quarantines = False
         self.dead_letter_path = ""
         self.parts: PartWriter = DeltaParts(sink.log.location, sink.form)
+
+    @property
+    def sink(self) -> Sink:
+        """Return the changelog."""
+        return self._sink
 
     def describe(self) -> str:
         """Return path and form."""

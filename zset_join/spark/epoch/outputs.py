@@ -26,13 +26,23 @@ from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.common.sink_epochs import SinkEpochs
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, are_staged, commit_epoch, committed_files
 from zset_join.sinks.sink import Sink, has_epoch
+from zset_join.spark.epoch.frame_sink import FrameSink
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.spark.worker.fitting_parts import FittingParts, file_unfit_flags
 from zset_join.spark.worker.parts import ArrowParts, ChangelogParts, ParquetParts, PartWriter, read_arrow_parts
 from zset_join.spark.worker.quarantine import DeadLetters
 from zset_join.storage.folder import is_local, local_path
 
-__all__ = ["ChangelogOutput", "FunctionOutput", "Output", "SelectiveOutput", "SinkOutput", "fitting_parts", "read_lines"]
+__all__ = [
+    "ChangelogOutput",
+    "ChosenOutput",
+    "FunctionOutput",
+    "Output",
+    "SelectiveOutput",
+    "SinkOutput",
+    "fitting_parts",
+    "read_lines",
+]
 
 
 class Output(Protocol):
@@ -88,6 +98,15 @@ class Output(Protocol):
         ...
 
 
+class ChosenOutput(Output, Protocol):
+    """An output of a user's choice."""
+
+    @property
+    def sink(self) -> Sink:
+        """Return what takes the epochs where they run on the driver."""
+        ...
+
+
 @runtime_checkable
 class SelectiveOutput(Output, Protocol):
     """An output that may never be able to hold some rows, which is decided before an epoch is committed.
@@ -134,6 +153,11 @@ class SinkOutput:
     @quarantines.setter
     def quarantines(self, value: bool) -> None:
         self._epochs.quarantines = value
+
+    @property
+    def sink(self) -> Sink:
+        """Return the sink."""
+        return self._sink
 
     def describe(self) -> str:
         """Return the sink's own words."""
@@ -200,6 +224,11 @@ class ChangelogOutput:
         self.dead_letter_path = ""
         self.parts: PartWriter = ChangelogParts(self._directory)
 
+    @property
+    def sink(self) -> Sink:
+        """Return the changelog."""
+        return self._sink
+
     def describe(self) -> str:
         """Return path and form."""
         return f"Parquet changelog {self._directory} ({self._form})"
@@ -265,6 +294,16 @@ class FunctionOutput:
         self._form = form
         self.parts: PartWriter = ParquetParts(form)
 
+    @property
+    def form(self) -> ChangelogForm:
+        """Return how weights are shown in the lines."""
+        return self._form
+
+    @property
+    def sink(self) -> Sink:
+        """Return what calls the function with what the driver has."""
+        return FrameSink(self)
+
     def describe(self) -> str:
         """Return the function's name."""
         return f"function {getattr(self._function, '__qualname__', repr(self._function))} ({self._form})"
@@ -288,14 +327,14 @@ class FunctionOutput:
 
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
         """Call the function."""
-        self._call(self.answer(session, files, record), record)
+        self.give(self.answer(session, files, record), record.epoch, None if record.link is None else record.link.digest)
 
-    def _call(self, rows: DataFrame, record: CommitRecord) -> None:
-        """Call the function, with the digest of the epoch where it takes one."""
+    def give(self, rows: DataFrame, epoch: int, digest: str | None) -> None:
+        """Call the function with the lines of an epoch, and with the epoch's digest where it takes one."""
         if self._takes_chain:
-            self._function(rows, record.epoch, chain=None if record.link is None else record.link.digest)
+            self._function(rows, epoch, chain=digest)
         else:
-            self._function(rows, record.epoch)
+            self._function(rows, epoch)
 
     def answer(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> DataFrame:
         """Return the answer of an epoch, after looking at every byte of its parts."""

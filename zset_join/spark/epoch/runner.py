@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.checkpoint import Checkpoint
@@ -219,6 +220,11 @@ class EpochRunner:
     def relation(self) -> Relation:
         """Return the relation of the answer."""
         return self.query.output
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the output."""
+        return self.relation.schema
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         """Run one epoch.

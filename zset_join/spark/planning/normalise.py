@@ -36,6 +36,7 @@ from zset_join.stages import StageInput
 __all__ = [
     "TaggedStreams",
     "hash_bucket",
+    "hashed_name",
     "hashed_type",
     "hashed_types",
     "row_bucket",
@@ -236,6 +237,12 @@ def hashed_type(kind: pa.DataType) -> DataType | str:
     """Return the Spark type in which values of a type are hashed."""
     too_wide = pa.types.is_decimal(kind) and kind.precision > _MOST_DECIMAL_DIGITS
     return "double" if too_wide else spark_type(kind)
+
+
+def hashed_name(kind: pa.DataType) -> str:
+    """Return the name of the Spark type in which values of a type are hashed."""
+    hashed = hashed_type(kind)
+    return hashed if isinstance(hashed, str) else hashed.simpleString()
 
 
 def hash_bucket(columns: Sequence[Column], buckets: int) -> Column:
