@@ -334,7 +334,7 @@ class Session:
         if self._keep_tables or not query.bound.reads & self._fed:
             for other in self._groups:
                 if other.can_take_over(group):
-                    other.take_over(group)
+                    other.take_over(group, fed=self._fed)
                     return
         self._groups.append(group)
 
@@ -365,6 +365,7 @@ class Session:
         """Let go of what is kept of a dropped table."""
         for running in [one for one in self.running if name in one.reads or one.name == name]:
             self.stop(running)
+        self._fed.discard(name)
         for kept in (self._stored.pop(name, None), self.claims.pop(name, None)):
             if kept is not None:
                 kept.close()
