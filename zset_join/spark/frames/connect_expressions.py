@@ -279,7 +279,7 @@ def _literal(literal: Any) -> str:
         case "null":
             return "NULL"
         case "string":
-            return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+            return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
         case "boolean":
             return "true" if value else "false"
         case "integer":

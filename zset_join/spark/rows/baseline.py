@@ -47,9 +47,11 @@ __all__ = [
     "check_overlap",
     "has_baseline",
     "in_types_of",
+    "make_start",
     "resolve_baselines",
     "union",
     "used_columns",
+    "with_made_start",
     "with_start",
 ]
 
@@ -191,9 +193,28 @@ def with_start(rows: DataFrame, location: str) -> DataFrame:
 
     Cost: Spark lists a directory with one file per trigger.
     """
+    make_start(location)
+    return with_made_start(rows, location)
+
+
+def make_start(location: str) -> None:
+    """Make the directory that `with_made_start` reads.
+
+    Args:
+        location: `checkpointLocation`.
+    """
     folder = folder_below(location, "zset/start")
     if folder.size(_START) is None:
         folder.put(_START, b"")
+
+
+def with_made_start(rows: DataFrame, location: str) -> DataFrame:
+    """Add the source without rows that makes epoch 0 come, where its directory is there.
+
+    Args:
+        rows: the union of all streams.
+        location: `checkpointLocation`.
+    """
     plain = location.partition("?")[0].rstrip("/")
     uri = f"{local_path(location).as_uri() if is_local(location) else plain}/zset/start"
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema]
