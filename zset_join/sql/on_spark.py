@@ -306,7 +306,7 @@ class SessionOnSpark(InDirectory, Session):
             SqlError: `NOT_OFFERED`.
         """
         raise SqlError(
-            "inside Spark every query has epochs of its own, so there is no moment that all stand at. Read the table() of each.",
+            "inside Spark every query has epochs of its own, so there is no moment of all of them. Read the table() of each.",
             code="NOT_OFFERED",
         )
 
