@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -319,3 +320,72 @@ def test_a_pause_outlives_the_process(tmp_path: Any) -> None:
 
         assert (paused, session.running[0].is_paused) == ((True, [(1, 3.0)]), False)
         assert _bag(session.running[0].table()) == [(1, 2.0)]
+
+
+_BANK = """
+    CREATE TABLE accounts (id INT, branch INT, cents INT, PRIMARY KEY (id));
+    CREATE MATERIALIZED VIEW of_all AS SELECT sum(cents) AS cents FROM accounts;
+    CREATE MATERIALIZED VIEW of_accounts AS SELECT id, cents FROM accounts;
+    CREATE MATERIALIZED VIEW of_branches AS SELECT branch, sum(cents) AS cents FROM accounts GROUP BY branch
+        SETTINGS idle_timeout = '1 day'
+"""
+
+
+def _totals(session: Session) -> set[int]:
+    seen = session.views()
+    return {sum(seen[name].column("cents").to_pylist()) for name in ("of_all", "of_accounts", "of_branches")}
+
+
+def test_whoever_reads_all_views_sees_one_moment_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[set[int]] = []
+    right = ChangingPipeline.commit
+    with connect() as session:
+        session.sql(_BANK)
+
+        def commit(self: ChangingPipeline, *given: Any, **more: Any) -> Any:
+            answers = right(self, *given, **more)
+            seen.append(_totals(session))
+            return answers
+
+        session.insert("accounts", [{"id": number, "branch": number % 3, "cents": 100} for number in range(9)])
+        monkeypatch.setattr(ChangingPipeline, "commit", commit)
+        session.sql(
+            "INSERT INTO accounts VALUES (9, 0, 50); DELETE FROM accounts WHERE id = 0; PAUSE MATERIALIZED VIEW of_accounts"
+        )
+        session.sql("INSERT INTO accounts VALUES (1, 1, 70), (2, 2, 130); RESUME MATERIALIZED VIEW of_accounts")
+        after = _totals(session)
+
+    assert seen == [{900}, {900}, {950}, {950}, {850}, {850}, {850}]  # two pipelines: in the midst of an epoch, the one before
+    assert after == {850}
+
+
+def test_a_thread_that_reads_while_another_one_writes_sees_whole_transfers() -> None:
+    with connect() as session:
+        session.sql(_BANK)
+        session.insert("accounts", [{"id": number, "branch": number % 3, "cents": 100} for number in range(9)])
+        seen: list[set[int]] = []
+        is_over = threading.Event()
+
+        def read() -> None:
+            while not is_over.is_set():
+                seen.append(_totals(session))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            for number in range(150):
+                one, other = number % 9, (number * 4 + 1) % 9
+                if one != other:
+                    change = [
+                        {"id": one, "branch": one % 3, "cents": 100 - number},
+                        {"id": other, "branch": other % 3, "cents": 100},
+                    ]
+                    change += [{"id": at, "branch": at % 3, "cents": 100} for at in range(9) if at not in {one, other}]
+                    change[1]["cents"] = 100 + number
+                    session.insert("accounts", change)
+        finally:
+            is_over.set()
+            reader.join()
+
+    assert len(seen) > 5
+    assert {frozenset(one) for one in seen} == {frozenset({900})}

@@ -129,6 +129,7 @@ class LastingSession(InDirectory, Session):
         self.running.append(running)
         running.is_paused = self._pause_of(running).exists()
         if running.is_paused:
+            self._publish()
             return running
         try:
             if running.writes is not None and not running.takes_back:
@@ -148,6 +149,7 @@ class LastingSession(InDirectory, Session):
             assert isinstance(running, LastingRunning)  # noqa: S101 - this session starts no other
             self._unclaim(running)
             running.close()
+            self._publish()
 
     def pause(self, running: Running) -> None:
         """Let a query take nothing until `resume`, also where its statements are run again meanwhile."""
@@ -233,6 +235,7 @@ class LastingSession(InDirectory, Session):
                     failed.append(error)
                     left.remove(group)
             rounds += moved
+        self._publish()
         if failed:
             raise failed[0]
         return rounds

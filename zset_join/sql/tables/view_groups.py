@@ -11,7 +11,8 @@ dead letters are its own), drops the oldest rows of a join, or keeps what came. 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -137,6 +138,12 @@ class GroupView:
     def view(self) -> pa.Table:
         """Return what it holds."""
         return repeated(self.contents(), self.schema)
+
+    def seen(self) -> Callable[[], pa.Table]:
+        """Return what reads its contents as they are now, from any thread."""
+        if self._held is not None:
+            return partial(repeated, self._held, self.schema)
+        return partial(self.group.pipeline.snapshot().table, self._name)
 
     def contents(self) -> ZSet:
         """Return what it holds, each distinct row with its weight."""
