@@ -185,7 +185,8 @@ class PipelineDirectory:
             due = due_of(state.operator)
             if due != NOTHING_DUE:
                 dues[key] = due
-            self.statistics[self._plan.state_of[number].name] = state.operator.statistics()
+            counted = {**state.operator.statistics(), "resident_bytes": state.operator.resident_bytes()}
+            self.statistics[self._plan.state_of[number].name] = counted
         tick = Tick(answered.epoch, answered.processing_time_us)
         self._log_views(histories, tick, answered.answers)
         self._log_inputs(histories, tick, deltas)
@@ -197,7 +198,7 @@ class PipelineDirectory:
                 processing_time_us=answered.processing_time_us,
                 histories=histories,
                 parts=tuple(parts),
-                progress=progress,
+                progress={**progress, "remembers": dict(self.statistics)},
                 watermarks=self._watermarks.written(answered.times),
                 dues=dues,
                 positions=positions,

@@ -10,6 +10,7 @@ the views that cannot be answered.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,7 +27,22 @@ from zset_join.stages.effect import EffectStage
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import corrections_of
 
-__all__ = ["AnsweredEpoch", "Engine"]
+__all__ = ["AnsweredEpoch", "Engine", "StageWork"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """Hold what one stage did in one epoch.
+
+    Args:
+        seconds: wall clock, lookups included.
+        rows_in: rows of its inputs, after their reductions.
+        rows_out: rows of its answer.
+    """
+
+    seconds: float
+    rows_in: int
+    rows_out: int
 
 
 @dataclass(slots=True)
@@ -41,6 +57,7 @@ class AnsweredEpoch:
         asked: the stages that were asked: tick and deltas by number.
         rejected: the rows that they put aside.
         corrections: earlier answers that temporal and as-of joins took back, by stage.
+        work: what each stage that was asked did, by number.
     """
 
     epoch: int
@@ -50,6 +67,7 @@ class AnsweredEpoch:
     asked: dict[int, tuple[Tick, list[ZSet]]] = field(default_factory=dict)
     rejected: list[RejectedRows] = field(default_factory=list)
     corrections: dict[str, int] = field(default_factory=dict)
+    work: dict[int, StageWork] = field(default_factory=dict)
 
     @property
     def delta(self) -> ZSet:
@@ -131,10 +149,12 @@ class Engine:
         asked: dict[int, tuple[Tick, list[ZSet]]] = {}
         rejected: list[RejectedRows] = []
         corrections: dict[str, int] = {}
+        work: dict[int, StageWork] = {}
         collected: dict[int, ZSet] = {}
         try:
             for number, feedings in enumerate(self._inputs):
                 failing = number
+                begun_ns = time.perf_counter_ns()
                 fed = []
                 for feeding, reduction in zip(feedings, self._reductions[number], strict=True):
                     if id(feeding) not in collected:
@@ -157,13 +177,15 @@ class Engine:
                     table = operator.rejections(tick, fed)
                     if table.num_rows:
                         rejected.append(RejectedRows(table, tuple(one.name for one in operator.inputs), tuple(fed)))
+                seconds = (time.perf_counter_ns() - begun_ns) / 1e9
+                work[number] = StageWork(seconds, sum(map(len, fed)), 0 if answer is None else len(answer))
             answers = {}
             for failing, view in self._views.items():
                 answers[failing] = view.delta(known)
         except ZsetJoinError as error:
             self._name_views(error, failing)
             raise
-        return AnsweredEpoch(epoch, processing_time_us, answers, times, asked, rejected, corrections)
+        return AnsweredEpoch(epoch, processing_time_us, answers, times, asked, rejected, corrections, work)
 
     def _name_views(self, error: ZsetJoinError, failing: int | str) -> None:
         """Say in an error which of several views cannot be answered: those a stage serves, or the one whose own rows fail."""
