@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from zset_join.checkpoint.reading import checkpoint_folder, has_commits
+from zset_join.checkpoint.reading import checkpoint_folder, has_commits, read_committed
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.shown_values import shown_names, shown_value
@@ -49,7 +49,7 @@ from zset_join.spark.epoch.frame_sink import FrameSink
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.spark.epoch.lost_records import lost_records
-from zset_join.spark.epoch.offsets import offsets_digest
+from zset_join.spark.epoch.offsets import is_completed, offsets_digest
 from zset_join.spark.epoch.progress import ProgressLog
 from zset_join.spark.rows.baseline import resolve_baselines
 from zset_join.spark.rows.user_functions import UserFunction, with_functions
@@ -172,9 +172,10 @@ class DriverEpochs:
         """
         given = self.settings
         self._query_id = query_id or ""
+        options = given.options
         for sink in self._frame_sinks():
             sink.session = session or SparkSession.active()
-        options = given.options
+            sink.goes_on_behind(_completed_epoch(options.checkpoint_location))
         place = Place(
             location=options.checkpoint_location,
             query_id=query_id,
@@ -341,6 +342,13 @@ def _letters(rejected: Rejected) -> pa.Table:
         lines += [{name: shown_value(piece.rows.column(name), at) for name in names} for at in range(len(piece))]
     texts = [json.dumps(line, default=str, ensure_ascii=False) for line in lines]
     return pa.table({"row": pa.array(texts, pa.string()), "code": rejected.codes, "reason": rejected.reasons})
+
+
+def _completed_epoch(location: str) -> int | None:
+    """Return the last committed epoch, where Spark has completed it and does not ask for it again."""
+    committed = read_committed(location)
+    last = None if committed is None else committed.last
+    return last.epoch if last is not None and is_completed(location, last.epoch) else None
 
 
 def _at_rest(sink: Sink) -> tuple[str, ...]:

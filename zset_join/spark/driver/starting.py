@@ -19,7 +19,7 @@ from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.rows.baseline import has_baseline, with_start
 from zset_join.stages import StageOptions
-from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
+from zset_join.storage.folder import folder_below, open_folder
 
 __all__ = ["check_mode", "driver_epochs", "streamed_rows"]
 
@@ -88,7 +88,7 @@ def driver_epochs(
         options=options,
         stage_options=stage_options,
         sinks=sinks,
-        dead_letters=str(local_path(place)) if is_local(place) else place,
+        dead_letters=place,
         name=name,
         inputs=tuple(_described(stream) for stream in query.streams.values()),
         functions=tuple(dict.fromkeys(one for stream in query.streams.values() for one in stream.functions)),
