@@ -17,6 +17,7 @@ from zset_join.spark.driver.driver_query import DriverQuery
 from zset_join.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.planning.source_stream import SourceStream
+from zset_join.spark.planning.stages import hybrid_stages
 from zset_join.spark.rows.baseline import has_baseline, with_start
 from zset_join.stages import StageOptions
 from zset_join.storage.folder import folder_below, open_folder
@@ -73,13 +74,14 @@ def driver_epochs(
         place = folder_below(location, "dead-letters").location
     else:
         place = open_folder(options.dead_letter_path, option="deadLetterPath").location
+    shared = max(1, hybrid_stages(query.plan.nodes, options))
     stage_options = StageOptions(
         on_bad_input=options.on_bad_input,
         tombstone_retention_seconds=options.tombstone_retention_seconds,
         chunk_rows=options.chunk_rows,
         buffer_limit=options.buffer_limit,
-        hot_budget=options.hot_budget,
-        table_budget=options.table_budget,
+        hot_budget=None if options.hot_budget is None else options.hot_budget.share(shared),
+        table_budget=None if options.table_budget is None else options.table_budget.share(shared),
         more=dict(more),
     )
     settings = DriverSettings(
