@@ -9,7 +9,7 @@ row is read and written once, which is why the page asks only at a click.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -60,13 +60,13 @@ class StateTables:
             names = self._names(connection)
             if table not in names:
                 raise OptionError(f"there is no table {table!r}; there are {names}.", code="ROW_QUESTION", expected=names)
-            schema = connection.execute(f"SELECT * FROM {quote(table)} LIMIT 0").to_arrow_table().schema
+            schema = _arrow(connection, f"SELECT * FROM {quote(table)} LIMIT 0").schema
             values = typed_values(schema, where)
             tests = [f"{quote(name)} IS NOT DISTINCT FROM ?" for name in values]
             condition = f" WHERE {' AND '.join(tests)}" if tests else ""
             given = list(values.values())
             (total,) = connection.execute(f"SELECT count(*) FROM {quote(table)}{condition}", given).fetchone() or (0,)
-            found = connection.execute(f"SELECT * FROM {quote(table)}{condition} LIMIT {MOST_ROWS}", given).to_arrow_table()
+            found = _arrow(connection, f"SELECT * FROM {quote(table)}{condition} LIMIT {MOST_ROWS}", given)
         return {"columns": shown_columns(found.schema), "rows": shown_table(found), "weights": None, "total": total}
 
     def names(self, epoch: int) -> list[str]:
@@ -88,9 +88,7 @@ class StateTables:
                 if _GROUP_ROWS in columns:
                     shown_names = [one for one in columns if one not in (_GROUP_ROWS, _BUCKET)]
                     query = f"SELECT {', '.join(map(quote, shown_names))}, {quote(_GROUP_ROWS)} FROM {quote(view)}"
-                    top = connection.execute(
-                        f"{query} ORDER BY {len(shown_names) + 1} DESC LIMIT {_MOST_KEYS}"
-                    ).to_arrow_table()
+                    top = _arrow(connection, f"{query} ORDER BY {len(shown_names) + 1} DESC LIMIT {_MOST_KEYS}")
                     found.append(_entry(name, view, stream, rows, "rows of the group", top))
                     continue
                 table = view.removeprefix(f"{name.replace('-', '_')}_")
@@ -101,13 +99,13 @@ class StateTables:
                     continue
                 listed = ", ".join(map(quote, key))
                 grouped = f"SELECT {listed}, count(*) AS n FROM {quote(view)} GROUP BY {listed}"
-                top = connection.execute(f"{grouped} ORDER BY n DESC LIMIT {_MOST_KEYS}").to_arrow_table()
+                top = _arrow(connection, f"{grouped} ORDER BY n DESC LIMIT {_MOST_KEYS}")
                 found.append(_entry(name, view, stream, rows, "rows", top))
                 counted.setdefault(name, []).append((view, key))
             for name, sides in counted.items():
                 if len(sides) == 2 and len(sides[0][1]) == len(sides[1][1]) and len(stages[name].inputs) == 2:
                     found.append(
-                        _entry(name, name, "both sides", None, "pairs", connection.execute(_pairs(sides)).to_arrow_table())
+                        _entry(name, name, "both sides", None, "pairs", _arrow(connection, _pairs(sides)))
                     )
         return {"stages": found, "counted": "rows that are remembered now"}
 
@@ -135,6 +133,10 @@ class StateTables:
     @staticmethod
     def _columns(connection: duckdb.DuckDBPyConnection, view: str) -> list[str]:
         return [one[0] for one in connection.execute(f"SELECT * FROM {quote(view)} LIMIT 0").description or []]
+
+
+def _arrow(connection: duckdb.DuckDBPyConnection, query: str, values: Sequence[Any] = ()) -> pa.Table:
+    return connection.sql(query, params=list(values)).to_arrow_table()
 
 
 def _pairs(sides: list[tuple[str, list[str]]]) -> str:

@@ -11,18 +11,17 @@ the views that cannot be answered.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import pyarrow as pa
 
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.tick import Tick
-from zset_join.pipeline.dead_letters import RejectedRows
 from zset_join.pipeline.feeding import Feeding
 from zset_join.pipeline.stage_states import StageStates
 from zset_join.pipeline.watermarks import KnownTimes, Watermarks
 from zset_join.plan.query_plan import PlanView, QueryPlan
+from zset_join.runners.common.rejected import RejectedRows
+from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, StageBucket
 from zset_join.stages.effect import EffectStage
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import corrections_of
@@ -57,7 +56,8 @@ class AnsweredEpoch:
         asked: the stages that were asked: tick and deltas by number.
         rejected: the rows that they put aside.
         corrections: earlier answers that temporal and as-of joins took back, by stage.
-        work: what each stage that was asked did, by number.
+        work: what each stage that was asked did, by its name.
+        seconds: what answering took, wall clock.
     """
 
     epoch: int
@@ -67,7 +67,8 @@ class AnsweredEpoch:
     asked: dict[int, tuple[Tick, list[ZSet]]] = field(default_factory=dict)
     rejected: list[RejectedRows] = field(default_factory=list)
     corrections: dict[str, int] = field(default_factory=dict)
-    work: dict[int, StageWork] = field(default_factory=dict)
+    work: dict[str, StageWork] = field(default_factory=dict)
+    seconds: float = 0.0
 
     @property
     def delta(self) -> ZSet:
@@ -124,9 +125,7 @@ class Engine:
             self._inputs.append(feedings)
         self._reductions = [[one.reduce for one in node.stage.inputs] for node in plan.nodes]
         self._views = {view.name: _View(plan, view) for view in plan.views}
-        self._shown = [node.stage.output.schema for node in plan.nodes]
-        self._is_timed = [node.stage.waits_for_time for node in plan.nodes]
-        self._begins_alone = [node.stage.begins_alone for node in plan.nodes]
+        self._buckets = [StageBucket.of(node.stage) for node in plan.nodes]
 
     def answer(
         self, states: StageStates, epoch: int, deltas: Mapping[str, ZSet], processing_time_us: int | None
@@ -149,12 +148,12 @@ class Engine:
         asked: dict[int, tuple[Tick, list[ZSet]]] = {}
         rejected: list[RejectedRows] = []
         corrections: dict[str, int] = {}
-        work: dict[int, StageWork] = {}
+        work: dict[str, StageWork] = {}
+        started = time.perf_counter()
         collected: dict[int, ZSet] = {}
         try:
             for number, feedings in enumerate(self._inputs):
-                failing = number
-                begun_ns = time.perf_counter_ns()
+                failing, begun = number, time.perf_counter()
                 fed = []
                 for feeding, reduction in zip(feedings, self._reductions[number], strict=True):
                     if id(feeding) not in collected:
@@ -167,25 +166,25 @@ class Engine:
                 operator = states.operator(number, tick)
                 fed = states.completed(number, operator, tick, fed)
                 asked[number] = tick, fed
-                answer = self._gathered(number, list(operator.answer(tick, fed)))
-                if answer is not None:
-                    known[number] = answer
+                bucket = self._buckets[number]
+                chunks = list(bucket.answer(operator, tick, fed))
+                if chunks:
+                    known[number] = chunks[0] if len(chunks) == 1 else ZSet.concat(chunks, schema=bucket.shown)
                 corrected = corrections_of(operator)
                 if corrected is not None:
                     corrections[self.plan.nodes[number].name] = corrected
-                if self._quarantines or self._is_timed[number]:  # what is late is set aside under either policy
-                    table = operator.rejections(tick, fed)
-                    if table.num_rows:
-                        rejected.append(RejectedRows(table, tuple(one.name for one in operator.inputs), tuple(fed)))
-                seconds = (time.perf_counter_ns() - begun_ns) / 1e9
-                work[number] = StageWork(seconds, sum(map(len, fed)), 0 if answer is None else len(answer))
+                if self._quarantines or bucket.is_timed:  # what is late is set aside under either policy
+                    rejected += bucket.rejected(operator, tick, fed)
+                rows_out = 0 if answer is None else len(answer)
+                work[self.plan.nodes[number].name] = StageWork(time.perf_counter() - begun, sum(map(len, fed)), rows_out)
             answers = {}
             for failing, view in self._views.items():
                 answers[failing] = view.delta(known)
         except ZsetJoinError as error:
             self._name_views(error, failing)
             raise
-        return AnsweredEpoch(epoch, processing_time_us, answers, times, asked, rejected, corrections, work)
+        seconds = time.perf_counter() - started
+        return AnsweredEpoch(epoch, processing_time_us, answers, times, asked, rejected, corrections, work, seconds)
 
     def _name_views(self, error: ZsetJoinError, failing: int | str) -> None:
         """Say in an error which of several views cannot be answered: those a stage serves, or the one whose own rows fail."""
@@ -201,18 +200,7 @@ class Engine:
         self.watermarks.known = answered.times
 
     def _speaks(self, states: StageStates, number: int, tick: Tick) -> bool:
-        if tick.epoch == 0 and self._begins_alone[number]:
+        if self._buckets[number].begins(GLOBAL_BUCKET, is_first=tick.epoch == 0):
             return True
         due = states.next_due(number)
         return due.is_due(watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us)
-
-    def _gathered(self, number: int, chunks: Sequence[ZSet]) -> ZSet | None:
-        """Return an answer as one delta of the columns that the stage shows."""
-        if not chunks:
-            return None
-        whole = chunks[0] if len(chunks) == 1 else ZSet.concat(chunks, schema=chunks[0].schema)
-        shown = self._shown[number]
-        if whole.schema.names == shown.names:
-            return whole
-        columns = [whole.rows.column(name) for name in shown.names]
-        return ZSet(pa.RecordBatch.from_arrays(columns, schema=shown), whole.weights)

@@ -16,53 +16,56 @@ With a directory the pipeline lasts: it goes on where it was, whenever it is ope
 
 Remembers what `explain()` says, and the contents of the views where `keep_view` asks for them.
 
-Known limits: one thread; a pipeline is not to be used by two threads at a time.
+Known limits: one thread at a time uses a pipeline; others may call `snapshot()`.
 """
 
 from __future__ import annotations
 
 import datetime
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
 import pyarrow as pa
 
+from zset_join.checkpoint.row_history import RowHistory
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_on_first_use
-from zset_join.pipeline.contents import Contents
+from zset_join.pipeline.contents import Contents, repeated, view_not_kept
 from zset_join.pipeline.dead_letters import dead_letters
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
-from zset_join.pipeline.history import InputHistory
+from zset_join.pipeline.explaining import explain_row
+from zset_join.pipeline.history import InputHistory, inputs_not_kept, part_of
 from zset_join.pipeline.outputs import Outputs, OutputsByView, PipelineOutputs, outputs_by_view
+from zset_join.pipeline.place import PipelineOptions, Place
 from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.pipeline.progress import epoch_counts
-from zset_join.pipeline.questions import PipelineQuestions
 from zset_join.pipeline.replaying import no_dead_letters, replay_letters
 from zset_join.pipeline.saved import SavedState, lasts, load_state, save_state
+from zset_join.pipeline.snapshots import Snapshots
 from zset_join.pipeline.stage_states import MemoryStates
+from zset_join.pipeline.statistics import explained_budgets, statistics_of
 from zset_join.pipeline.taking import RowTaking
 from zset_join.pipeline.unfinished import closed, epoch_gap, out_of_memory, unfinished
-from zset_join.pipeline.watched import PublishedEpochs, open_pipeline_console
+from zset_join.pipeline.verification import Verification, verify
 from zset_join.pipeline.watermarks import Watermarks
-from zset_join.plan.query_plan import QueryPlan
-from zset_join.query import several
-from zset_join.query.reading import Reading, readings_of
+from zset_join.plan.one_view import one_view
+from zset_join.query.reading import Reading
+from zset_join.query.several import PlannedQuery, planned
 from zset_join.query.view import View
+from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
+from zset_join.tools.batch import BatchTimes
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NextDue, earliest
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
-
-    from zset_join.console import Console
 
     Answer = TypeVar("Answer", default=ZSet)
 else:
@@ -73,11 +76,12 @@ else:
 __all__ = ["Pipeline"]
 
 
-class Pipeline(PipelineQuestions, Generic[Answer]):
+class Pipeline(Snapshots, Generic[Answer]):
     """Run a query in this process.
 
     Args:
         view: what to keep, or several views by name. An epoch of one is answered by a ZSet, one of several by a ZSet per name.
+            Another runner gives a planned query.
         directory: where the pipeline lasts; None for memory only. It belongs to one process at a time, and to this query.
         keep_view: keep the contents of the views, for `view()`.
         keep_inputs: keep every change that ever comes, for `verify()` and `explain_row()`; memory grows with them.
@@ -113,38 +117,21 @@ class Pipeline(PipelineQuestions, Generic[Answer]):
 
     @overload
     def __init__(
-        self: Pipeline[ZSet],
-        view: View,
-        directory: str | Path | None = ...,
-        *,
-        keep_view: bool = ...,
-        keep_inputs: bool = ...,
-        outputs: Outputs = ...,
-        options: StageOptions | None = ...,
-        idle_timeout_seconds: float | None = ...,
-        snapshot_after_bytes: int = ...,
-        before_begin: Callable[[Mapping[str, Any]], None] | None = ...,
+        self: Pipeline[ZSet], view: View, directory: str | Path | Place | None = ..., **options: Unpack[PipelineOptions]
     ) -> None: ...
 
     @overload
     def __init__(
         self: Pipeline[dict[str, ZSet]],
-        view: Mapping[str, View],
-        directory: str | Path | None = ...,
-        *,
-        keep_view: bool = ...,
-        keep_inputs: bool = ...,
-        outputs: OutputsByView = ...,
-        options: StageOptions | None = ...,
-        idle_timeout_seconds: float | None = ...,
-        snapshot_after_bytes: int = ...,
-        before_begin: Callable[[Mapping[str, Any]], None] | None = ...,
+        view: Mapping[str, View] | PlannedQuery,
+        directory: str | Path | Place | None = ...,
+        **options: Unpack[PipelineOptions],
     ) -> None: ...
 
     def __init__(
         self,
-        view: View | Mapping[str, View],
-        directory: str | Path | None = None,
+        view: View | Mapping[str, View] | PlannedQuery,
+        directory: str | Path | Place | None = None,
         *,
         keep_view: bool = True,
         keep_inputs: bool = False,
@@ -154,13 +141,12 @@ class Pipeline(PipelineQuestions, Generic[Answer]):
         snapshot_after_bytes: int = 64 * 1024 * 1024,
         before_begin: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
-        self._has_several = isinstance(view, Mapping)
-        self.plan: QueryPlan = several.plan_of(view) if isinstance(view, Mapping) else view.plan()
+        query = planned(view)
+        self._has_several, self.plan, self._readings = query.has_several, query.plan, query.readings
         compile_on_first_use()
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
         self.positions: Mapping[str, Any] = {}
-        self._readings = readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
         self._options = StageOptions() if options is None else options
         quarantines = self._options.on_bad_input == "quarantine"
         idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)
@@ -174,8 +160,6 @@ class Pipeline(PipelineQuestions, Generic[Answer]):
         self._processing_time_us: int | None = None
         self._last: Mapping[str, ZSet] | None = None
         self._unfinished: int | None = None
-        self._seconds_behind: Mapping[str, float] = {}
-        self._published = PublishedEpochs()
         self._is_closed = False
         self._memory: MemoryStates | None = None
         self._directory: PipelineDirectory | None = None
@@ -226,6 +210,7 @@ class Pipeline(PipelineQuestions, Generic[Answer]):
         processing_time: datetime.datetime | int | None = None,
         epoch: int | None = None,
         positions: Mapping[str, Any] | None = None,
+        read: str | None = None,
     ) -> Answer:
         """Take one epoch of changes, and return the change of the view; of several, that of each by its name.
 
@@ -236,6 +221,7 @@ class Pipeline(PipelineQuestions, Generic[Answer]):
                 back.
             epoch: its number, for callers that may ask twice: the last epoch is answered as it was, and nothing is applied.
             positions: how far sources have been read with these rows, JSON-ready; kept with the epoch, see the attribute.
+            read: with a directory: digest of what the epoch reads, where its rows need not be looked at to tell it.
 
         Returns:
             Every changed row once, with its weight; retractions come first.
@@ -251,15 +237,14 @@ class Pipeline(PipelineQuestions, Generic[Answer]):
                 epoch to the output before it takes any.
         """
         with self._reporting_memory():
-            return self._step(rows or {}, processing_time, epoch, positions or {})
+            return self._step(rows or {}, processing_time, epoch, positions or {}, read)
 
     @contextmanager
     def _reporting_memory(self) -> Iterator[None]:
         """Turn memory that runs out into an error that names the epoch and whether it counts."""
         wanted = self.epoch
         try:
-            with self._published.lock:
-                yield
+            yield
         except MemoryError as error:
             raise out_of_memory(wanted, error, self._refusal(), is_taken=self.epoch > wanted) from error
 
@@ -269,13 +254,27 @@ class Pipeline(PipelineQuestions, Generic[Answer]):
         processing_time: datetime.datetime | int | None,
         epoch: int | None,
         positions: Mapping[str, Any],
+        read: str | None,
     ) -> Answer:
         self._check_usable()
         self._outputs.settle()
         if epoch is not None and epoch != self.epoch:
             return self._returned(self._replay(epoch))
         with self._prepared(rows, processing_time) as prepared:
-            return self._returned(self._commit(prepared, positions))
+            return self._returned(self._commit(prepared, positions, read))
+
+    @property
+    def directory(self) -> PipelineDirectory:
+        """Return where the pipeline lasts, for a runner that numbers its epochs.
+
+        Raises:
+            StateError: the pipeline was closed or interrupted.
+            OptionError: it is in memory.
+        """
+        self._check_usable()
+        if self._directory is None:
+            raise no_dead_letters()
+        return self._directory
 
     def prepare(
         self, rows: Mapping[str, Any] | None = None, *, processing_time: datetime.datetime | int | None = None
@@ -310,6 +309,32 @@ class Pipeline(PipelineQuestions, Generic[Answer]):
         """Return answers as callers get them."""
         return cast("Answer", dict(answers) if self._has_several else answers[self.plan.name])
 
+    def view(self, name: str | None = None) -> pa.Table:
+        """Return the contents of a view: a row stands there as often as its weight says.
+
+        Args:
+            name: of the view; may be left out where there is one.
+
+        Raises:
+            OptionError: the pipeline was told not to keep them; or `VIEW_NAME`, see `QueryPlan.view`.
+            BadInputError: a source that goes through no stage has retracted what was not there.
+        """
+        return repeated(self.contents(name), self.plan.output_of(self.plan.view(name).name).schema)
+
+    def contents(self, name: str | None = None) -> ZSet:
+        """Return the contents of a view, each distinct row with its weight.
+
+        Args:
+            name: of the view; may be left out where there is one.
+
+        Raises:
+            OptionError: the pipeline was told not to keep them; or `VIEW_NAME`, see `QueryPlan.view`.
+        """
+        view = self.plan.view(name)
+        if self._contents is None:
+            raise view_not_kept()
+        return self._contents[view.name].rows()
+
     def replay(self, *, stream: str | None = None, code: str | None = None) -> int:
         """Put the dead letters that are records through the decoder again, in one epoch, exactly once.
 
@@ -327,10 +352,44 @@ class Pipeline(PipelineQuestions, Generic[Answer]):
             OptionError: the pipeline has no directory.
             BadInputError: as `step`.
         """
-        self._check_usable()
-        if self._directory is None:
-            raise no_dead_letters()
-        return replay_letters(self._directory.location, self.positions, self.step, stream=stream, code=code)
+        return replay_letters(self.directory.location, self.positions, self.step, stream=stream, code=code)
+
+    def verify(self, *, view: str | None = None, most_differences: int = 20) -> Verification:
+        """Compare a view with DuckDB's batch query over everything that came; needs `keep_inputs` and `keep_view`.
+
+        Args:
+            view: its name; may be left out where there is one.
+            most_differences: differing rows to tell.
+
+        Raises:
+            OptionError: the pipeline was told not to keep what is needed; or `VIEW_NAME`, see `QueryPlan.view`.
+            PlanError: DuckDB cannot be asked for a part of the query.
+        """
+        history, contents = self._kept_inputs("verify()"), self.contents(view)
+        if not self.epoch:
+            return Verification(equal=True, epoch=None, expected_rows=0, actual_rows=0, different_rows=0)
+        plan, watermarks = one_view(self.plan, view), self._watermarks.known.stages
+        times = [
+            BatchTimes(watermark_us=watermarks[number], processing_time_us=self._processing_time_us)
+            for number in self.plan.stages_of(plan.name)
+        ]
+        return verify(plan, history, contents, times, epoch=self.epoch - 1, most_differences=most_differences)
+
+    def explain_row(self, row: Mapping[str, Any], *, view: str | None = None, most_changes: int = 100) -> RowHistory:
+        """Tell which changes made the rows of a view with given values, and which unmade them; needs `keep_inputs`.
+
+        Args:
+            row: columns of the view to values.
+            view: its name; may be left out where there is one.
+            most_changes: changes to tell per epoch.
+
+        Raises:
+            OptionError: columns that the view does not have, more changes than are to be told, or inputs are not kept; or
+                `VIEW_NAME`, see `QueryPlan.view`.
+        """
+        plan, history = one_view(self.plan, view), self._kept_inputs("explain_row()")
+        past = part_of(history, self.plan.stages_of(plan.name), [source.name for source in plan.sources])
+        return explain_row(plan, past, self._options, row, most_changes=most_changes)
 
     def save(self, path: str | Path) -> None:
         """Write the state of a pipeline in memory to a directory, which `load` reads; see `zset_join.pipeline.saved`.
@@ -367,8 +426,18 @@ class Pipeline(PipelineQuestions, Generic[Answer]):
         if self._contents is not None and state.contents is not None:
             for name, rows in state.contents.items():
                 self._contents[name].replace(rows)
+            self._publish()
         if self._history is not None:
             self._history = None  # what came before is not known, so nothing can be verified against it
+
+    def statistics(self) -> dict[str, Mapping[str, Any]]:
+        """Return counts for people: per stage those of its operator and its watermark, per source its event time.
+
+        With a directory the counts of a stage are those of the last epoch that had rows for it, before these were folded in.
+        """
+        counts = {} if self._directory is None else self._directory.statistics
+        operators = {} if self._memory is None else self._memory.operators
+        return statistics_of(self.plan, self._watermarks, operators, counts)
 
     def next_due(self) -> NextDue:
         """Return when `step()` has something to say though no row comes: the earliest of all stages, in memory.
@@ -382,17 +451,15 @@ class Pipeline(PipelineQuestions, Generic[Answer]):
             dues = [] if record is None else list(record.dues.values())
         return earliest(dues)
 
-    def console(self, *, port: int = 0) -> Console:
-        """Serve a page about the pipeline on this machine until it is closed; see `zset_join.console`.
+    def explanation(self) -> str:
+        """Return what the query does and what it must remember."""
+        with explained_for(self._options.more):
+            text = self.plan.explain(buckets=1)
+        return text + explained_budgets(self._options)
 
-        Args:
-            port: of 127.0.0.1; 0 takes a free one. The address to open is the attribute `url` of the answer.
-
-        Raises:
-            MissingPackageError: the extra `console` is not installed.
-        """
-        directory = None if self._directory is None else self._directory.location
-        return open_pipeline_console(self, self._published, directory, port=port)
+    def explain(self) -> None:
+        """Print what the query does and what it must remember."""
+        print(self.explanation())  # noqa: T201 - printing is what explain() does in PySpark
 
     def close(self) -> None:
         """Let go of state, directory and outputs; the pipeline cannot be used afterwards. Closing twice is allowed."""
@@ -425,6 +492,7 @@ class Pipeline(PipelineQuestions, Generic[Answer]):
             self._processing_time_us = record.processing_time_us
             self._last = directory.answers(record)
             self._outputs.write(record.epoch, self._last, record.link)
+        self._publish()
         if before_begin is not None:
             before_begin(self.positions)
         if directory is not None:
@@ -437,9 +505,7 @@ class Pipeline(PipelineQuestions, Generic[Answer]):
 
     def _prepared(self, rows: Mapping[str, Any], processing_time: datetime.datetime | int | None) -> PreparedEpoch:
         """Return the next epoch, answered; what sources refused stands before what stages do."""
-        begun = time.perf_counter()
         deltas, unread, far = self._taking.deltas(rows, self.epoch, self._watermarks.known)
-        taken = time.perf_counter()
         time_us = processing_time_us(processing_time, self._processing_time_us)
         with ExitStack() as stack:
             place = self._directory
@@ -449,45 +515,35 @@ class Pipeline(PipelineQuestions, Generic[Answer]):
             answered = self._engine.answer(states, self.epoch, deltas, time_us)
             answered.rejected[:0] = far
             answered.rejected += self._outputs.check(self.epoch, answered.answers)
-            seconds = {"take": taken - begun, "answer": time.perf_counter() - taken}
-            return PreparedEpoch(answered, deltas, unread, opened, stack.pop_all(), seconds)
+            return PreparedEpoch(answered, deltas, unread, opened, stack.pop_all())
 
-    def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any]) -> Mapping[str, ZSet]:
-        answered, deltas, begun = prepared.answered, prepared.deltas, time.perf_counter()
+    def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any], read: str | None = None) -> Mapping[str, ZSet]:
+        answered, deltas = prepared.answered, prepared.deltas
         reached = {**self.positions, **positions}
         letters = dead_letters(answered.epoch, answered.rejected, prepared.unread)
         if self._memory is not None:
-            counts = self._counts(prepared)
+            counts = epoch_counts(deltas, answered, prepared.unread, self._lookups())
             self._unfinished = self.epoch  # until all of the epoch is taken
             self._memory.absorb(answered.asked)
             self.dead_letters, self.progress = letters, counts
         else:
-            self._commit_durably(prepared, letters, reached)
+            self._commit_durably(prepared, letters, reached, read)
         prepared.close()
-        committed = time.perf_counter()
         self.positions = reached
         self._take(answered, deltas)
         self._outputs.add(answered.epoch, answered.answers, self._link())
         self._unfinished = None
         self._outputs.settle()
-        self._seconds_behind = {"commit": committed - begun, "outputs": time.perf_counter() - committed}
-        self.progress = {**self.progress, "seconds": {**prepared.seconds, **self._seconds_behind}}
-        self._published.publish(self, answered, letters)
         return answered.answers
 
-    def _counts(self, prepared: PreparedEpoch) -> dict[str, Any]:
-        """Return the counts of an epoch, before it is committed."""
-        counts = epoch_counts(self.plan, prepared, self._lookups(), self._watermarks)
-        return counts | ({"seconds_before": self._seconds_behind} if self._seconds_behind else {})
-
-    def _commit_durably(self, prepared: PreparedEpoch, letters: pa.Table, reached: Mapping[str, Any]) -> None:
+    def _commit_durably(self, prepared: PreparedEpoch, letters: pa.Table, reached: Mapping[str, Any], read: str | None) -> None:
         answered, directory = prepared.answered, self._directory
         assert directory is not None and prepared.opened is not None  # noqa: S101, PT018 - as `_prepared` made it
         directory.put_aside(answered.epoch, letters)
-        counts = self._counts(prepared)
+        counts = epoch_counts(prepared.deltas, answered, prepared.unread, self._lookups())
         self._unfinished = self.epoch  # until all of the epoch is taken, or it is seen that it does not count
         try:
-            record = directory.commit(prepared.opened, answered, prepared.deltas, counts, reached)
+            record = directory.commit(prepared.opened, answered, prepared.deltas, counts, reached, read)
         except BaseException:
             self._unfinished = None if directory.outcome(answered.epoch) == "open" else answered.epoch
             raise
@@ -503,12 +559,18 @@ class Pipeline(PipelineQuestions, Generic[Answer]):
         self.epoch += 1
         for name, contents in (self._contents or {}).items():
             contents.add(answered.answers[name])
+        self._publish()
 
     def _in_memory(self, what: str) -> MemoryStates:
         self._check_usable()
         if self._memory is None:
             raise lasts(what)
         return self._memory
+
+    def _kept_inputs(self, what: str) -> InputHistory:
+        if self._history is None:
+            raise inputs_not_kept(what)
+        return self._history
 
     def _replay(self, epoch: int) -> Mapping[str, ZSet]:
         if self._last is None or epoch != self.epoch - 1:

@@ -34,7 +34,6 @@ class PreparedEpoch:
         unread: what could not be decoded.
         opened: its stages, of a pipeline with a directory; None in memory.
         stack: closes them.
-        seconds: what reading the rows and answering took.
     """
 
     answered: AnsweredEpoch
@@ -42,7 +41,6 @@ class PreparedEpoch:
     unread: Sequence[Undecodable]
     opened: DurableEpoch | None
     stack: ExitStack
-    seconds: Mapping[str, float]
 
     @property
     def answers(self) -> Mapping[str, ZSet]:

@@ -6,12 +6,11 @@ The law: of every source, rows = rows applied + rows put aside; what cannot be r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from zset_join.pipeline.prepared import PreparedEpoch
-from zset_join.pipeline.watermarks import Watermarks
-from zset_join.plan.query_plan import QueryPlan
+from zset_join.pipeline.engine import AnsweredEpoch
+from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet
 
 __all__ = ["epoch_counts"]
@@ -20,29 +19,26 @@ _DIGITS = 6
 
 
 def epoch_counts(
-    plan: QueryPlan, prepared: PreparedEpoch, lookups: Mapping[str, Mapping[str, int]], watermarks: Watermarks
+    deltas: Mapping[str, ZSet],
+    answered: AnsweredEpoch,
+    unread: Sequence[Undecodable],
+    lookups: Mapping[str, Mapping[str, int]],
 ) -> dict[str, Any]:
-    """Return the counts of an epoch, JSON-ready.
-
-    `seconds` are those of reading the rows and of answering; what committing them and the outputs took is known only later, and
-    stands in `Pipeline.progress` and, as `seconds_before`, in the record of the next epoch. `stages` has the stages that were
-    asked, `held_by` the source that holds the watermark of a stage.
+    """Return the counts of an epoch, JSON-ready; `stages` has those that were asked.
 
     Args:
-        plan: the query.
-        prepared: the epoch.
+        deltas: by source, the rows that reached the stages.
+        answered: the epoch.
+        unread: what could not be read of what sources were fed.
         lookups: what was asked of the outside, by stage.
-        watermarks: of the plan.
     """
-    answered, deltas, unread = prepared.answered, prepared.deltas, prepared.unread
-    holding = {node.name: watermarks.holding(node.number) for node in plan.nodes}
     undecodable: Counter[str] = Counter()
     for unreadable in unread:
         undecodable[unreadable.source] += unreadable.records.num_rows
     rows = {name: len(delta) for name, delta in deltas.items()}
     for one in answered.rejected:
         if one.is_of_source:
-            rows[one.inputs[0]] += one.table.num_rows
+            rows[one.name] += len(one.rejected)
     return {
         "epoch": answered.epoch,
         "rows": rows,
@@ -52,16 +48,15 @@ def epoch_counts(
             if len(answered.answers) > 1
             else {}
         ),
-        "rejected_rows": sum(one.table.num_rows for one in answered.rejected),
+        "rejected_rows": sum(len(one.rejected) for one in answered.rejected),
         **({"undecodable": dict(undecodable)} if undecodable else {}),
         **({"lookups": dict(lookups)} if lookups else {}),
         **({"corrections": answered.corrections} if answered.corrections else {}),
-        "seconds": {name: round(seconds, _DIGITS) for name, seconds in prepared.seconds.items()},
+        "seconds": {"answer": round(answered.seconds, _DIGITS)},
         "stages": {
-            plan.nodes[number].name: {"seconds": round(one.seconds, _DIGITS), "rows_in": one.rows_in, "rows_out": one.rows_out}
-            for number, one in answered.work.items()
+            name: {"seconds": round(one.seconds, _DIGITS), "rows_in": one.rows_in, "rows_out": one.rows_out}
+            for name, one in answered.work.items()
         },
-        **({"held_by": held} if (held := {name: one for name, one in holding.items() if one is not None}) else {}),
         "late_rows": {name: one.late_rows for name, one in answered.times.sources.items()},
     }
 

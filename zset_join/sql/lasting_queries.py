@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, ZsetJoinError
+from zset_join.pipeline import Pipeline
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.sql.dml.shared_epochs import accepted_rows, named_error
@@ -37,10 +38,12 @@ class LastingRunning(Running):
     """A query that reads for itself.
 
     Args:
+        pipeline: its own.
         sources: by the names of its tables.
         prepared: an epoch that it has answered already, and the rows of it.
     """
 
+    pipeline: Pipeline
     sources: dict[str, TableSource] = field(default_factory=dict)
     prepared: tuple[Mapping[str, Any], PreparedEpoch] | None = None
 
@@ -56,6 +59,12 @@ class LastingRunning(Running):
             if taken is not None:
                 rows[name], positions[name] = taken, position
         return rows, positions
+
+    def poll_missed(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return by table what came during a pause, and the positions behind it."""
+        polled = {name: source.poll_missed() for name, source in self.sources.items()}
+        taken = {name: (rows, position) for name, (rows, position) in polled.items() if rows is not None}
+        return {name: rows for name, (rows, _) in taken.items()}, {name: position for name, (_, position) in taken.items()}
 
     def rewind(self) -> None:
         """Go back to the positions of the last epoch that was committed."""
@@ -121,6 +130,7 @@ def advance_together(
     *,
     wait_seconds: float,
     only: set[str] | None = None,
+    is_behind: bool = False,
 ) -> bool:
     """Take an epoch of what has come in each query of a group, in all or in none; return whether there was something.
 
@@ -130,12 +140,13 @@ def advance_together(
         claims: by table, which keys are claimed.
         wait_seconds: how long a source without rows is waited for.
         only: tables to read; None for all.
+        is_behind: they were paused, and take what they missed at once.
 
     Raises:
         ZsetJoinError: what stopped it; what was read and not taken is read again by the next call.
     """
     try:
-        polled = [(one, *one.poll(wait_seconds=wait_seconds, only=only)) for one in group]
+        polled = [(one, *(one.poll_missed() if is_behind else one.poll(wait_seconds=wait_seconds, only=only))) for one in group]
         with ExitStack() as stack:
             answered = []
             for running, rows, positions in polled:
@@ -145,7 +156,7 @@ def advance_together(
                 try:
                     prepared = stack.enter_context(_answered_alone(running, fed, now_us, claims))
                 except ZsetJoinError as error:
-                    raise named_error(error, running, _REREAD) from error
+                    raise named_error(error, [running], _REREAD) from error
                 answered.append((running, prepared, positions))
             for running, prepared, positions in answered:
                 running.commit(prepared, positions, claims)

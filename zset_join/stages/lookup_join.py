@@ -33,10 +33,10 @@ from zset_join.operators.lookup_join import LookupJoin
 from zset_join.shapes.lookup import LookupShape, looked_up_relation
 from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
 from zset_join.stages.comparisons import Comparison, compared_in_condition
-from zset_join.stages.effect import CHANGEABLE, Effect
+from zset_join.stages.effect import CHANGEABLE, Effect, EffectPlace
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, keyed_rows, keys_computed, keys_to_compute
-from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
+from zset_join.stages.stage import Joined, OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.storage.folder import Folder
 from zset_join.zset import ZSet
@@ -202,6 +202,11 @@ class LookupJoinStage(Stage):
         """Say yes: rows may wait for a time, or end by one."""
         return True
 
+    @property
+    def joined(self) -> Joined:
+        """Return the two sides whose columns it shows."""
+        return Joined(left=self.probe, right=self.table, how=self.how, using=self.using)
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the lookup join of one bucket.
 
@@ -234,24 +239,17 @@ class LookupJoinStage(Stage):
             directory=directory,
         )
 
-    def open_effect(
-        self,
-        options: StageOptions,
-        *,
-        name: str,
-        bucket: int,
-        buckets: int,
-        folder: Folder | None,
-        beside: Effect | None = None,
-    ) -> Effect:
+    def open_effect(self, place: EffectPlace, beside: Effect | None = None) -> Effect:
         """Return the fetch step of one bucket."""
-        processes = min(buckets, int(options.more.get("lookup_processes", buckets)))
-        settings = self.settings(options).share(buckets=buckets, processes=processes)
+        more, buckets = place.options.more, place.buckets
+        processes = min(buckets, int(more.get("lookup_processes", buckets)))
+        settings = self.settings(place.options).share(buckets=buckets, processes=processes)
         if isinstance(beside, _LookupEffect):
             asking = beside.asking
         else:
-            asking = _Asking(self.source, self.shape, settings, options.more.get("lookup_clock"), folder, name)
-        return _LookupEffect(self.shape, asking, FetchJournal(folder, stage=name, bucket=bucket), settings.max_parked_rows)
+            asking = _Asking(self.source, self.shape, settings, more.get("lookup_clock"), place.folder, place.name)
+        journal = FetchJournal(place.folder, stage=place.name, bucket=place.bucket)
+        return _LookupEffect(self.shape, asking, journal, settings.max_parked_rows)
 
     def rehearsed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
         """Return the deltas that the operator is asked with if the outside knows nothing; nobody is asked."""
@@ -437,6 +435,11 @@ class LookupJoinRequest(StageRequest):
         """Return the join of the columns that hold the keys."""
         owns = keys_computed([own for own, _ in self.keys])
         return replace(self, keys=tuple(zip(owns, [column for _, column in self.keys], strict=True)))
+
+    def reading(self, stage: Stage, shown: Collection[str]) -> LookupJoinRequest:
+        """Return the request that asks the outside for no more than what these columns need."""
+        fewer = cast("LookupJoinStage", stage.reading(shown))
+        return self if fewer is stage else replace(self, columns=fewer.columns)
 
     def stage(self, inputs: Sequence[InputRows]) -> LookupJoinStage:
         """Return the lookup join of an input like this.

@@ -36,18 +36,22 @@ from zset_join.core.errors import PlanError
 from zset_join.core.extensions import load_extensions
 from zset_join.core.options import BufferLimit, HotBudget
 from zset_join.core.relation import Relation
+from zset_join.shapes.join import JoinShape
 from zset_join.stages.comparisons import Comparison
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = [
     "NO_LIMIT",
+    "EquiJoin",
+    "Joined",
     "OutputKey",
     "Reduction",
     "Stage",
     "StageInput",
     "StageOptions",
     "TableKey",
+    "TableUse",
     "compared_keys",
     "read_stage",
     "register_stage",
@@ -142,6 +146,40 @@ class TableKey:
     is_whole: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """Say which columns a stage with two sides shows.
+
+    Args:
+        left: the rows of one side.
+        right: the rows of the other one, a stream or a table.
+        how: which rows are in the answer.
+        using: the columns of the key are shown once.
+    """
+
+    left: Relation
+    right: Relation
+    how: str
+    using: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableUse:
+    """Say what a join keeps of the table it looks up in, for whoever would share it.
+
+    Args:
+        index: the declared index that is looked up in, None for none.
+        is_using: the columns of the key are put once, so that both sides call them alike.
+        by_event_time: it keeps versions until the watermark passes; else the current rows.
+        facts: what else must be the same, with what is said where it is not.
+    """
+
+    index: str | None
+    is_using: bool
+    by_event_time: bool
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageOptions:
     """Hold what operators take from the options of a query; a stage uses what concerns it.
@@ -216,8 +254,46 @@ class Stage(Protocol):
         return False
 
     @property
+    def follows_from_rows(self) -> bool:
+        """Say whether the sum of its answers follows from the sums of its inputs: no order, no time, nothing outside counts."""
+        return False
+
+    @property
     def max_watermark_jump(self) -> int | None:
         """Return how far ahead of its watermark times may be: rows further ahead are bad input, and move no watermark."""
+        return None
+
+    @property
+    def joined(self) -> Joined | None:
+        """Return the two sides whose columns it shows; None for a stage of one input."""
+        return None
+
+    @property
+    def equi_join(self) -> EquiJoin | None:
+        """Return it as a join of two inputs by equal keys; None for any other stage."""
+        return None
+
+    @property
+    def without_expiry(self) -> Stage:
+        """Return the stage without what ends its rows by time; itself where nothing does."""
+        return self
+
+    @property
+    def chooses_by_key(self) -> bool:
+        """Say whether it chooses rows per value of `output_key.bucketed_by`, which every input has as its key."""
+        return False
+
+    @property
+    def picks_current(self) -> bool:
+        """Say whether its answer is those of its input's versions that hold now."""
+        return False
+
+    def table_use(self, origins: Mapping[str, str]) -> TableUse | None:  # noqa: ARG002 - for those that look up in one
+        """Return what it keeps of a table that other joins may look up in too; None where there is none.
+
+        Args:
+            origins: what its second input calls a column, to what the column is called below all renaming.
+        """
         return None
 
     @property
@@ -278,6 +354,70 @@ class Stage(Protocol):
 
     def to_json(self) -> dict[str, Any]:
         """Return everything about it, JSON-ready, with its `kind`."""
+        ...
+
+
+class EquiJoin(Stage, Protocol):
+    """What tools read of a join of two inputs by equal keys."""
+
+    @property
+    def left(self) -> Relation:
+        """Return the rows of one input."""
+        ...
+
+    @property
+    def right(self) -> Relation:
+        """Return the rows of the other one."""
+        ...
+
+    @property
+    def relations(self) -> tuple[Relation, Relation]:
+        """Return the rows of both, left first."""
+        ...
+
+    @property
+    def how(self) -> str:
+        """Return which rows are in the answer."""
+        ...
+
+    @property
+    def using(self) -> bool:
+        """Say whether the columns of the key are shown once."""
+        ...
+
+    @property
+    def key_pairs(self) -> tuple[tuple[str, str], ...]:
+        """Return the pairs of columns that are compared."""
+        ...
+
+    @property
+    def key_types(self) -> tuple[pa.DataType, ...]:
+        """Return the types in which they are compared."""
+        ...
+
+    @property
+    def flags(self) -> tuple[bool, ...]:
+        """Return, per key column, True for `<=>`."""
+        ...
+
+    @property
+    def residual(self) -> Any:
+        """Return what a pair must satisfy as well; None for nothing."""
+        ...
+
+    @property
+    def is_append_only(self) -> bool:
+        """Say whether rows are only ever added, on both sides."""
+        ...
+
+    @property
+    def hidden(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return, per input, the columns that the answer does not show."""
+        ...
+
+    @property
+    def shape(self) -> JoinShape:
+        """Return what it looks like from outside, hidden columns left out."""
         ...
 
 

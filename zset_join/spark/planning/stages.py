@@ -44,10 +44,18 @@ __all__ = [
     "check_rows",
     "explained_state",
     "hybrid_stages",
-    "name_after",
     "named",
     "places_of",
 ]
+
+
+class HasStage(Protocol):
+    """A stage in its place, wherever it runs."""
+
+    @property
+    def stage(self) -> Stage:
+        """Return the stage."""
+        ...
 
 
 class Stream(Protocol):
@@ -128,10 +136,9 @@ class StageStep:
         """Return what it must remember, for `explain`."""
         return [line.strip() for line in self.stage.explain(buckets)[1:]]
 
-    @property
-    def kept(self) -> Mapping[str, str]:
-        """Return the columns that leave as they came."""
-        return {name: name for name in self.stage.output_key.bucketed_by}
+    def renamed(self, name: str) -> str | None:
+        """Return what a column is called after it; None where it does not leave as it came."""
+        return name if name in self.stage.output_key.bucketed_by else None
 
     @property
     def shuffled(self) -> str:
@@ -221,14 +228,6 @@ def named(planned_stages: Sequence[PlannedStage]) -> tuple[PlannedStage, ...]:
     return tuple(stages)
 
 
-def name_after(steps: Sequence[Step], name: str) -> str | None:
-    """Return what a column is called behind some steps; None where it is computed anew, added up or left out."""
-    current: str | None = name
-    for step in steps:
-        current = None if current is None else step.kept.get(current)
-    return current
-
-
 def places_of(planned_stages: Sequence[PlannedStage]) -> list[StreamPlace]:
     """Return where streams enter a query, and where else rows of them may be put aside."""
     by_number = {one.number: one for one in planned_stages}
@@ -288,7 +287,7 @@ def _lost(epoch: int, what: str) -> StateError:
     )
 
 
-def hybrid_stages(planned_stages: Sequence[PlannedStage], options: QueryOptions) -> int:
+def hybrid_stages(planned_stages: Sequence[HasStage], options: QueryOptions) -> int:
     """Return how many stages share the budget of hybrid state.
 
     Args:
@@ -344,7 +343,7 @@ def explained_state(planned_stages: Sequence[PlannedStage], options: QueryOption
     return lines
 
 
-def _kinds(planned_stages: Sequence[PlannedStage]) -> dict[str, int]:
+def _kinds(planned_stages: Sequence[HasStage]) -> dict[str, int]:
     """Return how many stages have which kind of state that may be on disk."""
     kinds = {"joins": 0, "routes": 0, "groups": 0}
     for planned in planned_stages:

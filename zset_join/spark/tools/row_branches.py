@@ -28,14 +28,16 @@ from zset_join.checkpoint.row_history import Row, RowHistory, RowQuestion, have_
 from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_rows
+from zset_join.plan.row_steps import name_after
 from zset_join.spark.planning.placed import feeding, hands_on, join_in, kept_by
 from zset_join.spark.planning.row_steps import RowStep
-from zset_join.spark.planning.stages import PlannedStage, name_after
+from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.layout import WEIGHT, as_type
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.tools.batch_tables import BatchTables
 from zset_join.spark.tools.logged_changes import logged_changes, stage_histories
-from zset_join.stages import JoinStage, StageOptions
+from zset_join.stages import StageOptions
+from zset_join.stages.stage import EquiJoin
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Branch", "Question", "are_of_a_stream", "branches_of", "unfollowed"]
@@ -61,7 +63,7 @@ class Branch:
         return self.path[0]
 
     @cached_property
-    def inside(self) -> JoinStage:
+    def inside(self) -> EquiJoin:
         """Return the join itself, over what it is fed."""
         inside = join_in(self.join.stage)
         if inside is None:

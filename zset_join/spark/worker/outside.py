@@ -14,15 +14,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from zset_join.checkpoint.bucket import StageContext
-from zset_join.stages import Stage, StageOptions
-from zset_join.stages.effect import Effect, EffectStage
+from zset_join.stages import Stage
+from zset_join.stages.effect import EffectPlace, Effects
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["with_outside"]
 
-_Key = tuple[str, str]
-_opened: dict[_Key, tuple[int, dict[int, Effect]]] = {}
+_opened: dict[str, tuple[int, Effects]] = {}
 
 
 def with_outside(
@@ -30,52 +29,33 @@ def with_outside(
     operator: DurableOperator,
     context: StageContext,
     deltas: Sequence[ZSet],
-    *,
-    options: StageOptions,
-    bucket: int,
-    buckets: int,
+    place: EffectPlace,
     counts: dict[str, Any],
 ) -> list[ZSet]:
-    """Return the deltas that the operator of a stage is asked with: the same ones where it asks nobody.
+    """Return the deltas that the operator of a stage which asks the outside is asked with.
 
     Args:
         stage: what is computed.
         operator: of the bucket, in the state before the epoch.
         context: the epoch, and where the checkpoint is.
         deltas: those of the stage's inputs.
-        options: of the operators.
-        bucket: number of the bucket.
-        buckets: how many there are.
+        place: the bucket.
         counts: where what was done is counted.
 
     Raises:
         LookupFailedError: the outside could not be asked.
     """
-    if not isinstance(stage, EffectStage):  # a capability that few stages have, not a kind of stage
-        return list(deltas)
-    effect = _effect(stage, context, options, bucket, buckets)
+    effect = _kept(context).opened(stage, place)
     effect.forget(context.tick.epoch - 1)  # committed, with what was fetched in their logs
     heard = effect.completed(operator, context.tick, deltas)
     counts.update(effect.counts())
     return heard
 
 
-def _effect(stage: EffectStage, context: StageContext, options: StageOptions, bucket: int, buckets: int) -> Effect:
-    """Return the fetch step that this worker keeps for a bucket."""
-    key = context.query_id, context.stage
-    opened_at_ns, effects = _opened.get(key, (context.opened_at_ns, {}))
+def _kept(context: StageContext) -> Effects:
+    """Return the fetch steps that this worker keeps for a query, as it was started last."""
+    opened_at_ns, effects = _opened.get(context.query_id, (context.opened_at_ns, Effects()))
     if opened_at_ns != context.opened_at_ns:
-        for effect in effects.values():
-            effect.close()
-        effects = {}
-    if bucket not in effects:
-        effects[bucket] = stage.open_effect(
-            options,
-            name=context.stage,
-            bucket=bucket,
-            buckets=buckets,
-            folder=context.files.folder,
-            beside=next(iter(effects.values()), None),
-        )
-    _opened[key] = context.opened_at_ns, effects
-    return effects[bucket]
+        effects.close()
+    _opened[context.query_id] = context.opened_at_ns, effects
+    return effects
