@@ -19,15 +19,8 @@ _SESSION = re.compile(r"(?:^ *>>> .*\n?(?:^(?! *$).*\n?)*)+", re.MULTILINE)
 def fenced(text: str) -> str:
     r"""Return a docstring with each Python session, up to the next blank line, inside a fence.
 
-    >>> print(fenced("Add.\n\n>>> [1] + [2]\n[1, 2]\n\nDone."))
-    Add.
-    <BLANKLINE>
-    ```pycon
-    >>> [1] + [2]
-    [1, 2]
-    ```
-    <BLANKLINE>
-    Done.
+    >>> fenced("Add.\n\n>>> [1] + [2]\n[3]\n\nDone.").splitlines()
+    ['Add.', '', '```pycon', '>>> [1] + [2]', '[3]', '```', '', 'Done.']
     """
     return _SESSION.sub(lambda session: f"```pycon\n{session[0].rstrip()}\n```\n", text)
 

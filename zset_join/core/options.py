@@ -7,6 +7,7 @@ Names are written as Spark's (`checkpointLocation`); case and underscores do not
 | option | default | meaning |
 |---|---|---|
 | `checkpointLocation` | required | directory or URI for progress and state, one per query; shared by driver and workers |
+| `execution` | `executors` | `executors`: a task per bucket; `driver`: one pipeline in the driver process, for small epochs |
 | `buckets` | cores of the session | partitions of the state, 1 to 4096; stored in the checkpoint, changed by `rescale` |
 | `onBadInput` | `error` | `error`: the epoch fails; `quarantine`: bad rows go to `deadLetterPath`, the rest is processed |
 | `deadLetterPath` | `<checkpoint>/quarantine` | directory of quarantined rows, one subdirectory per epoch |
@@ -48,6 +49,7 @@ __all__ = [
     "BufferPolicy",
     "ColdStoreKind",
     "EvictionMode",
+    "ExecutionMode",
     "HashJoinKind",
     "HotBudget",
     "LocalityMode",
@@ -57,6 +59,7 @@ __all__ = [
 
 BadInputPolicy = Literal["error", "quarantine"]
 LocalityMode = Literal["auto", "on", "off"]
+ExecutionMode = Literal["driver", "executors"]
 BufferPolicy = Literal["abort", "evict_oldest", "spill"]
 _EVICTS: Final = "evict_oldest"
 EvictionMode = Literal["retract", "forget"]
@@ -70,6 +73,7 @@ DEFAULT_JOIN_MAX_BUFFERED_BYTES = 524_288_000
 _UNIT_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 _SPELLED = {
     "checkpointlocation": "checkpointLocation",
+    "execution": "execution",
     "buckets": "buckets",
     "onbadinput": "onBadInput",
     "deadletterpath": "deadLetterPath",
@@ -349,6 +353,7 @@ class QueryOptions:
     chunk_rows: int = 65536
     max_records_per_batch: int = 100_000
     locality: LocalityMode = "auto"
+    execution: ExecutionMode = "executors"
     snapshot_after_bytes: int = 64 * 1024 * 1024
     retain_input_log: bool = False
     udf_version: str | None = None
@@ -397,6 +402,9 @@ class QueryOptions:
         locality = str(given.get("locality", "auto")).lower()
         if locality not in get_args(LocalityMode):
             raise _refused("locality", given["locality"], '"auto", "on" or "off"')
+        execution = str(given.get("execution", "executors")).lower()
+        if execution not in get_args(ExecutionMode):
+            raise _refused("execution", given["execution"], '"driver" or "executors"')
         buckets = given.get("buckets")
         buffer_limit, hot_budget, table_budget = _limits(given)
         return cls(
@@ -413,6 +421,7 @@ class QueryOptions:
             chunk_rows=_whole("chunkRows", given.get("chunkrows", 65536), 1, 10_000_000),
             max_records_per_batch=_whole("maxRecordsPerBatch", given.get("maxrecordsperbatch", 100_000), 1, 10_000_000),
             locality=cast("LocalityMode", locality),
+            execution=cast("ExecutionMode", execution),
             snapshot_after_bytes=_whole("snapshotAfterBytes", given.get("snapshotafterbytes", 64 * 1024 * 1024), 0, 2**62),
             retain_input_log=_flag("retainInputLog", given.get("retaininputlog", False)),
             udf_version=_optional_text("udfVersion", given.get("udfversion")),

@@ -26,10 +26,11 @@ from zset_join.connectors import sinks_of
 from zset_join.core.epoch_chain import ChainLink, accepts_argument
 from zset_join.core.errors import OptionError, SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
-from zset_join.pipeline.dead_letters import RejectedRows
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.sinks.sink import ChainedSink, DatabaseSink, Sink, SinkProgress, write_epoch
-from zset_join.sinks.unfit_values import UnfitRows, check_fits, fitting, reasons_by_row, unfit_rows
+from zset_join.runners.common.rejected import RejectedRows
+from zset_join.runners.common.sink_epochs import SinkEpochs
+from zset_join.sinks.sink import ChainedSink, DatabaseSink, Sink, SinkProgress
+from zset_join.sinks.unfit_values import UnfitRows
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
@@ -151,8 +152,8 @@ class PipelineOutputs:
         self._sinks = sinks
         self._has_names = has_names
         self._quarantines = quarantines
-        self._opened: list[tuple[str, Sink]] = []
-        self._by_database: list[list[tuple[str, Sink]]] = []
+        self._opened: list[tuple[str, SinkEpochs]] = []
+        self._by_database: list[list[tuple[str, SinkEpochs]]] = []
         self._pending: list[tuple[int, Mapping[str, ZSet], ChainLink | None]] = []
 
     def open(self, outputs: Mapping[str, Relation], query_id: str | None) -> None:
@@ -170,11 +171,11 @@ class PipelineOutputs:
                 with self._naming(view):
                     own_id = f"{query_id}/{view}" if self._has_names and query_id is not None else query_id
                     self._open(sink, outputs[view], own_id)
-                    self._opened.append((view, sink))
-        groups: dict[Hashable, list[tuple[str, Sink]]] = {}
-        for view, sink in self._opened:
-            database = sink.database if isinstance(sink, DatabaseSink) else id(sink)
-            groups.setdefault(database, []).append((view, sink))
+                    self._opened.append((view, SinkEpochs(sink, quarantines=self._quarantines)))
+        groups: dict[Hashable, list[tuple[str, SinkEpochs]]] = {}
+        for view, epochs in self._opened:
+            database = epochs.sink.database if isinstance(epochs.sink, DatabaseSink) else id(epochs.sink)
+            groups.setdefault(database, []).append((view, epochs))
         self._by_database = list(groups.values())
 
     @staticmethod
@@ -215,14 +216,10 @@ class PipelineOutputs:
             SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused.
         """
         rejected = []
-        for view, sink in self._opened:
-            delta = answers[view]
-            unfit = unfit_rows(sink, delta.rows)
-            if not self._quarantines:
-                with self._naming(view):
-                    check_fits(repr(sink), delta, unfit, epoch=epoch)
-            elif unfit:
-                rejected.append(_put_aside(sink, delta, unfit))
+        for view, epochs in self._opened:
+            with self._naming(view):
+                aside = epochs.put_aside(epoch, [answers[view]])
+            rejected += [RejectedRows(epochs.name, aside)] if len(aside) else []
         return rejected
 
     def add(self, epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None = None) -> None:
@@ -263,35 +260,26 @@ class PipelineOutputs:
             del self._pending[0]
 
     def _write(
-        self, outputs: Sequence[tuple[str, Sink]], epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None
+        self, outputs: Sequence[tuple[str, SinkEpochs]], epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None
     ) -> None:
         """Give an epoch to outputs of one database that do not have it, in one transaction where there are several."""
         missing = []
-        for view, sink in outputs:
+        for view, epochs in outputs:
             with self._naming(view):
-                missing += [(view, sink)] if _is_missing(sink, epoch, link) else []
-        first = missing[0][1] if len(missing) > 1 else None
-        sharing = first.together([sink for _, sink in missing[1:]]) if isinstance(first, DatabaseSink) else nullcontext()
+                missing += [(view, epochs)] if _is_missing(epochs.sink, epoch, link) else []
+        first = missing[0][1].sink if len(missing) > 1 else None
+        sharing = (
+            first.together([epochs.sink for _, epochs in missing[1:]]) if isinstance(first, DatabaseSink) else nullcontext()
+        )
         with sharing:
-            for view, sink in missing:
+            for view, epochs in missing:
                 with self._naming(view):
-                    taken = fitting(sink, answers[view], drops=self._quarantines, epoch=epoch)
-                    write_epoch(sink, epoch, [taken] if len(taken) else [], link)
+                    epochs.write(epoch, [answers[view]], link)
 
     def close(self) -> None:
         """Close what was opened."""
         while self._opened:
-            self._opened.pop()[1].close()
-
-
-def _put_aside(sink: Sink, delta: ZSet, unfit: Sequence[UnfitRows]) -> RejectedRows:
-    """Return the rows that an output can never hold, one line per row: its first reason counts."""
-    name = repr(sink)
-    lines = [
-        {"input": name, "row": row, "weight": int(delta.weights[row]), "code": "SINK_VALUE", "reason": reason}
-        for row, reason in reasons_by_row(delta.rows, unfit).items()
-    ]
-    return RejectedRows(pa.Table.from_pylist(lines), (name,), (delta,))
+            self._opened.pop()[1].sink.close()
 
 
 def _is_missing(sink: Sink, epoch: int, link: ChainLink | None) -> bool:

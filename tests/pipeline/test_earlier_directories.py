@@ -1,0 +1,76 @@
+"""Directories that an earlier version made go on: two pipelines of commit e303961, each with two epochs."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from zset_join.core.errors import StateError
+from zset_join.expressions import col
+from zset_join.pipeline import Pipeline
+from zset_join.query import View, changes
+from zset_join.query import functions as F  # noqa: N812 - as PySpark users write F
+
+ORDERS = {"order_id": pa.int64(), "customer_id": pa.int64(), "total": pa.int64()}
+CUSTOMERS = {"customer_id": pa.int64(), "city": pa.string()}
+NEXT = {
+    "orders": [{"order_id": 1, "customer_id": 10, "total": 50}, {"order_id": 3, "customer_id": 30, "total": 9}],
+    "customers": [{"customer_id": 20, "city": "Bonn"}],
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Give the directory of both pipelines, without the local state, which is a cache."""
+    with tarfile.open(Path(__file__).parent / "earlier" / "e303961.tar.gz") as stored:
+        stored.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+def joined() -> View:
+    orders = changes("orders", ORDERS, keys="order_id")
+    return orders.join(changes("customers", CUSTOMERS, keys="customer_id"), on="customer_id", how="left")
+
+
+def by_city() -> View:
+    rows = joined().where(col("total") > 0)
+    return rows.groupBy("city").agg(F.sum("total").alias("revenue"), F.count().alias("orders"))
+
+
+def lines(rows: pa.Table) -> list[str]:
+    return sorted(str(tuple(row.values())) for row in rows.to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("kind", "view", "before", "after"),
+    [
+        (
+            "join",
+            joined,
+            ["(10, 1, 6, 'Bonn')", "(20, 2, 7, 'Kiel')"],
+            ["(10, 1, 50, 'Bonn')", "(20, 2, 7, 'Bonn')", "(30, 3, 9, None)"],
+        ),
+        ("groups", by_city, ["('Bonn', 6, 1)", "('Kiel', 7, 1)"], ["('Bonn', 57, 2)", "(None, 9, 1)"]),
+    ],
+)
+def test_a_directory_of_an_earlier_version_goes_on(
+    place: Path, kind: str, view: Callable[[], View], before: list[str], after: list[str]
+) -> None:
+    with Pipeline(view(), directory=place / kind) as pipeline:
+        assert (pipeline.epoch, lines(pipeline.view())) == (2, before)
+
+        pipeline.step(NEXT)
+
+        assert lines(pipeline.view()) == after
+
+    with Pipeline(view(), directory=place / kind) as again:  # what both versions wrote
+        assert (again.epoch, lines(again.view())) == (3, after)
+
+
+def test_another_query_is_refused_by_it(place: Path) -> None:
+    with pytest.raises(StateError, match="QUERY_CHANGED"):
+        Pipeline(by_city(), directory=place / "join")
