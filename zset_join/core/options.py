@@ -7,7 +7,9 @@ Names are written as Spark's (`checkpointLocation`); case and underscores do not
 | option | default | meaning |
 |---|---|---|
 | `checkpointLocation` | required | directory or URI for progress and state, one per query; shared by driver and workers |
-| `execution` | `executors` | `executors`: a task per bucket; `driver`: one pipeline in the driver process, for small epochs |
+| `execution` | `executors` | `executors`: a task per bucket; `driver`: one pipeline in the driver process; `auto` |
+| `driverMemory` | half of the memory | maximum bytes of state of a query that runs on the driver |
+| `maxDeltaBytes` | 1 GiB | maximum bytes of rows per epoch on the driver; 0: no limit |
 | `buckets` | cores of the session | partitions of the state, 1 to 4096; stored in the checkpoint, changed by `rescale` |
 | `onBadInput` | `error` | `error`: the epoch fails; `quarantine`: bad rows go to `deadLetterPath`, the rest is processed |
 | `deadLetterPath` | `<checkpoint>/quarantine` | directory of quarantined rows, one subdirectory per epoch |
@@ -59,7 +61,7 @@ __all__ = [
 
 BadInputPolicy = Literal["error", "quarantine"]
 LocalityMode = Literal["auto", "on", "off"]
-ExecutionMode = Literal["driver", "executors"]
+ExecutionMode = Literal["driver", "executors", "auto"]
 BufferPolicy = Literal["abort", "evict_oldest", "spill"]
 _EVICTS: Final = "evict_oldest"
 EvictionMode = Literal["retract", "forget"]
@@ -74,6 +76,8 @@ _UNIT_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 
 _SPELLED = {
     "checkpointlocation": "checkpointLocation",
     "execution": "execution",
+    "drivermemory": "driverMemory",
+    "maxdeltabytes": "maxDeltaBytes",
     "buckets": "buckets",
     "onbadinput": "onBadInput",
     "deadletterpath": "deadLetterPath",
@@ -354,6 +358,8 @@ class QueryOptions:
     max_records_per_batch: int = 100_000
     locality: LocalityMode = "auto"
     execution: ExecutionMode = "executors"
+    driver_memory: int | None = None
+    max_delta_bytes: int = 1 << 30
     snapshot_after_bytes: int = 64 * 1024 * 1024
     retain_input_log: bool = False
     udf_version: str | None = None
@@ -404,8 +410,8 @@ class QueryOptions:
             raise _refused("locality", given["locality"], '"auto", "on" or "off"')
         execution = str(given.get("execution", "executors")).lower()
         if execution not in get_args(ExecutionMode):
-            raise _refused("execution", given["execution"], '"driver" or "executors"')
-        buckets = given.get("buckets")
+            raise _refused("execution", given["execution"], '"driver", "executors" or "auto"')
+        buckets, memory = given.get("buckets"), given.get("drivermemory")
         buffer_limit, hot_budget, table_budget = _limits(given)
         return cls(
             checkpoint_location=_text("checkpointLocation", given["checkpointlocation"]),
@@ -422,6 +428,8 @@ class QueryOptions:
             max_records_per_batch=_whole("maxRecordsPerBatch", given.get("maxrecordsperbatch", 100_000), 1, 10_000_000),
             locality=cast("LocalityMode", locality),
             execution=cast("ExecutionMode", execution),
+            driver_memory=None if memory is None else _whole("driverMemory", memory, 1, 2**62),
+            max_delta_bytes=_whole("maxDeltaBytes", given.get("maxdeltabytes", 1 << 30), 0, 2**62),
             snapshot_after_bytes=_whole("snapshotAfterBytes", given.get("snapshotafterbytes", 64 * 1024 * 1024), 0, 2**62),
             retain_input_log=_flag("retainInputLog", given.get("retaininputlog", False)),
             udf_version=_optional_text("udfVersion", given.get("udfversion")),

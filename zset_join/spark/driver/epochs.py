@@ -40,8 +40,10 @@ from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.common.rejected import Rejected
 from zset_join.sinks.sink import Sink
+from zset_join.spark.driver.choosing import memory_budget, refuse_outgrown, state_bytes
 from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.collected import CollectedLayout, SourceRows
+from zset_join.spark.driver.collecting import collected_table
 from zset_join.spark.epoch.disk_failures import disk_failure
 from zset_join.spark.epoch.frame_sink import FrameSink
 from zset_join.spark.epoch.heartbeat import Heartbeat
@@ -200,7 +202,13 @@ class DriverEpochs:
     def explanation(self) -> str:
         """Return what `explain` prints."""
         outputs = [repr(sink) for sinks in self._sinks.values() for sink in sinks]
-        return "\n".join([f"Output to {'; '.join(outputs)}", "Runs on the driver", self.settings.query.plan.explain(buckets=1)])
+        return "\n".join(
+            [
+                f"Output to {'; '.join(outputs)}",
+                f"Runs on the driver: budget {memory_budget(self.settings.options):,} bytes of state",
+                self.settings.query.plan.explain(buckets=1),
+            ]
+        )
 
     def next_due(self) -> tuple[int, int] | None:
         """Return the last epoch, and the processing time at which a stage must be asked though no row comes; None for never."""
@@ -278,19 +286,21 @@ class DriverEpochs:
         pipeline.step(rows, epoch=epoch, read=read, processing_time=now_us)
         finished = time.perf_counter()
         seconds |= {"answer": finished - answering, "total": finished - started}
+        held = state_bytes(self.settings.options, pipeline.directory.query_id)
         rounded = {name: round(value, 4) for name, value in seconds.items()}
-        self.progress.entries.append({**pipeline.progress, "replayed": is_replay, "seconds": rounded})
+        self.progress.entries.append({**pipeline.progress, "replayed": is_replay, "state_bytes": held, "seconds": rounded})
         _log.info("%s: epoch %d on the driver, %s", self.settings.name, epoch, rounded)
         if self.heartbeat is not None:
             self.heartbeat.wake()
+        refuse_outgrown(held, self.settings.options, epoch)
 
     def _collected(self, batch: DataFrame, epoch: int) -> dict[str, Any]:
         """Return the rows of an epoch; those of baselines come before the first ones of any stream."""
-        layout = self.settings.layout
-        rows = self._rows(layout.parted(batch.toArrow()), epoch)
+        layout, most = self.settings.layout, self.settings.options.max_delta_bytes
+        rows = self._rows(layout.parted(collected_table(batch, epoch, most)), epoch)
         if epoch or self.baseline is None:
             return rows
-        first = self._rows(layout.parted(self.baseline.toArrow()), epoch)
+        first = self._rows(layout.parted(collected_table(self.baseline, epoch, 0)), epoch)
         return {name: _together(first.get(name), rows.get(name)) for name in {**first, **rows}}
 
     def _rows(self, parted: Mapping[str, SourceRows], epoch: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from zset_join.checkpoint.reading import checkpoint_folder, stored_description
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
+from zset_join.spark.driver.choosing import stored_mode
 from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.collected import united_rows
 from zset_join.spark.driver.driver_query import DriverQuery
@@ -33,11 +34,8 @@ def check_mode(location: str, mode: str) -> None:
     Raises:
         StateError: `EXECUTION_CHANGED`.
     """
-    stored = stored_description(location)
-    if stored is None:
-        return
-    found = "driver" if "keeps_view" in stored else "executors"
-    if found != mode:
+    found = stored_mode(location)
+    if found is not None and found != mode:
         raise StateError(
             f'the checkpoint {location} is of a query that runs with execution="{found}", and its state lies in another form '
             f'than with execution="{mode}". Start it with option("execution", "{found}"), or with a new checkpointLocation and '
