@@ -229,7 +229,11 @@ def test_a_failing_view_is_named_and_paused_while_the_others_go_on(where: str, t
             session.sql("INSERT INTO b VALUES (1, 0)")
         assert (refused.value.facts["query"], fine.table().to_pylist()) == ("shares", [{"k": 1, "v": 6, "w": 2}])
 
+        assert "PAUSE MATERIALIZED VIEW" in str(refused.value)
+
         session.sql("PAUSE MATERIALIZED VIEW shares; INSERT INTO b VALUES (1, 0)")
+        shown = session.sql("SHOW QUERIES")
+        assert (str(shown), shown.rows.column("state").to_pylist()) == ("fine\nshares (paused)", ["running", "paused"])
         assert fine.table().to_pylist() == [{"k": 1, "v": 6, "w": 0}]
         with pytest.raises(BadInputError, match='query "shares"'):
             session.sql("RESUME MATERIALIZED VIEW shares")

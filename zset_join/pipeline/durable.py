@@ -104,7 +104,7 @@ class PipelineDirectory:
         self._is_timed = [node.stage.waits_for_time for node in plan.nodes]
         place = place_of(directory)
         location = self.location = place.location
-        self._dead_letters = Path(place.dead_letters)
+        self._dead_letters = place.dead_letters
         self._owner, query_id = _claim(place)
         seed = seed_of_query(query_id) if options.hash_seed is None else options.hash_seed
         self._options = replace(options, hash_seed=seed)

@@ -137,6 +137,9 @@ def test_outputs_are_files_tables_and_functions(orders: Source, customers: Sourc
     writer = writer.option("execution", "driver").toDuckDB(tmp_path / "v.duckdb", "v").toParquet(tmp_path / "log")
     query = writer.foreachBatch(function).trigger(availableNow=True).start()
     query.awaitTermination()
+    given = len(seen)
+    writer.start().awaitTermination()  # nothing is new
+    assert len(seen) == given
 
     lines = read_changelog(str(tmp_path / "log")).to_pylist()
     in_log = weights((tuple(line[name] for name in query.schema.names), line["_weight"]) for line in lines)
