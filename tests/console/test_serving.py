@@ -15,7 +15,7 @@ from zset_join.console.serving import STATIC
 
 VENDORED = {
     "dagre.js": "b0ddaf4af1417bec9bd89373a3a3987f081727d6cc6d95fc40dbf85a19bdf3b0",
-    "preact-htm.js": "72284e8e9079c87817745df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7",
+    "preact-htm.js": "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7",
     "uplot.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
     "uplot.js": "5dd9b3281aa64b461b42d9945f6adb2649d346502b12281a9ae0d46599a80eba",
 }

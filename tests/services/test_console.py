@@ -78,7 +78,9 @@ def test_every_panel_is_filled_and_nothing_is_wider_than_the_page(chromium: Any,
         shots = os.environ.get("CONSOLE_SCREENSHOTS")
         missing = {}
         for tab in TABS:
-            text = panel(page, tab) + str(page.evaluate("[...document.querySelectorAll('svg text')].map(t => t.textContent).join(' ')"))
+            text = panel(page, tab) + str(
+                page.evaluate("[...document.querySelectorAll('svg text')].map(t => t.textContent).join(' ')")
+            )
             missing[tab] = [one for one in EXPECTED[tab] if one not in text]
             if page.evaluate("document.documentElement.scrollWidth") > width:
                 missing[tab].append("wider than the page")
@@ -92,7 +94,7 @@ def test_every_panel_is_filled_and_nothing_is_wider_than_the_page(chromium: Any,
 def test_hostile_names_and_values_are_text(chromium: Any, stopped: Path) -> None:
     with open_console(WatchedCheckpoint(stopped)) as console:
         page, errors = opened(chromium, console.url)
-        assert HOSTILE in panel(page, "letters")
+        assert HOSTILE in panel(page, "rows")
         assert page.evaluate("window.broken") is None
         assert page.locator("main img, main script").count() == 0
         page.close()

@@ -37,7 +37,7 @@ class EpochSummary:
         late_rows: rows that were too late until now, by source.
         seconds: wall clock by part of the epoch.
         stages: by name of the stage, `seconds`, `rows_in`, `rows_out` of this epoch.
-        remembers: by name of the stage, the counts of its state.
+        remembers: by name of the stage, the counts of its state before this epoch.
         state_bytes: by name of the stage, bytes of its state in the checkpoint, logs and snapshots.
         watermarks: in microseconds, of sources by name and of stages as `stage:<name>`.
         held_by: by name of the stage, the source that holds its watermark.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Mapping
-from typing import Any
 
 from zset_join.core.extras import needed_for
 
@@ -84,7 +83,7 @@ class Guard:
             return PlainTextResponse("Open the address that the console printed; it works once.", status_code=401)
         return self._app
 
-    def _exchanged(self, given: str) -> Any:
+    def _exchanged(self, given: str) -> ASGIApp:
         with self._lock:
             if self._token is None or not _same(given, self._token):
                 return PlainTextResponse("This address was opened before, or is not the console's.", status_code=401)

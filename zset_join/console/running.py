@@ -45,7 +45,7 @@ class Console:
         app = Guard(console_app(watched, poll_seconds=poll_seconds), port=self.port, token=token)
         config = uvicorn.Config(
             app,
-            log_level="error",
+            log_level="critical",
             access_log=False,
             lifespan="off",
             server_header=False,

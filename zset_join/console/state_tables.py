@@ -65,7 +65,7 @@ class StateTables:
             tests = [f"{quote(name)} IS NOT DISTINCT FROM ?" for name in values]
             condition = f" WHERE {' AND '.join(tests)}" if tests else ""
             given = list(values.values())
-            (total,) = connection.execute(f"SELECT count(*) FROM {quote(table)}{condition}", given).fetchone() or (0,)
+            ((total,),) = connection.execute(f"SELECT count(*) FROM {quote(table)}{condition}", given).fetchall()
             found = _arrow(connection, f"SELECT * FROM {quote(table)}{condition} LIMIT {MOST_ROWS}", given)
         return {"columns": shown_columns(found.schema), "rows": shown_table(found), "weights": None, "total": total}
 
@@ -104,9 +104,7 @@ class StateTables:
                 counted.setdefault(name, []).append((view, key))
             for name, sides in counted.items():
                 if len(sides) == 2 and len(sides[0][1]) == len(sides[1][1]) and len(stages[name].inputs) == 2:
-                    found.append(
-                        _entry(name, name, "both sides", None, "pairs", _arrow(connection, _pairs(sides)))
-                    )
+                    found.append(_entry(name, name, "both sides", None, "pairs", _arrow(connection, _pairs(sides))))
         return {"stages": found, "counted": "rows that are remembered now"}
 
     def _connection(self, epoch: int) -> duckdb.DuckDBPyConnection:

@@ -175,7 +175,7 @@ class Engine:
                     corrections[self.plan.nodes[number].name] = corrected
                 if self._quarantines or bucket.is_timed:  # what is late is set aside under either policy
                     rejected += bucket.rejected(operator, tick, fed)
-                rows_out = 0 if answer is None else len(answer)
+                rows_out = sum(map(len, chunks))
                 work[self.plan.nodes[number].name] = StageWork(time.perf_counter() - begun, sum(map(len, fed)), rows_out)
             answers = {}
             for failing, view in self._views.items():
