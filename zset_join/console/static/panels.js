@@ -202,7 +202,7 @@ export function Files({ overview, newest }) {
     ]} />
     <${Table} label="logs and snapshots" columns=${["state of", "bucket", "snapshot through epoch", "snapshot", "its rows", "log files", "log", "epochs in the log"]}
       numbers=${[1, 2, 3, 4, 5, 6]}
-      rows=${answer.stages.map((one) => [one.stage, one.bucket, one.snapshot_epoch, one.snapshot_epoch === null ? null : shownBytes(one.snapshot_bytes), one.snapshot_epoch === null ? null : one.snapshot_rows, one.log_files, shownBytes(one.log_bytes), one.logs.length ? `${one.logs[0].first} to ${one.logs[one.logs.length - 1].last}` : null])} />`}
+      rows=${answer.stages.map((one) => [one.stage, one.bucket, one.snapshot_epoch === null ? "none" : one.snapshot_epoch, shownBytes(one.snapshot_bytes), one.snapshot_rows, one.log_files, shownBytes(one.log_bytes), one.logs.length ? `${one.logs[0].first} to ${one.logs[one.logs.length - 1].last}` : "none"])} />`}
     <div class="row"><h3>Is anything damaged?</h3><button onClick=${() => setTurn(turn + 1)} disabled=${checking}>check every file again</button></div>
     ${damageTrouble && html`<${Trouble} message=${damageTrouble} />`}
     ${damage && damage.found.length === 0 && html`<p class="verdict good">Nothing: ${damage.checked} files, ${shownBytes(damage.bytes)}, have the checksums they were written with.</p>`}
