@@ -26,7 +26,7 @@ from zset_join.stages.effect import EffectStage
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import corrections_of
 
-__all__ = ["AnsweredEpoch", "Engine"]
+__all__ = ["AnsweredEpoch", "Engine", "gathered"]
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ class Engine:
                 operator = states.operator(number, tick)
                 fed = states.completed(number, operator, tick, fed)
                 asked[number] = tick, fed
-                answer = self._gathered(number, list(operator.answer(tick, fed)))
+                answer = gathered(list(operator.answer(tick, fed)), self._shown[number])
                 if answer is not None:
                     known[number] = answer
                 corrected = corrections_of(operator)
@@ -184,13 +184,13 @@ class Engine:
         due = states.next_due(number)
         return due.is_due(watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us)
 
-    def _gathered(self, number: int, chunks: Sequence[ZSet]) -> ZSet | None:
-        """Return an answer as one delta of the columns that the stage shows."""
-        if not chunks:
-            return None
-        whole = chunks[0] if len(chunks) == 1 else ZSet.concat(chunks, schema=chunks[0].schema)
-        shown = self._shown[number]
-        if whole.schema.names == shown.names:
-            return whole
-        columns = [whole.rows.column(name) for name in shown.names]
-        return ZSet(pa.RecordBatch.from_arrays(columns, schema=shown), whole.weights)
+
+def gathered(chunks: Sequence[ZSet], shown: pa.Schema) -> ZSet | None:
+    """Return an answer as one delta of the columns that its stage shows; None where nothing came."""
+    if not chunks:
+        return None
+    whole = chunks[0] if len(chunks) == 1 else ZSet.concat(chunks, schema=chunks[0].schema)
+    if whole.schema.names == shown.names:
+        return whole
+    columns = [whole.rows.column(name) for name in shown.names]
+    return ZSet(pa.RecordBatch.from_arrays(columns, schema=shown), whole.weights)

@@ -132,6 +132,11 @@ class ProcessTimeJoinStage(Stage):
             "memo": TableKey(columns=self.inputs[0].key, of_input=0),
         }
 
+    @property
+    def follows_from_rows(self) -> bool:
+        """Say no: a row keeps the match that it had when it came."""
+        return False
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the join of one bucket."""
         return cast("DurableOperator", self.made(options, directory))

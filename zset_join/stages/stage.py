@@ -226,6 +226,16 @@ class Stage(Protocol):
         return False
 
     @property
+    def follows_from_rows(self) -> bool:
+        """Say whether its answer follows from the live rows of its inputs, whenever they came: then it can be built from them."""
+        return not self.waits_for_time
+
+    @property
+    def lists_input(self) -> bool:
+        """Say whether what its operators list (`ListingOperator`) is their input, each row with its copies."""
+        return False
+
+    @property
     def answers_distinct_rows(self) -> bool:
         """Return whether no row can be twice in an answer: its key identifies it, and equal input rows are one.
 

@@ -11,12 +11,11 @@ A query of one view is left as it was written, since the checkpoints that there 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable
-from typing import Any
 
 from zset_join.plan.row_steps import OpaqueStep
 from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, Views, rebuilt
+from zset_join.plan.unnamed import text_of
 from zset_join.stages.effect import EffectStage
 from zset_join.stages.written import write_relation
 
@@ -36,28 +35,14 @@ def _identity(node: Node) -> Hashable:
     children = tuple(map(id, node.children))
     match node:
         case Read(source):
-            return "read", _text(source.to_json(), names=True), source.max_watermark_jump
+            return "read", text_of(source.to_json(), names=True), source.max_watermark_jump
         case Apply():
             is_opaque = isinstance(node.step, OpaqueStep)
-            return "apply", id(node) if is_opaque else _text(node.step.to_json()), node.hides, children
+            return "apply", id(node) if is_opaque else text_of(node.step.to_json()), node.hides, children
         case Merge():
             return "merge", children
         case Operate():
             stage = node.stage
             outside = id(getattr(stage, "source", stage)) if isinstance(stage, EffectStage) else None
-            output = _text(write_relation(stage.output))
-            return type(node), _text(stage.to_json()), output, node.hidden, outside, children
-
-
-def _text(written: Any, *, names: bool = False) -> str:
-    return json.dumps(written if names else _unnamed(written), sort_keys=True, default=str)
-
-
-def _unnamed(written: Any) -> Any:
-    """Return what was written without what relations are called."""
-    if isinstance(written, list | tuple):
-        return [_unnamed(one) for one in written]
-    if not isinstance(written, dict):
-        return written
-    is_relation = {"name", "columns", "join_key"} <= written.keys()
-    return {key: _unnamed(inner) for key, inner in written.items() if not (is_relation and key == "name")}
+            output = text_of(write_relation(stage.output))
+            return type(node), text_of(stage.to_json()), output, node.hidden, outside, children
