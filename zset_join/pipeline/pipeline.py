@@ -34,6 +34,7 @@ from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_on_first_use
+from zset_join.pipeline.changing import Changing
 from zset_join.pipeline.contents import Contents, repeated, view_not_kept
 from zset_join.pipeline.dead_letters import dead_letters
 from zset_join.pipeline.durable import PipelineDirectory
@@ -75,7 +76,7 @@ else:
 __all__ = ["Pipeline"]
 
 
-class Pipeline(Generic[Answer]):
+class Pipeline(Changing, Generic[Answer]):
     """Run a query in this process.
 
     Args:
@@ -165,8 +166,8 @@ class Pipeline(Generic[Answer]):
         self._readings = readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
         self._options = StageOptions() if options is None else options
         quarantines = self._options.on_bad_input == "quarantine"
-        idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)
-        self._watermarks = Watermarks(self.plan, idle_timeout_us=idle_us)
+        self._idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)
+        self._watermarks = Watermarks(self.plan, idle_timeout_us=self._idle_us)
         self._taking = RowTaking(self.plan, self._readings, is_strict=self._options.on_bad_input == "error")
         self._engine = Engine(self.plan, self._watermarks, quarantines=quarantines)
         self.dead_letters: pa.Table = dead_letters(0, [])

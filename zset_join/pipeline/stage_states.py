@@ -42,16 +42,20 @@ class MemoryStates:
     Args:
         plan: the plan.
         options: what operators take from the options of a query.
+        given: operators that there are already, by the number of their state; they are closed with the others.
     """
 
-    def __init__(self, plan: QueryPlan, options: StageOptions) -> None:
+    def __init__(
+        self, plan: QueryPlan, options: StageOptions, given: Mapping[int, DurableOperator] | None = None
+    ) -> None:
         self.states: dict[int, DurableOperator] = {}
         self.operators: dict[int, DurableOperator] = {}
         self.effects = Effects()
         self._plan, self._options = plan, options
         try:
             for state in plan.states:
-                built = self.states[state.number] = state.stage.build(options, None)
+                there = None if given is None else given.get(state.number)
+                built = self.states[state.number] = state.stage.build(options, None) if there is None else there
                 self.operators |= operators_of(state, built)
         except BaseException:
             self.close()
