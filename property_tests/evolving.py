@@ -1,7 +1,7 @@
 """Random queries that are changed while they run, over the sources of `pipeline_plans`.
 
 The laws: a pipeline that ran P up to epoch E and then Q holds what one holds that ran Q from the start over the rows that were
-accepted; so it goes on. The rows before plus the difference are the rows after; `diff` says what `evolve` then does. Stages that
+accepted; so it goes on. The rows before plus the difference are the rows after; `diff` says what `evolve` does. Stages that
 both queries have keep their operator, and it is asked nothing. Back to P it holds what a pipeline holds that was never changed.
 What is refused has changed nothing.
 """
@@ -58,13 +58,15 @@ def changed_queries_hold(seed: int, outcome: Outcome) -> None:
     reads = not keeps and pipeline._contents is None
     accepted: list[Rows] = []
     query: Mapping[str, View] = before
+    missed: set[str] = set()
     for number, step in enumerate(steps):
         if number in (first, second):
             wanted = after if number == first else before
             if _changed(pipeline, query, wanted, accepted, outcome, f"seed {seed}, before epoch {number}", reads):
                 outcome.returned += number == second and query is after
                 query = wanted
-        known = {name: one for name, one in step.items() if name in pipeline.sources}
+        known = {name: one for name, one in step.items() if name in pipeline.sources and name not in missed}
+        missed |= {"bag"} & (step.keys() - known.keys())  # what comes of it next may take back what was not taken
         accepted.append(known)
         pipeline.step(known)
         if not reads:
@@ -121,7 +123,7 @@ def _changed(
         return False
     if asked:
         raise LawBrokenError(f"{what}: kept operators of {asked} were asked\n{diff}")
-    if str(expected).split("\n")[1:] != str(diff).split("\n")[1:]:
+    if list(map(str, expected.views.values())) != list(map(str, diff.views.values())):
         raise LawBrokenError(f"{what}: diff said\n{expected}\nand evolve did\n{diff}")
     _check_kept(old, pipeline, states, what)
     for name, before in rows.items():
@@ -193,7 +195,9 @@ def _compare(pipeline: Pipeline[Any], query: Mapping[str, View], accepted: list[
         one, other = _bag(pipeline.contents(name)), _bag(fresh.contents(name))
         outcome.rows += len(one)
         if one != other:
-            raise LawBrokenError(f'{what}: view "{name}" is {one - other} too much and lacks {other - one}\n{pipeline.explanation()}')
+            raise LawBrokenError(
+                f'{what}: view "{name}" is {one - other} too much and lacks {other - one}\n{pipeline.explanation()}'
+            )
     fresh.close()
 
 

@@ -1,4 +1,4 @@
-"""Rows behind one chain of row steps from rows behind another chain of the same origin: what the second chain has dropped is gone.
+"""Rows behind one chain of row steps from rows behind another one of the same origin: what that one has dropped is gone.
 
     have:    where total > 0; select id, customer, total * 2 AS twice
     want:    where total > 0 and customer <> 'x'; select customer, total * 2 AS amount

@@ -38,7 +38,7 @@ class ViewDiff:
         name: of the view.
         status: `changed` may be without a differing row; `columns` says that columns or their types differ.
         key: columns that identify a row, before and after; none where that is not known.
-        before: rows before, counted with their copies; None where that is not known, for the view is unchanged.
+        before: rows before, counted with their copies; None where the view is unchanged and nobody has counted.
         removed: the rows that go, with positive weights, in the columns before.
         added: the rows that come, with positive weights, in the columns after.
     """
@@ -59,7 +59,7 @@ class ViewDiff:
         """
         if self.status == "columns":
             raise PlanError(
-                f'the columns of view "{self.name}" change from {_columns(self.removed)} to {_columns(self.added)}; rows of both '
+                f'view "{self.name}" changes from {_columns(self.removed)} to {_columns(self.added)}; rows of both '
                 "are not one Z-set. Read `removed` and `added`.",
                 code="EVOLVE_COLUMNS",
                 view=self.name,
@@ -81,7 +81,7 @@ class ViewDiff:
 
     @cached_property
     def _keys(self) -> ZSet:
-        """Return the key of every row that differs, how often it goes in the low half of the weight, and comes in the high one."""
+        """Return the key of every row that differs; the low half of the weight says how often it goes, the high one comes."""
         if not self.key:
             return ZSet.empty(pa.schema([]))
         before, after = (_picked(rows, self.key) for rows in (self.removed, self.added))
@@ -110,7 +110,7 @@ class ViewDiff:
 
     def _found(self, rows: ZSet, keys: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """Return rows by their keys; for a few keys of many rows: a pass over the key columns each."""
-        found = {}
+        found: dict[str, dict[str, Any]] = {}
         for key in keys:
             there = np.ones(len(rows), np.bool_)
             for name, value in key.items():
@@ -135,9 +135,8 @@ class ViewDiff:
                 f"{self.removed.total_weight():,} rows before, {self.added.total_weight():,} after"
             )
         of = "" if self.before is None else f" of {self.before:,}"
-        return (
-            f'view "{self.name}": adds {counts["added"]:,} rows, removes {counts["removed"]:,}, changes {counts["changed"]:,}{of}'
-        )
+        added, removed, changed = (f"{counts[name]:,}" for name in ("added", "removed", "changed"))
+        return f'view "{self.name}": adds {added} rows, removes {removed}, changes {changed}{of}'
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,9 +173,11 @@ class PlanDiff:
     def lines(self) -> Iterator[str]:
         """Yield what is to be said, a line each."""
         at = "before the first epoch" if self.epoch is None else f"after epoch {self.epoch}"
-        yield f"{at}: keeps {len(self.kept)} of {len(self.kept) + len(self.rebuilt)} stages" + _listed(
-            "builds", [f"{name} ({rows:,} rows)" for name, rows in self.rebuilt.items()]
-        ) + _listed("drops", self.dropped)
+        yield (
+            f"{at}: keeps {len(self.kept)} of {len(self.kept) + len(self.rebuilt)} stages"
+            + _listed("builds", [f"{name} ({rows:,} rows)" for name, rows in self.rebuilt.items()])
+            + _listed("drops", self.dropped)
+        )
         if self.read:
             yield "reads " + ", ".join(f"{what} ({rows:,})" for what, rows in self.read.items())
         yield from map(str, self.views.values())
@@ -199,7 +200,9 @@ class PlanDiff:
         for view in self.views.values():
             before = "" if view.before is None else f"{view.before:,}"
             shown = [f"{view.counts[name]:,}" for name in ("added", "removed", "changed")]
-            parts.append(f"| `{view.name}`{'' if view.status == 'changed' else f' ({view.status})'} | {' | '.join(shown)} | {before} |")
+            parts.append(
+                f"| `{view.name}`{'' if view.status == 'changed' else f' ({view.status})'} | {' | '.join(shown)} | {before} |"
+            )
         parts += ["", *(f"- {line}" for line in self.lines() if not line.startswith('view "'))]
         for view in self.views.values():
             pairs = view.samples(samples) if not view.is_empty else []

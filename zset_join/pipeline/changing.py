@@ -105,7 +105,7 @@ class Changing:
 
         Raises:
             PlanError: the query cannot be planned.
-            StateError: `EVOLVE_NO_ROWS`: rows or columns that were never kept; `EVOLVE_BY_TIME`: a new stage whose answer depends
+            StateError: `EVOLVE_NO_ROWS`: rows or columns that were never kept; `EVOLVE_BY_TIME`: a new stage whose answer hangs
                 on when rows came; `EVOLVE_SOURCE`: a source that is described otherwise, or whose rows were dropped.
             SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns.
             BadInputError: a row that the new query cannot take. After any of these nothing has changed.
@@ -141,7 +141,7 @@ class Changing:
             self.progress, self.dead_letters = epoch_counts({}, answered, [], {}), letters
             self._outputs.add(standing.epoch, filled)
             self._outputs.settle()
-        return replace(diff, taken=standing.epoch if standing.epoch else None)
+        return replace(diff, taken=standing.epoch or None)
 
     def _go_over(
         self, evolution: Evolution, view: View | Mapping[str, View], answers: Mapping[str, ZSet], opened: PipelineOutputs

@@ -4,8 +4,8 @@
     pipeline.evolve(view)      the new query goes on from here; outputs get the difference once
 
 The law: the difference is new(E) - old(E), of two batch queries over everything that was accepted up to epoch E. After `evolve`
-the pipeline answers as one that had run the new query from the start would; the sum of the answers, that of `evolve` among them,
-is the new view. Stages with an equal fingerprint keep their state, and are fed nothing.
+the pipeline answers as one that ran the new query from the start; the sum of the answers, that of `evolve` among them, is the
+new view. Stages with an equal fingerprint keep their state, and are fed nothing.
 
 An evolution is an epoch without input: it takes the next number, and its answer is the difference. What is refused is refused
 before anything changes, outputs included.
@@ -100,7 +100,9 @@ class Evolution:
     # ---------------------------------------------------------------- what is kept
 
     def _check_sources(self) -> None:
-        before = {source.name: text for source, text in zip(self.standing.plan.sources, self._before.sources.values(), strict=True)}
+        before = {
+            source.name: text for source, text in zip(self.standing.plan.sources, self._before.sources.values(), strict=True)
+        }
         for name, text in self._after.sources.items():
             if before.get(name, text) != text:
                 raise source_changed(name, was_dropped=False)
@@ -160,7 +162,9 @@ class Evolution:
         found = {}
         for name in dict.fromkeys([*after, *before]):
             same = before.get(name) == after.get(name) and self._same_columns(name)
-            found[name] = "unchanged" if same else "added" if name not in before else "dropped" if name not in after else "changed"
+            found[name] = (
+                "unchanged" if same else "added" if name not in before else "dropped" if name not in after else "changed"
+            )
         return found
 
     def is_unchanged(self, name: str) -> bool:
@@ -277,4 +281,3 @@ class Evolution:
         for operator in self._built.values():
             operator.close()
         self._built = {}
-

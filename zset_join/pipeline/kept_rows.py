@@ -14,12 +14,15 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
 
+from zset_join.aggregates.value_codecs import codec_of
 from zset_join.core.relation import Relation
 from zset_join.evolution.fingerprints import FeedPrint, Fingerprints
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.history import PastEpoch
-from zset_join.plan.query_plan import QueryPlan, StateNode
+from zset_join.plan.query_plan import StateNode
 from zset_join.plan.unnamed import text_of
 from zset_join.stages.stage import StageInput, StageOptions
 from zset_join.zset import ZSet, single_batch
@@ -27,7 +30,7 @@ from zset_join.zset.protocol import DurableOperator, ListingOperator
 
 __all__ = ["KeptRows", "gaps_of", "kept_rows"]
 
-_WEIGHT = "_zset_weight"
+_WEIGHT, _SEQUENCE = "_zset_weight", "_zset_sequence_"
 
 
 @dataclass(frozen=True)
@@ -100,9 +103,7 @@ def gaps_of(given: StageInput) -> tuple[str, ...]:
     )
 
 
-def _of_stage(
-    prints: Fingerprints, state: StateNode, operator: DurableOperator, options: StageOptions
-) -> Iterator[KeptRows]:
+def _of_stage(prints: Fingerprints, state: StateNode, operator: DurableOperator, options: StageOptions) -> Iterator[KeptRows]:
     """Yield the live rows of inputs, and what is listed of the answer."""
     counts, node, stage = operator.statistics(), prints.plan.nodes[state.number], state.stage
     if not counts.get("evicted_rows"):
@@ -149,8 +150,27 @@ class _Table:
     def __call__(self) -> ZSet:
         table = self.operator.snapshot_readers()[self.name].read_all()
         weights = table.column(_WEIGHT).to_numpy().astype(np.int64)
-        rows = single_batch(table.select(self.relation.schema.names).cast(self.relation.schema))
+        columns = {name: table.column(name).combine_chunks() for name in self.relation.schema.names}
+        place, is_gone = 0, pa.array(weights == 0)
+        for name in self.relation.sequence_by:  # of a deleted key only the words of its sequence are sure to be there
+            order, words = _from_words(table, self.relation.schema.field(name).type, place)
+            columns[name], place = pc.if_else(is_gone, order, columns[name]), place + words
+        rows = single_batch(pa.table(columns).cast(self.relation.schema))
         return ZSet(rows, np.where(weights == 0, np.int64(-1), weights))
+
+
+def _from_words(table: pa.Table, kind: pa.DataType, place: int) -> tuple[pa.Array, int]:
+    """Return a sequence column from the words that order it, and how many these are."""
+    if pt.is_struct(kind):
+        fields, taken = [], 0
+        for at in range(kind.num_fields):
+            values, words = _from_words(table, kind.field(at).type, place + taken)
+            fields.append(values)
+            taken += words
+        return pa.StructArray.from_arrays(fields, fields=[kind.field(at) for at in range(kind.num_fields)]), taken
+    codec = codec_of(kind)
+    lines = [table.column(f"{_SEQUENCE}{place + at}").to_numpy() for at in range(codec.words)]
+    return codec.decode(np.stack(lines, axis=1), None, 0), codec.words
 
 
 @dataclass(frozen=True)

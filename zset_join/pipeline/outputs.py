@@ -191,7 +191,7 @@ class PipelineOutputs:
             if new is None or view in given or (old.schema.equals(new.schema) and old.primary_key == new.primary_key):
                 continue
             raise SinkError(
-                f'view "{view}" gets other columns or another key, and the output {sink!r} has the rows of before. Give the view '
+                f'view "{view}" gets other columns or another key, and the output {sink!r} has the rows of before. Give it '
                 f'a new output, such as evolve(..., outputs={{"{view}": sink}}); it is filled at once.',
                 code="EVOLVE_OUTPUT",
                 views=(view,),

@@ -1,6 +1,6 @@
 """Build stages of a plan from rows that there are: what a changed plan needs and the plan before it did not keep.
 
-The law: a stage that is built holds what it would hold had it been fed everything that came; what it answers is the whole of its
+The law: a stage that is built holds what it would hold had it been fed everything that came; it answers the whole of its
 answer. Stages that are kept are not touched: where their answer is needed and nobody lists it, another operator of the same
 stage is fed the rows of its inputs, and dropped.
 

@@ -45,9 +45,7 @@ class MemoryStates:
         given: operators that there are already, by the number of their state; they are closed with the others.
     """
 
-    def __init__(
-        self, plan: QueryPlan, options: StageOptions, given: Mapping[int, DurableOperator] | None = None
-    ) -> None:
+    def __init__(self, plan: QueryPlan, options: StageOptions, given: Mapping[int, DurableOperator] | None = None) -> None:
         self.states: dict[int, DurableOperator] = {}
         self.operators: dict[int, DurableOperator] = {}
         self.effects = Effects()

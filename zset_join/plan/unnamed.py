@@ -1,4 +1,4 @@
-"""What plans hold as text, without what relations are called: names are for messages, and two stages may differ in them alone."""
+"""What plans hold as text, without what relations are called: names are for messages alone."""
 
 from __future__ import annotations
 

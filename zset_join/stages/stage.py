@@ -227,7 +227,7 @@ class Stage(Protocol):
 
     @property
     def follows_from_rows(self) -> bool:
-        """Say whether its answer follows from the live rows of its inputs, whenever they came: then it can be built from them."""
+        """Say whether its answer follows from the live rows of its inputs, whenever they came, and so can be built anew."""
         return not self.waits_for_time
 
     @property
