@@ -155,7 +155,8 @@ def test_an_attempt_that_did_not_count_is_not_listed(directory: Path) -> None:
 
 def test_what_a_query_inside_spark_put_aside_is_listed_alike(directory: Path) -> None:
     from zset_join.core.tick import Tick
-    from zset_join.spark.worker.quarantine import DeadLetters, Rejected, publish_dead_letters
+    from zset_join.runners.common.rejected import Rejected
+    from zset_join.spark.worker.quarantine import DeadLetters, publish_dead_letters
     from zset_join.zset import ZSet
 
     place = str(directory / "quarantine")

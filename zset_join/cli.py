@@ -6,6 +6,7 @@
     zset-join plan CHECKPOINT                      the same without the program; --json for tools
     zset-join state CHECKPOINT "SELECT ..."        what the query remembers, as SQL; without a query, a list of its views
     zset-join dead-letters CHECKPOINT              what was put aside, and why; --replay sends records again
+    zset-join position OUTPUT...                   which epoch each output holds, and the newest one that all do; --json
     zset-join rescale CHECKPOINT 8                 another number of buckets
 
 and SQL in this process, without Java:
@@ -20,7 +21,8 @@ and SQL in this process, without Java:
 `shop:view` names a function `view(spark)` in `shop.py` that returns the query as it would be started, without `.start()`. So
 what is verified is the program's own query, its expressions and functions included. The working directory is searched first.
 
-Exit codes: 0 all is well, 1 the view differs or the engine refused (the message says why), 2 the command line is wrong.
+Exit codes: 0 all is well, 1 the view differs, outputs share no epoch, or the engine refused (the message says why), 2 the
+command line is wrong.
 """
 
 from __future__ import annotations
@@ -102,6 +104,17 @@ def _parser() -> argparse.ArgumentParser:
         "MODULE:FUNCTION that returns the pipeline, through its decoder",
     )
     letters.set_defaults(run=_dead_letters)
+
+    position = verbs.add_parser("position", help="tell which epoch each output holds, and the newest one that all hold")
+    position.add_argument(
+        "outputs",
+        nargs="+",
+        metavar="OUTPUT",
+        help="DuckDB file, Delta table, Parquet changelog, directory of JSON lines, rows or CSV, postgresql://HOST/DATABASE "
+        "or kafka://HOST:PORT/TOPIC; #TABLE chooses one view of a file or database",
+    )
+    position.add_argument("--json", action="store_true", help="as JSON")
+    position.set_defaults(run=_position)
 
     rescale = verbs.add_parser("rescale", help="give a checkpoint another number of buckets")
     rescale.add_argument("checkpoint", help="checkpointLocation")
@@ -297,6 +310,14 @@ def _replay_in_pipeline(program: str, stream: str | None, code: str | None) -> i
         )
     with given as pipeline:
         return pipeline.replay(stream=stream, code=code)
+
+
+def _position(options: argparse.Namespace) -> int:
+    from zset_join.tools.position import positions
+
+    found = positions(options.outputs)
+    _say(json.dumps(found.to_json()) if options.json else found)
+    return 0 if found.is_well else 1
 
 
 def _rescale(options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ import pytest
 from zset_join.aggregates.group_state import GroupState
 from zset_join.core.errors import StateError
 from zset_join.kernels.rows import side as s
+from zset_join.state.rows.hash_seed import HashTables
 
 SCHEMA = pa.schema({"k": pa.string()})
 
@@ -18,7 +19,14 @@ SCHEMA = pa.schema({"k": pa.string()})
 def state(directory: Path | None = None, *, meaning: str = "counts", hash_bits: int = 32) -> GroupState:
     """Give a state of groups that only count rows."""
     place = None if directory is None else str(directory)
-    return GroupState("t", SCHEMA, [], fingerprint=meaning, hash_bits=hash_bits, hash_seed=0, directory=place, name="groups")
+    return GroupState(
+        "t",
+        SCHEMA,
+        [],
+        fingerprint=meaning,
+        tables=HashTables(directory=place, hash_bits=hash_bits, hash_seed=0),
+        name="groups",
+    )
 
 
 def add(groups: GroupState, keys: list[str | None], rows: int, epoch: int) -> None:
@@ -121,7 +129,7 @@ def test_clearing_forgets_everything() -> None:
 
 
 def test_a_global_group_has_a_line_even_without_rows() -> None:
-    groups = GroupState("t", pa.schema([]), [], fingerprint="", hash_bits=32, hash_seed=0, directory=None, name="all")
+    groups = GroupState("t", pa.schema([]), [], fingerprint="", tables=HashTables(hash_seed=0), name="all")
 
     lines = groups.load(pa.record_batch({"x": pa.array([], pa.int64())}), 0)
 

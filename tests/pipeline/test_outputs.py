@@ -69,7 +69,7 @@ def test_every_output_has_every_epoch_once_after_one_of_them_failed(tmp_path, fa
     with Pipeline(counts(), tmp_path / "p", outputs=outputs()) as pipeline:
         pipeline.step({"x": [{"x": 1}]})
         seen.clear()
-        monkeypatch.setattr(pipeline._outputs._opened[failing][1], "write", away)
+        monkeypatch.setattr(pipeline._outputs._opened[failing][1].sink, "write", away)
         for _ in range(tries):
             with pytest.raises(OSError, match="away"):
                 pipeline.step({"x": [{"x": 2}]})

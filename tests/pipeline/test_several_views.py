@@ -234,7 +234,7 @@ def test_outputs_in_one_file_have_an_epoch_all_or_none(tmp_path):
 
     with opened() as pipeline:
         pipeline.step(FIRST)
-        pipeline._outputs._opened[2][1].write = away
+        pipeline._outputs._opened[2][1].sink.write = away
         with pytest.raises(OSError, match="away"):
             pipeline.step(SECOND)
     before = held()

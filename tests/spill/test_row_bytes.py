@@ -19,6 +19,7 @@ from spill.cold_store import cold_rows
 from spill.row_bytes import pack_rows, unpack_rows
 from zset_join.core.relation import Relation
 from zset_join.kernels.values.nested import encode_nested
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.side import SideState
 from zset_join.zset import ZSet
 from zset_join.zset.row_layout import RowLayout
@@ -128,9 +129,7 @@ def test_a_record_of_an_arena_is_packed_from_its_heap() -> None:
         keeps_unmatchable=False,
         has_degree=False,
         tombstone_retention_us=0,
-        hash_bits=32,
-        hash_seed=0,
-        directory=None,
+        tables=HashTables(hash_seed=0),
         name="r",
     )
     texts = ["short", "a text that lies on the heap", "another text that lies on the heap"]

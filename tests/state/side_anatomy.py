@@ -19,6 +19,7 @@ from zset_join.core.relation import ChangelogMode, Relation
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.heap import block_bytes
 from zset_join.kernels.values import columns as c
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.side import PreparedSide, SideState
 
 __all__ = ["Anatomy", "absorb", "anatomy", "changes_of", "live_through", "make_side", "pieces"]
@@ -43,12 +44,10 @@ def make_side(mode: ChangelogMode = "upsert", *, sequenced: bool = False, **opti
         "keeps_unmatchable": True,
         "has_degree": False,
         "tombstone_retention_us": 10,
-        "hash_bits": 32,
-        "hash_seed": 0,
-        "directory": None,
         "name": "side",
     }
-    return SideState(relation, **{**defaults, **options})
+    tables = {name: options.pop(name) for name in ("directory", "hash_bits", "hash_seed") if name in options}
+    return SideState(relation, tables=HashTables(**{"hash_seed": 0, **tables}), **{**defaults, **options})
 
 
 def changes_of(side: SideState, changes: Sequence[Change]) -> tuple[PreparedSide, list[list[int]]]:

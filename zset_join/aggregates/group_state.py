@@ -33,7 +33,7 @@ from zset_join.kernels.rows import side as s
 from zset_join.kernels.values import columns as c
 from zset_join.kernels.values.keys import hash_rows
 from zset_join.state.rows.directory_lock import hold_directory
-from zset_join.state.rows.hash_seed import hash_key
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.row_arena import RowArena
 from zset_join.state.rows.slot_table import SlotTable
 from zset_join.storage.local import make_directory
@@ -66,9 +66,7 @@ class GroupState:
         schema: the key columns; none for a global aggregate.
         accumulators: what each group remembers besides its number of rows; this places their words.
         fingerprint: describes what the words mean; a directory written for another one is refused.
-        hash_bits: 32, or fewer to force collisions.
-        hash_seed: what hashes are seeded with.
-        directory: where to map files; None keeps everything in memory.
+        tables: where the state lies, and how keys are hashed.
         name: first part of the file names.
 
     Attributes:
@@ -85,18 +83,17 @@ class GroupState:
         accumulators: Sequence[Accumulator],
         *,
         fingerprint: object,
-        hash_bits: int,
-        hash_seed: int,
-        directory: str | None,
+        tables: HashTables,
         name: str,
     ) -> None:
+        directory = tables.directory
         self.relation, self.schema, self.directory, self.name = relation, schema, directory, name
         self.accumulators = tuple(accumulators)
         self.line_words = 1
         for accumulator in self.accumulators:
             accumulator.at = self.line_words
             self.line_words += accumulator.words
-        self._hash_key = hash_key(hash_bits, hash_seed)
+        self._hash_key = tables.hash_key
         self._layout = _GroupLayout(schema, self.line_words - 1)
         self._key_layout = RowLayout(schema)
         self._columns = self._layout.columns(schema.names)

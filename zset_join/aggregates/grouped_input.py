@@ -31,6 +31,7 @@ from zset_join.core.row_conversion import conform
 from zset_join.core.tick import Tick
 from zset_join.kernels.aggregate.groups import add_rows, resolve_rows
 from zset_join.kernels.rows import changes as ch
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["GroupedInput", "PreparedGroups", "groups_at"]
@@ -64,9 +65,7 @@ class GroupedInput:
         accumulation: the relation and what is accumulated of it.
         group_by: the key columns; none for one global group.
         preaggregated: whether partial lines come in, see `zset_join.aggregates.preaggregation`.
-        hash_bits: 32, or fewer to force collisions.
-        hash_seed: what hashes are seeded with.
-        directory: where to map files; None keeps everything in memory.
+        tables: where the state lies, and how keys are hashed.
         name: first part of the file names.
         budget: how much may be in memory, and the rest on disk; None for everything.
         cold_directory: where the rest lies; None for the temporary files of the host.
@@ -78,9 +77,7 @@ class GroupedInput:
         group_by: tuple[str, ...],
         *,
         preaggregated: bool,
-        hash_bits: int,
-        hash_seed: int,
-        directory: str | None,
+        tables: HashTables,
         name: str,
         budget: HotBudget | None = None,
         cold_directory: str | None = None,
@@ -94,9 +91,7 @@ class GroupedInput:
             schema,
             accumulation.accumulators,
             fingerprint=(self.relation.name, self.relation.mode, accumulation.meaning(), *(["hybrid"] if budget else [])),
-            hash_bits=hash_bits,
-            hash_seed=hash_seed,
-            directory=directory,
+            tables=tables,
             name=name,
         )
         self._tables = GroupTables(self.state, accumulation)

@@ -19,7 +19,7 @@ from zset_join.core.options import HotBudget
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.state.rows.answers import Answers
-from zset_join.state.rows.hash_seed import choose_seed
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import no_rejections
 from zset_join.state.rows.usage import closed, make_directory
 from zset_join.zset import ZSet
@@ -37,9 +37,7 @@ class GroupedOperator:
         preaggregated: whether partial lines come in, see `zset_join.aggregates.preaggregation`.
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         chunk_rows: rows per chunk of an answer.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
-        directory: map the state from files here; None keeps it in memory.
+        tables: where the state lies, and how keys are hashed.
         budget: how much of the state may be in memory; None for all of it.
         cold_directory: where the rest lies; None for the temporary files of the host.
 
@@ -56,9 +54,7 @@ class GroupedOperator:
         preaggregated: bool = False,
         on_bad_input: str,
         chunk_rows: int,
-        hash_bits: int,
-        hash_seed: int | None = None,
-        directory: str | None,
+        tables: HashTables,
         budget: HotBudget | None = None,
         cold_directory: str | None = None,
     ) -> None:
@@ -74,14 +70,12 @@ class GroupedOperator:
         self.output = output
         self.on_bad_input = on_bad_input
         self._is_closed = False
-        make_directory(directory)
+        make_directory(tables.directory)
         self._input = GroupedInput(
             accumulation,
             group_by,
             preaggregated=preaggregated,
-            hash_bits=hash_bits,
-            hash_seed=choose_seed(hash_seed, directory),
-            directory=directory,
+            tables=tables.seeded(),
             name="groups",
             budget=budget,
             cold_directory=cold_directory,

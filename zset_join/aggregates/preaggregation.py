@@ -29,7 +29,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform
 from zset_join.kernels.aggregate.groups import add_rows
 from zset_join.shapes.aggregate import AggregateCall
-from zset_join.state.rows.hash_seed import choose_seed
+from zset_join.state.rows.hash_seed import IN_MEMORY
 from zset_join.zset import ZSet
 
 __all__ = ["PARTIAL_WEIGHT", "Preaggregation", "partial_relation"]
@@ -76,9 +76,7 @@ class Preaggregation:
                 schema,
                 self._accumulation.accumulators,
                 fingerprint="",
-                hash_bits=32,
-                hash_seed=choose_seed(None, None),
-                directory=None,
+                tables=IN_MEMORY.seeded(),
                 name="partial",
             )
             self.relation = partial_relation(relation, group_by, self._accumulation.accumulators)

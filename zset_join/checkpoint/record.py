@@ -63,6 +63,14 @@ class BucketHistory:
         after = tuple(log for log in self.logs if log.first_epoch > merged.last_epoch)
         return replace(self, logs=(*before, merged, *after))
 
+    def after(
+        self, *, snapshot: SnapshotEntry | None = None, merged: LogEntry | None = None, log: LogEntry | None = None
+    ) -> BucketHistory:
+        """Return the history after an epoch that left these files; None for what it did not write."""
+        history = self if snapshot is None else self.with_snapshot(snapshot)
+        history = history if merged is None else history.with_merged(merged)
+        return history if log is None else history.with_log(log)
+
     def small_tail(self) -> tuple[LogEntry, ...]:
         """Return the newest log files when they have become many, and small enough to be merged into one.
 

@@ -7,6 +7,7 @@ the name, the value and the cure, before anything runs.
 | option | default | meaning |
 |---|---|---|
 | `checkpointLocation` | required | path or URI that holds the query's progress and its state; one query, one directory |
+| `execution` | `executors` | where epochs run: `executors`, one task per bucket; `driver`, in the driver's own process |
 | `buckets` | cores of the session | how many parts the state has; the checkpoint remembers it, `rescale` changes it |
 | `onBadInput` | `error` | `error`: the epoch fails whole; `quarantine`: bad rows go to `deadLetterPath`, the rest proceeds |
 | `deadLetterPath` | `<checkpoint>/quarantine` | where quarantined rows go, one directory per epoch |
@@ -48,6 +49,7 @@ __all__ = [
     "BufferPolicy",
     "ColdStoreKind",
     "EvictionMode",
+    "ExecutionMode",
     "HashJoinKind",
     "HotBudget",
     "LocalityMode",
@@ -57,6 +59,7 @@ __all__ = [
 
 BadInputPolicy = Literal["error", "quarantine"]
 LocalityMode = Literal["auto", "on", "off"]
+ExecutionMode = Literal["driver", "executors"]
 BufferPolicy = Literal["abort", "evict_oldest", "spill"]
 _EVICTS: Final = "evict_oldest"
 EvictionMode = Literal["retract", "forget"]
@@ -70,6 +73,7 @@ DEFAULT_JOIN_MAX_BUFFERED_BYTES = 524_288_000
 _UNIT_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 _SPELLED = {
     "checkpointlocation": "checkpointLocation",
+    "execution": "execution",
     "buckets": "buckets",
     "onbadinput": "onBadInput",
     "deadletterpath": "deadLetterPath",
@@ -349,6 +353,7 @@ class QueryOptions:
     chunk_rows: int = 65536
     max_records_per_batch: int = 100_000
     locality: LocalityMode = "auto"
+    execution: ExecutionMode = "executors"
     snapshot_after_bytes: int = 64 * 1024 * 1024
     retain_input_log: bool = False
     udf_version: str | None = None
@@ -397,6 +402,9 @@ class QueryOptions:
         locality = str(given.get("locality", "auto")).lower()
         if locality not in get_args(LocalityMode):
             raise _refused("locality", given["locality"], '"auto", "on" or "off"')
+        execution = str(given.get("execution", "executors")).lower()
+        if execution not in get_args(ExecutionMode):
+            raise _refused("execution", given["execution"], '"driver" or "executors"')
         buckets = given.get("buckets")
         buffer_limit, hot_budget, table_budget = _limits(given)
         return cls(
@@ -413,6 +421,7 @@ class QueryOptions:
             chunk_rows=_whole("chunkRows", given.get("chunkrows", 65536), 1, 10_000_000),
             max_records_per_batch=_whole("maxRecordsPerBatch", given.get("maxrecordsperbatch", 100_000), 1, 10_000_000),
             locality=cast("LocalityMode", locality),
+            execution=cast("ExecutionMode", execution),
             snapshot_after_bytes=_whole("snapshotAfterBytes", given.get("snapshotafterbytes", 64 * 1024 * 1024), 0, 2**62),
             retain_input_log=_flag("retainInputLog", given.get("retaininputlog", False)),
             udf_version=_optional_text("udfVersion", given.get("udfversion")),

@@ -32,6 +32,7 @@ from zset_join.core.relation import Relation
 from zset_join.shapes.aggregate import AggregateCall, grouped_relation
 from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.state.rows.guarded import guarded
+from zset_join.state.rows.hash_seed import HashTables
 
 __all__ = ["Aggregate"]
 
@@ -111,9 +112,7 @@ class Aggregate(GroupedOperator):
             preaggregated=preaggregated,
             on_bad_input=on_bad_input,
             chunk_rows=chunk_rows,
-            hash_bits=hash_bits,
-            hash_seed=hash_seed,
-            directory=directory,
+            tables=HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed),
             budget=budget,
             cold_directory=cold_directory,
         )

@@ -22,6 +22,7 @@ from zset_join.operators.timed_join import TimedJoin
 from zset_join.shapes.as_of_join import AsOfOptions, as_of_relation, as_of_shape
 from zset_join.shapes.join import check_join
 from zset_join.shapes.operator_options import check_policy, check_sizes
+from zset_join.state.rows.hash_seed import HashTables
 
 __all__ = ["AsOfJoin"]
 
@@ -78,7 +79,5 @@ class AsOfJoin(TimedJoin):
             on_bad_input=on_bad_input,
             tombstone_retention_seconds=0,
             chunk_rows=chunk_rows,
-            hash_bits=hash_bits,
-            hash_seed=hash_seed,
-            directory=directory,
+            tables=HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed),
         )

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +41,7 @@ from zset_join.operators.deduplicate import Deduplicate
 from zset_join.shapes.current_versions import current_relation
 from zset_join.shapes.event_time import EventTime, has_clock, time_column
 from zset_join.state.rows.guarded import guarded
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.usage import check_same_epoch
 from zset_join.state.time.bad_rows import NULL_KEY, NULL_TIME, GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
@@ -129,12 +129,12 @@ class CurrentVersions:
         self._times = EventTime([versions], [time])
         self._held: ExpiringRows | None = None
         self._net: ExpiringRows | None = None
-        more: dict[str, Any] = {"directory": directory, "hash_bits": hash_bits, "hash_seed": hash_seed}
+        tables = HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed)
         if has_clock(self._times.kind):
             numbers = [pa.field(_CHANGE, pa.int64()), pa.field(_ARRIVED, pa.int64())]
             arrivals = replace(kept, schema=pa.schema([*self._schema, *numbers]), mode="append")
-            self._held = _rows_of_the_future(arrivals, HELD, more)
-            self._net = _rows_of_the_future(kept, HELD_NET, more) if versions.mode == "changelog" else None
+            self._held = _rows_of_the_future(arrivals, HELD, tables)
+            self._net = _rows_of_the_future(kept, HELD_NET, tables) if versions.mode == "changelog" else None
         self._shown = Deduplicate(
             replace(kept, event_time=None, watermark_delay=None),
             keys=self.key,
@@ -332,10 +332,10 @@ class CurrentVersions:
         return ZSet(pa.RecordBatch.from_arrays(columns, schema=self._schema), weights)
 
 
-def _rows_of_the_future(relation: Relation, name: str, more: Mapping[str, Any]) -> ExpiringRows:
+def _rows_of_the_future(relation: Relation, name: str, tables: HashTables) -> ExpiringRows:
     """Return what keeps rows until the clock has reached their time."""
     to_live = TimeToLive(after=0, by_event_time=True)
-    return ExpiringRows(relation, to_live, key=(), key_types=(), null_safe=(), name=name, **more)
+    return ExpiringRows(relation, to_live, key=(), key_types=(), null_safe=(), name=name, tables=tables)
 
 
 def _by_clock(tick: Tick) -> Tick:

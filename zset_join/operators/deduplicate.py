@@ -34,7 +34,7 @@ from zset_join.kernels.time.first_rows import first_rows
 from zset_join.shapes.deduplicate import Keep, OrderColumn, check_dedup, first_rows_relation
 from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.hash_seed import choose_seed
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import no_rejections
 from zset_join.state.time.bad_rows import GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
 from zset_join.state.time.kept_rows import KeptRows
@@ -119,9 +119,7 @@ class Deduplicate:
             [storage_type(relation.schema.field(name).type) for name in self.keys],
             null_safe=True,
             runs=1,
-            hash_bits=hash_bits,
-            hash_seed=choose_seed(hash_seed, directory),
-            directory=directory,
+            tables=HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed).seeded(),
             facts=facts,
         )
         self._rows = VersionedRows(

@@ -22,6 +22,7 @@ from zset_join.core.relation import Relation
 from zset_join.shapes.aggregate import check_grouping
 from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.state.rows.guarded import guarded
+from zset_join.state.rows.hash_seed import HashTables
 
 __all__ = ["Distinct"]
 
@@ -82,9 +83,7 @@ class Distinct(GroupedOperator):
             replace(relation, name=f"{relation.name}_distinct", join_key=(), primary_key=keys, mode="changelog"),
             on_bad_input=on_bad_input,
             chunk_rows=chunk_rows,
-            hash_bits=hash_bits,
-            hash_seed=hash_seed,
-            directory=directory,
+            tables=HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed),
             budget=budget,
             cold_directory=cold_directory,
         )

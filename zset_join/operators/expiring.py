@@ -31,6 +31,7 @@ import pyarrow as pa
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.state.rows.guarded import guarded
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import describe_rejection, rejection_table
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.usage import check_same_epoch, make_directory
@@ -111,9 +112,7 @@ class Expiring:
                 key_types=one.key_types,
                 null_safe=one.null_safe,
                 name=f"ttl_{number}",
-                directory=own,
-                hash_bits=hash_bits,
-                hash_seed=hash_seed,
+                tables=HashTables(directory=own, hash_bits=hash_bits, hash_seed=hash_seed),
             )
             for number, one in enumerate(inputs)
         ]

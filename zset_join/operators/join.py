@@ -54,7 +54,7 @@ from zset_join.state.join.residual_pairs import JudgedEpoch, ResidualPairs
 from zset_join.state.join.streamed_rows import Piece, Place, StreamedRows
 from zset_join.state.rows.answers import Answers
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.hash_seed import choose_seed
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
@@ -184,7 +184,7 @@ class HashJoin:
         self._prepared: _Prepared | None = None
         self._is_closed = False
         make_directory(directory)
-        seed = choose_seed(hash_seed, directory)
+        tables = HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed).seeded()
         self._sides = [
             SideState(
                 relation,
@@ -193,9 +193,7 @@ class HashJoin:
                 keeps_unmatchable=self._one_sided[side] == p.SHOWN_UNMATCHED,
                 has_degree=has_degrees and self._one_sided[side] != 0,
                 tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
-                hash_bits=hash_bits,
-                hash_seed=seed,
-                directory=directory,
+                tables=tables,
                 name="left" if side == _LEFT else "right",
                 compared=compared[side],
                 with_age=limit.evicts,

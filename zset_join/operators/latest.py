@@ -25,6 +25,7 @@ from zset_join.core.tick import Tick
 from zset_join.operators.upsert_table import UpsertTable
 from zset_join.shapes.latest import latest_rows
 from zset_join.state.rows.guarded import guarded
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.zset import ZSet
 
 __all__ = ["Latest"]
@@ -89,9 +90,7 @@ class Latest(UpsertTable):
             on_bad_input=on_bad_input,
             tombstone_retention_seconds=tombstone_retention_seconds,
             chunk_rows=chunk_rows,
-            hash_bits=hash_bits,
-            hash_seed=hash_seed,
-            directory=directory,
+            tables=HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed),
             budget=HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory, cold_store=cold_store),
             cold_directory=cold_directory,
         )

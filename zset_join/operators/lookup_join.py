@@ -54,7 +54,7 @@ from zset_join.state.join.match_memo import (
 )
 from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.hash_seed import choose_seed
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import SideState
@@ -176,8 +176,8 @@ class LookupJoin:
         self._residual = residual
         self._unaskable = unaskable
         self._policy = RetryPolicy(max_retries, delay_us, emit_padded_first, max_parked_rows, on_parked_limit == "pad")
-        self._chunk_rows, self._hash_bits = chunk_rows, hash_bits
-        self._hash_seed = choose_seed(hash_seed, directory)
+        self._chunk_rows = chunk_rows
+        self._tables = HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed).seeded()
         self._is_append_only = is_append_only
         identity = () if is_append_only else probe.primary_key if probe.mode == "upsert" else tuple(probe.schema.names)
         kept_key = probe.primary_key if probe.mode == "upsert" else tuple(probe.schema.names)
@@ -195,9 +195,7 @@ class LookupJoin:
             keeps_unmatchable=True,
             has_degree=False,
             tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
-            hash_bits=hash_bits,
-            hash_seed=self._hash_seed,
-            directory=directory,
+            tables=self._tables,
             name="left",
             compared=columns_compared((probe, table), residual, (hidden, ()))[0],
             arranges=False,
@@ -207,9 +205,7 @@ class LookupJoin:
             probe.name,
             shape.joined_schema,
             identity,
-            directory=directory,
-            hash_bits=hash_bits,
-            hash_seed=self._hash_seed,
+            tables=self._tables,
         )
         check_same_epoch((self._memo.lines.side.absorbed_epoch, self._side.absorbed_epoch), directory)
         self._asked: tuple[Tick, ZSet, _Asked] | None = None
@@ -253,7 +249,7 @@ class LookupJoin:
             max_parked_rows: how many rows may wait here, where the limit is shared among buckets; None: that of the join.
         """
         policy = self._policy if max_parked_rows is None else replace(self._policy, max_parked_rows=max_parked_rows)
-        return fetched_rows(self.shape, keys, rows, policy, hash_seed=self._hash_seed)
+        return fetched_rows(self.shape, keys, rows, policy, hash_seed=self._tables.hash_seed)
 
     def final_for_limit(self, tick: Tick, deltas: Sequence[ZSet]) -> int:
         """Return how many misses of an epoch are final because `max_parked_rows` others wait; errors as of `answer`."""
@@ -473,9 +469,7 @@ class LookupJoin:
         is_miss = np.zeros(asked.rows.num_rows, np.bool_)
         if not asked.has_key.any():
             return np.zeros(0, np.int64), np.zeros(0, np.int64), is_miss
-        answers = KeyedRows(
-            "fetched", self.shape.asked_schema, self.shape.asked_names, hash_bits=self._hash_bits, hash_seed=self._hash_seed
-        )
+        answers = KeyedRows("fetched", self.shape.asked_schema, self.shape.asked_names, tables=self._tables.beside())
         given = conform(fetched.rows, self.shape.fetched)
         answers.add(
             pa.RecordBatch.from_arrays([given.column(name) for name in self.shape.asked_names], schema=self.shape.asked_schema)

@@ -51,7 +51,7 @@ from zset_join.state.join.match_memo import (
 )
 from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer, multiplied
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.hash_seed import choose_seed
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
@@ -162,8 +162,8 @@ class ProcessTimeJoin:
         self.inputs: tuple[Relation, ...] = (left, right)
         self._residual = residual
         self._is_append_only = is_append_only
-        self._chunk_rows, self._hash_bits, self._safe = chunk_rows, hash_bits, safe
-        self._hash_seed = choose_seed(hash_seed, directory)
+        self._chunk_rows, self._safe = chunk_rows, safe
+        self._tables = HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed).seeded()
         retention_us = tombstone_retention_seconds * 1_000_000
         whole = left.primary_key if left.mode == "upsert" else tuple(left.schema.names)
         key_types = [shape.key_schema.field(at).type for at in self._found_by]
@@ -175,9 +175,7 @@ class ProcessTimeJoin:
             keeps_unmatchable=True,
             has_degree=False,
             tombstone_retention_us=retention_us,
-            hash_bits=hash_bits,
-            hash_seed=self._hash_seed,
-            directory=directory,
+            tables=self._tables,
             name=f"left{suffix}",
             compared=columns_compared((left, right), residual, (hidden, ()))[0],
             arranges=False,
@@ -189,9 +187,7 @@ class ProcessTimeJoin:
                 key_types,
                 null_safe=safe,
                 tombstone_retention_us=retention_us,
-                hash_bits=hash_bits,
-                hash_seed=self._hash_seed,
-                directory=directory,
+                tables=self._tables,
             )
             if table_of is None
             else table_of.table
@@ -202,9 +198,7 @@ class ProcessTimeJoin:
             left.name,
             shape.joined_schema,
             identity,
-            directory=directory,
-            hash_bits=hash_bits,
-            hash_seed=self._hash_seed,
+            tables=self._tables,
             file_name=f"memo{suffix}",
         )
         own = {f"left{suffix}": self._left_side, f"memo{suffix}": self._memo.lines.side}
@@ -398,8 +392,7 @@ class ProcessTimeJoin:
                 own.schema,
                 own.schema.names,
                 null_safe=self._safe,
-                hash_bits=self._hash_bits,
-                hash_seed=self._hash_seed,
+                tables=self._tables.beside(),
             )
             beside.add(own)
             met, matched = beside.find(keys)

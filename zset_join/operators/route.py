@@ -29,6 +29,7 @@ from zset_join.core.row_conversion import conform, take_rows
 from zset_join.core.tick import Tick
 from zset_join.operators.upsert_table import UpsertTable
 from zset_join.state.rows.guarded import guarded
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.zset import ZSet
 
 __all__ = ["Route"]
@@ -99,9 +100,7 @@ class Route(UpsertTable):
             on_bad_input=on_bad_input,
             tombstone_retention_seconds=tombstone_retention_seconds,
             chunk_rows=chunk_rows,
-            hash_bits=hash_bits,
-            hash_seed=hash_seed,
-            directory=directory,
+            tables=HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed),
             budget=budget,
             cold_directory=cold_directory,
         )

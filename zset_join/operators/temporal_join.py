@@ -36,6 +36,7 @@ from zset_join.operators.timed_join import TimedJoin
 from zset_join.shapes.join import check_join
 from zset_join.shapes.operator_options import check_policy, check_sizes
 from zset_join.shapes.temporal_join import TemporalOptions, temporal_relation, temporal_shape
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.zset import ZSet
 
 __all__ = ["TemporalJoin"]
@@ -105,9 +106,7 @@ class TemporalJoin(TimedJoin):
             on_bad_input=on_bad_input,
             tombstone_retention_seconds=tombstone_retention_seconds,
             chunk_rows=chunk_rows,
-            hash_bits=hash_bits,
-            hash_seed=hash_seed,
-            directory=directory,
+            tables=HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed),
             place=place,
             eager_places=eager_places,
             table_of=table_of,

@@ -10,7 +10,7 @@ from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.hash_seed import choose_seed
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.time.version_join import VersionJoin
 from zset_join.state.time.version_joins import VersionJoins
 from zset_join.zset import ZSet
@@ -30,9 +30,7 @@ class TimedJoin:
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         tombstone_retention_seconds: how long a DELETE that is the newest version of its key is remembered (in processing time).
         chunk_rows: rows per chunk of an answer.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
-        directory: map the state from files here; None keeps it in memory.
+        tables: where the state lies, and how keys are hashed.
         place: among the joins that share the right rows.
         eager_places: how many of these places may have runs of left rows.
         table_of: the join whose right rows are shared; None: they are its own.
@@ -47,9 +45,7 @@ class TimedJoin:
         on_bad_input: str,
         tombstone_retention_seconds: int,
         chunk_rows: int,
-        hash_bits: int,
-        hash_seed: int | None = None,
-        directory: str | None,
+        tables: HashTables,
         place: int = 0,
         eager_places: int = 0,
         table_of: TimedJoin | None = None,
@@ -64,9 +60,7 @@ class TimedJoin:
             on_bad_input=on_bad_input,
             retention_us=tombstone_retention_seconds * 1_000_000,
             chunk_rows=chunk_rows,
-            hash_bits=hash_bits,
-            hash_seed=choose_seed(hash_seed, directory),
-            directory=directory,
+            tables=tables.seeded(),
             place=place,
             eager_places=eager_places,
             table_of=None if table_of is None else table_of.join,

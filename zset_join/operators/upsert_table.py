@@ -26,7 +26,7 @@ from zset_join.kernels.rows.epoch import CHANGE_WORDS
 from zset_join.shapes.operator_options import check_policy
 from zset_join.state.cold.hybrid_rows import HybridRows
 from zset_join.state.rows.answers import Answers
-from zset_join.state.rows.hash_seed import choose_seed
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
@@ -50,9 +50,7 @@ class UpsertTable:
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
         chunk_rows: rows per chunk of an answer.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
-        directory: map the state from files here; None keeps it in memory.
+        tables: where the state lies, and how keys are hashed.
         budget: how much of it may be in memory; None for all.
         cold_directory: where the rest lies; default: in `directory`, else among the host's temporary files.
     """
@@ -68,9 +66,7 @@ class UpsertTable:
         on_bad_input: str,
         tombstone_retention_seconds: int,
         chunk_rows: int,
-        hash_bits: int,
-        hash_seed: int | None = None,
-        directory: str | None,
+        tables: HashTables,
         budget: HotBudget | None,
         cold_directory: str | None,
     ) -> None:
@@ -83,7 +79,7 @@ class UpsertTable:
         self._table = table
         self._chunk_rows = chunk_rows
         self._is_closed = False
-        make_directory(directory)
+        make_directory(tables.directory)
         self._side = SideState(
             replace(
                 relation,
@@ -97,15 +93,13 @@ class UpsertTable:
             keeps_unmatchable=True,
             has_degree=False,
             tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
-            hash_bits=hash_bits,
-            hash_seed=choose_seed(hash_seed, directory),
-            directory=directory,
+            tables=tables.seeded(),
             name=table,
             compared=compared,
             arranges=False,
             is_hybrid=budget is not None,
         )
-        self._hybrid = None if budget is None else HybridRows([self._side], budget, directory, cold_directory)
+        self._hybrid = None if budget is None else HybridRows([self._side], budget, tables.directory, cold_directory)
         self._prepared: tuple[Tick, ZSet, PreparedSide, npt.NDArray[np.int64]] | None = None
         self._answers = Answers()
 

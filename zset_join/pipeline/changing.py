@@ -1,233 +1,183 @@
-"""`Pipeline.diff` and `Pipeline.evolve`; see `zset_join.pipeline.evolving` for what they do."""
+"""A pipeline in memory whose views come and go while it runs: one plan, one epoch, whatever views it has.
+
+    pipeline = ChangingPipeline({"by_city": by_city})
+    pipeline.step({"orders": rows})
+    late = ChangingPipeline({"by_day": by_day})         reads what the tables hold, on its own
+    late.step({"orders": what_orders_hold})
+    pipeline.take_over(late)                            from the next epoch on the views are answered together
+    pipeline.drop("by_city")
+
+The law: after every epoch each view holds what it would hold in a pipeline of its own, given the same rows. Stages that a view
+shares with those before it are kept once: their state is that of the view which was there first (`zset_join.plan.merging`).
+
+Cost: of taking a view over or dropping one, the stages of the plan; no row is looked at.
+
+Known limits: in memory, and without `keep_inputs`: what came before a view is no epoch of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-import pyarrow as pa
-
-from zset_join.connectors import sinks_of
-from zset_join.evolution.differences import PlanDiff
+from zset_join.core.errors import PlanError
 from zset_join.pipeline.contents import Contents
-from zset_join.pipeline.dead_letters import dead_letters
-from zset_join.pipeline.engine import AnsweredEpoch, Engine
-from zset_join.pipeline.evolving import Evolution, Standing
-from zset_join.pipeline.outputs import Outputs, PipelineOutputs
-from zset_join.pipeline.progress import epoch_counts
-from zset_join.pipeline.saved import lasts
+from zset_join.pipeline.engine import Engine
+from zset_join.pipeline.pipeline import Pipeline
 from zset_join.pipeline.stage_states import MemoryStates
 from zset_join.pipeline.taking import RowTaking
-from zset_join.pipeline.watermarks import Watermarks
-from zset_join.query import several
-from zset_join.query.reading import Reading, readings_of
+from zset_join.pipeline.watermarks import KnownTimes
+from zset_join.plan.merging import are_mergeable, merged_plan, plan_without
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.query.reading import Reading
 from zset_join.query.view import View
-from zset_join.sinks.sink import Sink
+from zset_join.stages.effect import EffectStage
+from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
 
-if TYPE_CHECKING:
-    from zset_join.pipeline.history import InputHistory
-    from zset_join.plan.query_plan import QueryPlan
-    from zset_join.stages.stage import StageOptions
-
-__all__ = ["Changing"]
+__all__ = ["ChangingPipeline"]
 
 
-class Changing:
-    """What a pipeline does to come to another query. The attributes are those of `Pipeline`."""
+@dataclass(frozen=True)
+class _Parts:
+    """What a pipeline goes on with, whatever its plan becomes.
 
-    plan: QueryPlan
-    epoch: int
-    progress: Mapping[str, Any]
-    dead_letters: pa.Table
-    _contents: dict[str, Contents] | None
-    _dropped_sources: frozenset[str] = frozenset()
-    _engine: Engine
-    _has_several: bool
-    _history: InputHistory | None
-    _idle_us: int | None
-    _last: Mapping[str, ZSet] | None
-    _memory: MemoryStates | None
-    _options: StageOptions
-    _outputs: PipelineOutputs
-    _processing_time_us: int | None
-    _readings: Mapping[str, Reading]
-    _taking: RowTaking
-    _unfinished: int | None
-    _watermarks: Watermarks
-    _check_usable: Callable[[], None]
+    Args:
+        operators: by the number of their state.
+        known: of event time.
+        readings: by source.
+        contents: by view.
+    """
 
-    def diff(self, view: View | Mapping[str, View]) -> PlanDiff:
-        """Return what another query would answer otherwise over everything that was accepted so far. Nothing changes.
+    operators: Mapping[int, DurableOperator]
+    known: KnownTimes
+    readings: Mapping[str, Reading]
+    contents: Mapping[str, Contents]
 
-        Args:
-            view: the new query: a view, or all views by name; a view of before that is not among them would be dropped.
 
-        Raises:
-            PlanError: the query cannot be planned.
-            StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME`, `EVOLVE_SOURCE`: what it needs is not there; see `evolve`.
-            BadInputError: a row that the new query cannot take.
-            OptionError: the pipeline has a directory.
+class ChangingPipeline(Pipeline[dict[str, ZSet]]):
+    """Run several views in this process, and others later.
 
-        Cost: every row that a new stage is fed, and the rows of the views that may differ.
+    Args:
+        views: by what each is called, one or more.
+        options: what operators take from the options of a query.
+        idle_timeout_seconds: as of any pipeline.
+        keep_inputs: as of any pipeline; its views stay as they are then.
+    """
 
-        >>> from zset_join.expressions import col
-        >>> from zset_join.pipeline import Pipeline, changes
-        >>> orders = changes("orders", {"id": pa.int64(), "total": pa.int64()}, keys="id")
-        >>> pipeline = Pipeline(orders.where(col("total") > 10))
-        >>> _ = pipeline.step({"orders": [{"id": 1, "total": 5}, {"id": 2, "total": 20}]})
-        >>> print(pipeline.diff(orders.where(col("total") > 1)))
-        Traceback (most recent call last):
-            ...
-        zset_join.core.errors.StateError: [EVOLVE_NO_ROWS] ...
-        """
-        self._check_usable()
-        with closing(Evolution(self._standing("diff()"), _plan_of(view, self.plan))) as evolution:
-            return evolution.diff()
-
-    def evolve(
-        self, view: View | Mapping[str, View], *, outputs: Outputs | Mapping[str, Sink | Sequence[Sink]] | None = None
-    ) -> PlanDiff:
-        """Go on with another query, and give outputs the difference once. It takes an epoch of its own, without input.
-
-        Stages that are in both queries, over the same inputs, keep their state. Others are built from the nearest rows that are
-        kept: both sides of a join, tables of upserts, the rows of a DISTINCT, groups, views, and with `keep_inputs` all inputs.
-
-        Args:
-            view: the new query: a view, or all views by name; a view that is not among them is dropped, its outputs are closed.
-            outputs: new outputs by view; they get all its rows. A view that is not named keeps its outputs; one that has none
-                gets none.
-
-        Returns:
-            What differs; `taken` is the epoch.
-
-        Raises:
-            PlanError: the query cannot be planned.
-            StateError: `EVOLVE_NO_ROWS`: rows or columns that were never kept; `EVOLVE_BY_TIME`: a new stage whose answer hangs
-                on when rows came; `EVOLVE_SOURCE`: a source that is described otherwise, or whose rows were dropped.
-            SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns.
-            BadInputError: a row that the new query cannot take. After any of these nothing has changed.
-            OptionError: the pipeline has a directory.
-        """
-        self._check_usable()
-        self._outputs.settle()
-        standing, plan = self._standing("evolve()"), _plan_of(view, self.plan)
-        evolution = Evolution(standing, plan)
-        evolution.build()
-        try:
-            diff = evolution.diff()
-            answers = {name.name: _answer(diff, name.name) for name in plan.views}
-            given = _outputs_by_view(plan, outputs)
-            before, after = ({view.name: one.output_of(view.name) for view in one.views} for one in (self.plan, plan))
-            opened = self._outputs.changed(before, after, given)
-        except BaseException:
-            evolution.close()
-            raise
-        try:
-            filled = {name: evolution.rows_after(name) if name in given else answer for name, answer in answers.items()}
-            rejected = opened.check(self.epoch, filled)
-            self._go_over(evolution, view, answers, opened)
-        except BaseException:
-            if self.plan is not plan:
-                opened.leave(self._outputs)
-                evolution.close()
-            raise
-        letters = dead_letters(standing.epoch, rejected)
-        if standing.epoch:
-            answered = AnsweredEpoch(standing.epoch, standing.processing_time_us, answers, self._watermarks.known)
-            answered.rejected = rejected
-            self.progress, self.dead_letters = epoch_counts({}, answered, [], {}), letters
-            self._outputs.add(standing.epoch, filled)
-            self._outputs.settle()
-        return replace(diff, taken=standing.epoch or None)
-
-    def _go_over(
-        self, evolution: Evolution, view: View | Mapping[str, View], answers: Mapping[str, ZSet], opened: PipelineOutputs
+    def __init__(
+        self,
+        views: Mapping[str, View],
+        *,
+        options: StageOptions | None = None,
+        idle_timeout_seconds: float | None = None,
+        keep_inputs: bool = False,
     ) -> None:
-        """Become a pipeline of the new query: everything that can fail is made first."""
-        plan, standing, memory = evolution.plan, evolution.standing, self._memory
-        assert memory is not None  # noqa: S101 - as `_standing` has seen
-        readings = readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
-        watermarks = Watermarks(plan, idle_timeout_us=self._idle_us)
-        watermarks.known = evolution.known_times(watermarks)
-        taking = RowTaking(plan, readings, is_strict=self._options.on_bad_input == "error")
-        engine = Engine(plan, watermarks, quarantines=self._options.on_bad_input == "quarantine")
-        contents = None if self._contents is None else self._contents_after(evolution)
-        states = MemoryStates(plan, self._options, given=evolution.operators())
-        unused, outputs = evolution.unused(), self._outputs
-        self._unfinished = self.epoch  # until all of it is taken
-        self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
-        self._contents, self._outputs, self._readings = contents, opened, readings
-        self._has_several = isinstance(view, Mapping)
-        names = {source.name for source in plan.sources}
-        self._dropped_sources = (self._dropped_sources | {source.name for source in self.plan.sources}) - names
-        self.plan = plan
-        if standing.epoch:
-            if self._history is not None:
-                self._history.add(self.epoch, self._processing_time_us, {})
-            self._last = answers
-            self.epoch += 1
-        self._unfinished = None
-        memory.effects.close()
-        for operator in unused:
-            operator.close()
-        outputs.leave(opened)
+        super().__init__(views, options=options, idle_timeout_seconds=idle_timeout_seconds, keep_inputs=keep_inputs)
 
-    def _contents_after(self, evolution: Evolution) -> dict[str, Contents]:
-        """Return what the views of the new query hold."""
-        held: dict[str, Contents] = {}
-        for view in evolution.plan.views:
-            there = None if self._contents is None else self._contents.get(view.name)
-            if there is None or not evolution.is_unchanged(view.name):
-                there = Contents(evolution.plan.output_of(view.name).schema)
-                there.replace(evolution.rows_after(view.name))
-            held[view.name] = there
-        return held
+    def can_take_over(self, other: ChangingPipeline) -> bool:
+        """Return whether the views of another pipeline may be answered with its own.
 
-    def _standing(self, what: str) -> Standing:
-        if self._memory is None:
-            raise lasts(what)
-        return Standing(
-            plan=self.plan,
-            epoch=self.epoch,
-            processing_time_us=self._processing_time_us,
-            options=self._options,
-            states=self._memory.states,
-            contents=self._contents,
-            history=self._history,
-            known=self._watermarks.known,
-            gone=self._dropped_sources,
+        They are not where both describe a source in two ways, name a view alike, or have other options; where one asks the
+        outside, which keeps what it was told by epoch; or where one keeps what came.
+        """
+        mine, its = self._readings, other._readings
+        return (
+            are_mergeable(self.plan, other.plan)
+            and (self._options, self._watermarks.idle_timeout_us) == (other._options, other._watermarks.idle_timeout_us)
+            and all(mine[name].is_of_versions == its[name].is_of_versions for name in mine.keys() & its.keys())
+            and not any(isinstance(node.stage, EffectStage) for plan in (self.plan, other.plan) for node in plan.nodes)
+            and self._history is None
+            and other._history is None
+            and not self._begins_later(self.epoch, other)
         )
 
+    def take_over(self, other: ChangingPipeline) -> None:
+        """Answer the views of another pipeline from now on; that one is of no use afterwards.
 
-def _plan_of(view: View | Mapping[str, View], before: QueryPlan) -> QueryPlan:
-    """Return the plan of a query; the only view of one is the only view of the other, whatever it is called."""
-    if isinstance(view, Mapping):
-        return several.plan_of(view)
-    plan = view.plan()
-    return plan if len(before.views) > 1 else replace(plan, views=(replace(plan.view(), name=before.name),))
+        Args:
+            other: one that it can take over, and that has taken what the sources of both have had so far.
 
+        Raises:
+            PlanError: `NOT_MERGEABLE`, see `can_take_over`.
+        """
+        if not self.can_take_over(other):
+            raise PlanError(
+                f"the views {list(other.views)} cannot be answered together with {list(self.views)}: they describe a source in "
+                "another way, have other options, are named alike, or ask the outside. Keep a pipeline for each.",
+                code="NOT_MERGEABLE",
+                views=other.views,
+            )
+        theirs = other._given_away()
+        plan, places = merged_plan(self.plan, other.plan)
+        mine = self._given_away()
+        times = [*mine.known.stages, *[None] * (len(plan.nodes) - len(self.plan.nodes))]
+        operators, is_new = dict(mine.operators), set(range(len(self.plan.nodes), len(plan.nodes)))
+        for state in other.plan.states:
+            place = places[state.number]
+            if place in is_new:
+                operators[place] = theirs.operators[state.number]
+            else:
+                theirs.operators[state.number].close()
+        for number, place in places.items():
+            times[place] = theirs.known.stages[number] if place in is_new else times[place]
+        self.epoch = max(self.epoch, other.epoch)
+        earlier = [one for one in (self._processing_time_us, other._processing_time_us) if one is not None]
+        self._processing_time_us = max(earlier, default=None)
+        sources = {**theirs.known.sources, **mine.known.sources}
+        readings = {**theirs.readings, **mine.readings}
+        self._go_on_with(plan, readings, operators, KnownTimes(sources, tuple(times)), {**mine.contents, **theirs.contents})
 
-def _answer(diff: PlanDiff, name: str) -> ZSet:
-    """Return the difference of a view as an epoch answers it; under other columns all its rows are new."""
-    view = diff.views[name]
-    return view.added if view.status == "columns" else view.delta
+    def drop(self, name: str) -> None:
+        """Let go of a view, and of what only it remembers.
 
+        Raises:
+            OptionError: `VIEW_NAME`: there is none of that name, or it is the only one: close the pipeline then.
+        """
+        if len(self.plan.views) == 1:
+            self.plan.view(name)
+            self.close()
+            return
+        plan, places = plan_without(self.plan, name)
+        mine = self._given_away()
+        operators: dict[int, DurableOperator] = {}
+        for number, operator in mine.operators.items():
+            if number in places:
+                operators[places[number]] = operator
+            else:
+                operator.close()
+        left = {source.name for source in plan.sources}
+        known = KnownTimes(
+            {source: one for source, one in mine.known.sources.items() if source in left},
+            tuple(mine.known.stages[number] for number in places),
+        )
+        readings = {source: one for source, one in mine.readings.items() if source in left}
+        contents = {view: held for view, held in mine.contents.items() if view != name}
+        self._go_on_with(plan, readings, operators, known, contents)
 
-def _outputs_by_view(plan: QueryPlan, outputs: Any) -> dict[str, Sequence[Sink]]:
-    """Return new outputs by view.
+    def _begins_later(self, epoch: int, other: ChangingPipeline) -> bool:
+        """Say whether a row that is there before any other would be missed: one of the two has not had its first epoch."""
+        waiting = [plan for plan, at in ((self.plan, epoch), (other.plan, other.epoch)) if at == 0]
+        return epoch != other.epoch and any(node.stage.begins_alone for plan in waiting for node in plan.nodes)
 
-    Raises:
-        OptionError: `VIEW_NAME`: there is no view of that name, or several and none is named.
-    """
-    if outputs is None or (not isinstance(outputs, Mapping) and not len(outputs)):
-        return {}
-    names = {view.name for view in plan.views}
-    if not isinstance(outputs, Mapping) or (len(plan.views) == 1 and not names & outputs.keys()):
-        return {plan.view().name: sinks_of(cast("Outputs", outputs))}
-    return {
-        plan.view(name).name: sinks_of(given if isinstance(given, Sequence | Mapping) else (given,))
-        for name, given in outputs.items()
-    }
+    def _given_away(self) -> _Parts:
+        memory, contents = self._in_memory("take_over()"), self._contents
+        assert contents is not None  # noqa: S101 - it keeps its views
+        return _Parts(memory.states, self._watermarks.known, self._readings, contents)
+
+    def _go_on_with(
+        self,
+        plan: QueryPlan,
+        readings: Mapping[str, Reading],
+        operators: dict[int, DurableOperator],
+        known: KnownTimes,
+        contents: dict[str, Contents],
+    ) -> None:
+        """Answer another plan from the next epoch on."""
+        self.plan, self._readings, self._contents, self._last = plan, dict(readings), contents, None
+        self._watermarks = self._watermarks.of_plan(plan, known)
+        self._taking = RowTaking(plan, self._readings, is_strict=self._options.on_bad_input == "error")
+        self._engine = Engine(plan, self._watermarks, quarantines=self._options.on_bad_input == "quarantine")
+        self._memory = MemoryStates(plan, self._options, operators)
+        self._publish()

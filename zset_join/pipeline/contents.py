@@ -6,6 +6,8 @@ Memory: at most twice the rows of the view, and those of the newest deltas.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -13,9 +15,34 @@ from zset_join.core.errors import BadInputError, OptionError
 from zset_join.core.shown_values import shown_key
 from zset_join.zset import ZSet
 
-__all__ = ["Contents", "repeated", "view_not_kept"]
+__all__ = ["Contents", "HeldRows", "repeated", "view_not_kept"]
 
 _LEAST_ROWS = 4096
+
+
+class HeldRows:
+    """Hold what a view held at one moment; nothing is copied, and any thread may read it.
+
+    Args:
+        schema: columns of the view.
+        consolidated: every row once.
+        pending: deltas that came since; only ever appended to.
+        count: how many of them had come.
+    """
+
+    def __init__(self, schema: pa.Schema, consolidated: ZSet, pending: list[ZSet], count: int) -> None:
+        self._schema = schema
+        self._parts = consolidated, pending, count
+        self._rows: ZSet | None = consolidated if not count else None
+
+    def rows(self) -> ZSet:
+        """Return every distinct row with its weight."""
+        rows = self._rows
+        if rows is None:
+            consolidated, pending, count = self._parts
+            rows = self._rows = _summed(self._schema, [consolidated, *pending[:count]])
+            self._parts = rows, [], 0  # lets go of the deltas
+        return rows
 
 
 class Contents:
@@ -45,15 +72,21 @@ class Contents:
         self._consolidate()
         return self._consolidated
 
+    def held(self) -> HeldRows:
+        """Return what is held now, in O(1); later deltas do not change it."""
+        return HeldRows(self._schema, self._consolidated, self._pending, len(self._pending))
+
     def replace(self, rows: ZSet) -> None:
         """Hold other rows."""
         self._consolidated, self._pending, self._pending_rows = rows, [], 0
 
     def _consolidate(self) -> None:
         if self._pending:
-            schema = self._schema
-            parts = [self._consolidated, *self._pending]
-            self.replace(ZSet.concat([_of_schema(part, schema) for part in parts], schema=schema).consolidated())
+            self.replace(_summed(self._schema, [self._consolidated, *self._pending]))
+
+
+def _summed(schema: pa.Schema, parts: Sequence[ZSet]) -> ZSet:
+    return ZSet.concat([_of_schema(part, schema) for part in parts], schema=schema).consolidated()
 
 
 def _of_schema(part: ZSet, schema: pa.Schema) -> ZSet:

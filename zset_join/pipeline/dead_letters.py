@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zset_join.core.shown_values import shown_names, shown_value
+from zset_join.runners.common.rejected import Rejected, RejectedRows
 from zset_join.sources.unread import Undecodable
-from zset_join.zset import ZSet
 
-__all__ = ["SCHEMA", "PartlyRead", "RejectedRows", "dead_letters", "read_dead_letters", "write_dead_letters"]
+__all__ = ["SCHEMA", "PartlyRead", "dead_letters", "read_dead_letters", "write_dead_letters"]
 
 SCHEMA = pa.schema(
     [
@@ -46,23 +46,6 @@ SCHEMA = pa.schema(
         pa.field("value", pa.binary()),
     ]
 )
-
-
-@dataclass(frozen=True)
-class RejectedRows:
-    """Hold what one stage refused, or a source before any stage.
-
-    Args:
-        table: as `Operator.rejections` lists it.
-        inputs: the names of its inputs.
-        deltas: what it was fed.
-        is_of_source: a source did; none of these rows reached a stage.
-    """
-
-    table: pa.Table
-    inputs: tuple[str, ...]
-    deltas: tuple[ZSet, ...]
-    is_of_source: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,22 +79,21 @@ def dead_letters(epoch: int, rejected: Sequence[RejectedRows], undecodable: Sequ
     for unread in undecodable:
         lines += [{**record, "epoch": epoch, "source": unread.source, "weight": 0} for record in unread.records.to_pylist()]
     for one in rejected:
-        places = {name: number for number, name in enumerate(one.inputs)}
-        for line in one.table.to_pylist():
-            delta = one.deltas[places[line["input"]]]
-            names = shown_names(delta.rows.schema.names)
-            row = {name: shown_value(delta.rows.column(name), line["row"]) for name in names}
-            lines.append(
-                {
-                    "epoch": epoch,
-                    "source": line["input"],
-                    "row": json.dumps(row, default=str, ensure_ascii=False),
-                    "weight": line["weight"],
-                    "code": line["code"],
-                    "reason": line["reason"],
-                }
-            )
+        told = zip(_shown_rows(one.rejected), one.rejected.codes, one.rejected.reasons, strict=True)
+        lines += [
+            {"epoch": epoch, "source": one.name, "row": row, "weight": weight, "code": code, "reason": reason}
+            for (row, weight), code, reason in told
+        ]
     return pa.Table.from_pylist(lines, schema=SCHEMA)
+
+
+def _shown_rows(rejected: Rejected) -> Iterator[tuple[str, int]]:
+    """Yield the rows as JSON, with their weights."""
+    for piece in rejected.rows:
+        names = shown_names(piece.rows.schema.names)
+        for at, weight in enumerate(piece.weights.tolist()):
+            row = {name: shown_value(piece.rows.column(name), at) for name in names}
+            yield json.dumps(row, default=str, ensure_ascii=False), weight
 
 
 def write_dead_letters(directory: Path, epoch: int, table: pa.Table) -> None:

@@ -29,7 +29,7 @@ from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
 from zset_join.checkpoint.owner import Ownership, claimed_query_id
-from zset_join.checkpoint.reading import checkpoint_folder, stored_query_id
+from zset_join.checkpoint.reading import checkpoint_folder, stored_description, stored_query_id
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
 from zset_join.core.errors import OptionError
@@ -38,9 +38,12 @@ from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import write_dead_letters
 from zset_join.pipeline.engine import AnsweredEpoch
 from zset_join.pipeline.history import InputHistory
+from zset_join.pipeline.place import Place, place_of
 from zset_join.pipeline.stage_states import operators_of
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.runners.common.bucket_receipt import BucketReceipt, dues_after, histories_after
+from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, log_input, report, report_due
 from zset_join.runners.common.start_checks import check_stages
 from zset_join.stages.effect import CHANGEABLE, Effects
 from zset_join.stages.stage import StageOptions
@@ -66,7 +69,7 @@ class PipelineDirectory:
     Opening changes no file of a directory that holds a query; `begin` does, once nothing refuses the start any more.
 
     Args:
-        directory: where it is; made where it is missing.
+        directory: where it is; made where it is missing. A `Place` says more.
         plan: the query.
         options: what operators take from the options of a query.
         watermarks: of the plan; set to those of the last epoch.
@@ -80,7 +83,7 @@ class PipelineDirectory:
 
     def __init__(
         self,
-        directory: str | Path,
+        directory: str | Path | Place,
         plan: QueryPlan,
         options: StageOptions,
         watermarks: Watermarks,
@@ -99,9 +102,10 @@ class PipelineDirectory:
         self._entered: list[BucketState] = []
         check_stages((node.stage for node in plan.nodes), options)
         self._is_timed = [node.stage.waits_for_time for node in plan.nodes]
-        location = self.location = _location(directory)
-        self._dead_letters = Path(location) / "dead-letters"
-        self._owner, query_id = _claim(location)
+        place = place_of(directory)
+        location = self.location = place.location
+        self._dead_letters = Path(place.dead_letters)
+        self._owner, query_id = _claim(place)
         seed = seed_of_query(query_id) if options.hash_seed is None else options.hash_seed
         self._options = replace(options, hash_seed=seed)
         try:
@@ -110,13 +114,18 @@ class PipelineDirectory:
                     location,
                     query_id=query_id,
                     buckets=1,
-                    description=_description(plan, keeps_view=contents is not None, keeps_inputs=history is not None),
+                    description={
+                        **_description(plan, keeps_view=contents is not None, keeps_inputs=history is not None),
+                        **place.described(stored_description(location)),
+                    },
                     plan={
                         "stages": [{"name": state.name, "stage": state.stage.to_json()} for state in plan.states],
                         "plan": plan.to_json(),
                     },
-                    local_state_dir=str(Path(location) / "local"),
+                    local_state_dir=place.local_state_dir,
                     snapshot_after_bytes=snapshot_after_bytes,
+                    retain_input_log=place.retain_input_log,
+                    local_state_retention_seconds=place.local_state_retention_seconds,
                     owner=self._owner,
                     begins=False,
                 )
@@ -144,6 +153,22 @@ class PipelineDirectory:
         """Return the record of the last epoch; None before the first."""
         return self.checkpoint.last
 
+    def next_time_us(self) -> int | None:
+        """Return the processing time at which an epoch has something to say though no row comes; None for never.
+
+        What came in the last epoch is folded in only by the next one: where rows may wait in it, that one is due now.
+        """
+        record = self.last
+        if record is None:
+            return None
+        times = [due.processing_time_us for due in record.dues.values() if due.processing_time_us is not None]
+        for state in self._plan.states:
+            logs = record.histories.get(f"{state.name}/0", BucketHistory()).logs
+            is_fed = bool(logs) and logs[-1].last_epoch == record.epoch
+            times += [0] if is_fed and any(self._plan.nodes[number].stage.parks for number in state.readers) else []
+        idle = self._watermarks.next_idle([number for number, is_timed in enumerate(self._is_timed) if is_timed])
+        return min([*times, *([] if idle is None else [idle])], default=None)
+
     @contextmanager
     def epoch(self, tick: Tick) -> Iterator[DurableEpoch]:
         """Open an epoch: inside, its stages can be asked in the state before it."""
@@ -169,23 +194,25 @@ class PipelineDirectory:
         deltas: Mapping[str, ZSet],
         progress: Mapping[str, Any],
         positions: Mapping[str, Any],
+        read: str | None = None,
     ) -> CommitRecord:
         """Make an epoch count.
+
+        Args:
+            epoch: its stages, opened.
+            answered: its answer.
+            deltas: by source, its changes.
+            progress: its counts.
+            positions: how far sources have been read.
+            read: digest of what it reads; None: that of the changes.
 
         Raises:
             StateError: another process has taken over.
         """
-        histories = dict(self.checkpoint.histories)
-        dues = dict(self.checkpoint.last.dues) if self.checkpoint.last is not None else {}
-        epoch.log({number: fed for number, (_, fed) in answered.asked.items()})
-        for number, state in epoch.states.items():
-            key = f"{self._plan.state_of[number].name}/0"
-            _keep(histories, key, state.snapshot, state.merged, epoch.logs.get(number))
-            dues.pop(key, None)
-            due = due_of(state.operator)
-            if due != NOTHING_DUE:
-                dues[key] = due
-            self.statistics[self._plan.state_of[number].name] = state.operator.statistics()
+        receipts = epoch.receipts({number: fed for number, (_, fed) in answered.asked.items()})
+        histories = histories_after(self.checkpoint.histories, receipts, {})
+        dues = dues_after({} if self.checkpoint.last is None else self.checkpoint.last.dues, receipts)
+        self.statistics |= {receipt.stage: receipt.statistics for receipt in receipts}
         tick = Tick(answered.epoch, answered.processing_time_us)
         self._log_views(histories, tick, answered.answers)
         self._log_inputs(histories, tick, deltas)
@@ -201,7 +228,7 @@ class PipelineDirectory:
                 watermarks=self._watermarks.written(answered.times),
                 dues=dues,
                 positions=positions,
-                offsets=_digest_of(deltas),
+                offsets=_digest_of(deltas) if read is None else read,
             )
         )
         self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
@@ -301,7 +328,7 @@ class PipelineDirectory:
             merged = merge_logs(files, f"log/{_input(number)}-0", tail) if tail else None
             delta = deltas.get(source.name, ZSet.empty(source.relation.schema))
             log = write_log(files, f"log/{_input(number)}-0", tick=tick, deltas=[delta], is_due=number == 0)
-            _keep(histories, key, None, merged, log)
+            _keep(histories, key, histories.get(key, BucketHistory()).after(merged=merged, log=log))
 
     def _log_views(self, histories: dict[str, BucketHistory], tick: Tick, answers: Mapping[str, ZSet]) -> None:
         """Keep what the views hold, as the state of a stage is kept."""
@@ -325,7 +352,8 @@ class PipelineDirectory:
             )
         elif history.small_tail():
             merged = merge_logs(files, f"log/{folder}-0", history.small_tail())
-        _keep(histories, f"{folder}/0", snapshot, merged, write_log(files, f"log/{folder}-0", tick=tick, deltas=[delta]))
+        log = write_log(files, f"log/{folder}-0", tick=tick, deltas=[delta])
+        _keep(histories, f"{folder}/0", history.after(snapshot=snapshot, merged=merged, log=log))
 
 
 @dataclass(kw_only=True)
@@ -352,7 +380,6 @@ class DurableEpoch:
     tick: Tick
     entered: list[BucketState]
     states: dict[int, BucketState] = field(default_factory=dict)
-    logs: dict[int, LogEntry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for state in self.plan.states:  # what was put off until the next epoch is done although no row comes
@@ -393,40 +420,36 @@ class DurableEpoch:
             return due_of(self.operator(number, self.tick))
         return last.dues.get(key, NOTHING_DUE)
 
-    def log(self, fed: Mapping[int, Sequence[ZSet]]) -> None:
-        """Write down what the stages were given, by their numbers."""
-        for state in self.plan.states:
-            if any(number in fed for number in state.readers):
-                entry = self.states[state.number].log(state.fed(fed), is_due=True)
-                if entry is not None:
-                    self.logs[state.number] = entry
+    def receipts(self, fed: Mapping[int, Sequence[ZSet]]) -> list[BucketReceipt]:
+        """Write down what the stages were given, by their numbers; return what the epoch has left of every open state."""
+        receipts = []
+        for node in self.plan.states:
+            state = self.states.get(node.number)
+            if state is not None:
+                receipt = BucketReceipt(stage=node.name, bucket=GLOBAL_BUCKET)
+                if any(number in fed for number in node.readers):
+                    log_input(state, node.fed(fed), receipt, is_due=True)
+                report_due(state.operator, state.context.tick, receipt)
+                report(state, receipt)
+                receipts.append(receipt)
+        return receipts
 
 
 def _input(number: int) -> str:
     return f"input-{number}"
 
 
-def _location(directory: str | Path) -> str:
-    """Return the whole path of a directory.
-
-    Raises:
-        OptionError: it is no path.
-    """
-    if not str(directory):
-        raise OptionError("directory='' is no directory; name one, or leave it out.", code="DIRECTORY", directory="")
-    return str(Path(directory).absolute())
-
-
-def _claim(location: str) -> tuple[Ownership, str]:
+def _claim(place: Place) -> tuple[Ownership, str]:
     """Take a directory for this process; return also the name that outputs know its query by.
 
     Raises:
         OptionError: it cannot be made or read.
         StateError: another process uses it.
     """
+    location = place.location
     try:
         folder = checkpoint_folder(location)
-        query_id = stored_query_id(location) or claimed_query_id(folder) or str(uuid.uuid4())
+        query_id = place.query_id or stored_query_id(location) or claimed_query_id(folder) or str(uuid.uuid4())
         return Ownership.claim(folder, query_id, on_trial=True), query_id
     except OSError as error:
         raise OptionError(
@@ -436,27 +459,15 @@ def _claim(location: str) -> tuple[Ownership, str]:
         ) from error
 
 
-def _keep(
-    histories: dict[str, BucketHistory],
-    key: str,
-    snapshot: SnapshotEntry | None,
-    merged: LogEntry | None,
-    log: LogEntry | None,
-) -> None:
-    history = histories.get(key, BucketHistory())
-    if snapshot is not None:
-        history = history.with_snapshot(snapshot)
-    if merged is not None:
-        history = history.with_merged(merged)
-    if log is not None:
-        history = history.with_log(log)
+def _keep(histories: dict[str, BucketHistory], key: str, history: BucketHistory) -> None:
     if history != BucketHistory():
         histories[key] = history
 
 
 def _description(plan: QueryPlan, *, keeps_view: bool, keeps_inputs: bool) -> dict[str, Any]:
     """Return what a directory is recognised by: the plan line by line, so that a message can say what differs."""
-    unbounded = tuple(replace(source, max_watermark_jump=None) for source in plan.sources)  # another run may have another one
+    # Another run may have another bound, and a baseline that is loaded need not be given again.
+    unbounded = tuple(replace(source, max_watermark_jump=None, has_baseline=False) for source in plan.sources)
     explained = replace(plan, sources=unbounded).explain(buckets=1)
     lines = [line for line in explained.splitlines() if not line.startswith(CHANGEABLE)]
     schemas = [f"{source.name}: {_columns(source.relation.schema)}" for source in plan.sources]

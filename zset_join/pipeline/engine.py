@@ -10,23 +10,22 @@ the views that cannot be answered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import pyarrow as pa
 
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.tick import Tick
-from zset_join.pipeline.dead_letters import RejectedRows
 from zset_join.pipeline.feeding import Feeding
 from zset_join.pipeline.stage_states import StageStates
 from zset_join.pipeline.watermarks import KnownTimes, Watermarks
 from zset_join.plan.query_plan import PlanView, QueryPlan
+from zset_join.runners.common.rejected import RejectedRows
+from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, StageBucket
 from zset_join.stages.effect import EffectStage
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import corrections_of
 
-__all__ = ["AnsweredEpoch", "Engine", "gathered"]
+__all__ = ["AnsweredEpoch", "Engine"]
 
 
 @dataclass(slots=True)
@@ -106,9 +105,7 @@ class Engine:
             self._inputs.append(feedings)
         self._reductions = [[one.reduce for one in node.stage.inputs] for node in plan.nodes]
         self._views = {view.name: _View(plan, view) for view in plan.views}
-        self._shown = [node.stage.output.schema for node in plan.nodes]
-        self._is_timed = [node.stage.waits_for_time for node in plan.nodes]
-        self._begins_alone = [node.stage.begins_alone for node in plan.nodes]
+        self._buckets = [StageBucket.of(node.stage) for node in plan.nodes]
 
     def answer(
         self, states: StageStates, epoch: int, deltas: Mapping[str, ZSet], processing_time_us: int | None
@@ -147,16 +144,15 @@ class Engine:
                 operator = states.operator(number, tick)
                 fed = states.completed(number, operator, tick, fed)
                 asked[number] = tick, fed
-                answer = gathered(list(operator.answer(tick, fed)), self._shown[number])
-                if answer is not None:
-                    known[number] = answer
+                bucket = self._buckets[number]
+                chunks = list(bucket.answer(operator, tick, fed))
+                if chunks:
+                    known[number] = chunks[0] if len(chunks) == 1 else ZSet.concat(chunks, schema=bucket.shown)
                 corrected = corrections_of(operator)
                 if corrected is not None:
                     corrections[self.plan.nodes[number].name] = corrected
-                if self._quarantines or self._is_timed[number]:  # what is late is set aside under either policy
-                    table = operator.rejections(tick, fed)
-                    if table.num_rows:
-                        rejected.append(RejectedRows(table, tuple(one.name for one in operator.inputs), tuple(fed)))
+                if self._quarantines or bucket.is_timed:  # what is late is set aside under either policy
+                    rejected += bucket.rejected(operator, tick, fed)
             answers = {}
             for failing, view in self._views.items():
                 answers[failing] = view.delta(known)
@@ -179,18 +175,7 @@ class Engine:
         self.watermarks.known = answered.times
 
     def _speaks(self, states: StageStates, number: int, tick: Tick) -> bool:
-        if tick.epoch == 0 and self._begins_alone[number]:
+        if self._buckets[number].begins(GLOBAL_BUCKET, is_first=tick.epoch == 0):
             return True
         due = states.next_due(number)
         return due.is_due(watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us)
-
-
-def gathered(chunks: Sequence[ZSet], shown: pa.Schema) -> ZSet | None:
-    """Return an answer as one delta of the columns that its stage shows; None where nothing came."""
-    if not chunks:
-        return None
-    whole = chunks[0] if len(chunks) == 1 else ZSet.concat(chunks, schema=chunks[0].schema)
-    if whole.schema.names == shown.names:
-        return whole
-    columns = [whole.rows.column(name) for name in shown.names]
-    return ZSet(pa.RecordBatch.from_arrays(columns, schema=shown), whole.weights)

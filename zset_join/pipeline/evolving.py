@@ -261,13 +261,9 @@ class Evolution:
         used = set(self.kept.values())
         return [operator for number, operator in self.standing.states.items() if number not in used]
 
-    def known_times(self, watermarks: Watermarks) -> KnownTimes:
-        """Return what is known of event time under the new plan.
-
-        Args:
-            watermarks: of the new plan.
-        """
-        old, fresh = self.standing.known, watermarks.known
+    def known_times(self) -> KnownTimes:
+        """Return what is known of event time under the new plan."""
+        old, fresh = self.standing.known, Watermarks(self.plan).known
         numbers: dict[int, int] = {}
         for number, before in self.kept.items():
             readers = zip(self.plan.state_of[number].readers, self.standing.plan.state_of[before].readers, strict=True)

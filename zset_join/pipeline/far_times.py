@@ -20,13 +20,11 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.core.errors import BadInputError
-from zset_join.core.row_conversion import take_rows
 from zset_join.core.shown_values import shown_key, shown_value
-from zset_join.pipeline.dead_letters import RejectedRows
 from zset_join.pipeline.watermarks import KnownTimes
 from zset_join.plan.query_plan import PlanSource
+from zset_join.runners.common.rejected import Rejected, RejectedRows, taken, without
 from zset_join.shapes.event_time import EventTime
-from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
 from zset_join.state.time.order_words import time_words
 from zset_join.zset import ZSet
 
@@ -61,16 +59,12 @@ class FarTimes:
         words, last = time_words(time, delta.rows, 0)[0], time.of_watermark(limit)
         if last is None or not (is_far := words > last).any():
             return delta, None
-        bad, good = np.flatnonzero(is_far), np.flatnonzero(~is_far)
-        refused = ZSet(take_rows(delta.rows, bad), np.ascontiguousarray(delta.weights[bad]))
+        bad = np.flatnonzero(is_far)
+        refused = taken(delta, bad)
         column = refused.rows.column(str(source.relation.event_time))
-        lines = [
-            {"input": name, "row": row, "weight": int(refused.weights[row]), "code": "TIME_JUMP", "reason": reason}
-            for row, reason in enumerate(_reason(source, column, row, limit) for row in range(len(refused)))
-        ]
-        table = pa.Table.from_pylist(lines, schema=REJECTION_SCHEMA)
-        taken = ZSet(take_rows(delta.rows, good), np.ascontiguousarray(delta.weights[good]))
-        return taken, RejectedRows(table, (name,), (refused,), is_of_source=True)
+        reasons = [_reason(source, column, row, limit) for row in range(len(refused))]
+        rejected = Rejected([refused], ["TIME_JUMP"] * len(reasons), reasons)
+        return without(delta, bad), RejectedRows(name, rejected, is_of_source=True)
 
     def refuse(self, refused: RejectedRows, epoch: int) -> None:
         """Raise for the first of these rows.
@@ -78,14 +72,14 @@ class FarTimes:
         Raises:
             BadInputError: names the source, key, weight and epoch, what was expected and what to do.
         """
-        (name,), (delta,) = refused.inputs, refused.deltas
+        name, (delta,) = refused.name, refused.rejected.rows
         relation = self._sources[name].relation
         shown = relation.primary_key or tuple(relation.schema.names)
         key = shown_key([delta.rows.column(column) for column in shown], 0)
         count = "1 such row" if len(delta) == 1 else f"{len(delta)} such rows"
         raise BadInputError(
             f'source "{name}", epoch {epoch}: the change with key {key} and weight {int(delta.weights[0])} '
-            f"{refused.table.column('reason')[0].as_py()} ({count} in this epoch; nothing of it was applied). Correct the "
+            f"{refused.rejected.reasons[0]} ({count} in this epoch; nothing of it was applied). Correct the "
             'source, raise max_watermark_jump, or set on_bad_input="quarantine" to put bad rows aside.',
             code="TIME_JUMP",
             relation=name,

@@ -26,10 +26,11 @@ from zset_join.connectors import sinks_of
 from zset_join.core.epoch_chain import ChainLink, accepts_argument
 from zset_join.core.errors import OptionError, SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
-from zset_join.pipeline.dead_letters import RejectedRows
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.sinks.sink import ChainedSink, DatabaseSink, Sink, SinkProgress, write_epoch
-from zset_join.sinks.unfit_values import UnfitRows, check_fits, fitting, reasons_by_row, unfit_rows
+from zset_join.runners.common.rejected import RejectedRows
+from zset_join.runners.common.sink_epochs import SinkEpochs
+from zset_join.sinks.sink import ChainedSink, DatabaseSink, Sink, SinkProgress
+from zset_join.sinks.unfit_values import UnfitRows
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
@@ -151,8 +152,8 @@ class PipelineOutputs:
         self._sinks = sinks
         self._has_names = has_names
         self._quarantines = quarantines
-        self._opened: list[tuple[str, Sink]] = []
-        self._by_database: list[list[tuple[str, Sink]]] = []
+        self._opened: list[tuple[str, SinkEpochs]] = []
+        self._by_database: list[list[tuple[str, SinkEpochs]]] = []
         self._pending: list[tuple[int, Mapping[str, ZSet], ChainLink | None]] = []
 
     def open(self, outputs: Mapping[str, Relation], query_id: str | None) -> None:
@@ -170,7 +171,7 @@ class PipelineOutputs:
                 with self._naming(view):
                     own_id = f"{query_id}/{view}" if self._has_names and query_id is not None else query_id
                     self._open(sink, outputs[view], own_id)
-                    self._opened.append((view, sink))
+                    self._opened.append((view, SinkEpochs(sink, quarantines=self._quarantines)))
         self._group()
 
     def changed(
@@ -186,12 +187,12 @@ class PipelineOutputs:
         Raises:
             SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns, or another key; or as `open`.
         """
-        for view, sink in self._opened:
+        for view, epochs in self._opened:
             old, new = before[view], after.get(view)
             if new is None or view in given or (old.schema.equals(new.schema) and old.primary_key == new.primary_key):
                 continue
             raise SinkError(
-                f'view "{view}" gets other columns or another key, and the output {sink!r} has the rows of before. Give it '
+                f'view "{view}" gets other columns or another key, and the output {epochs.sink!r} has those of before. Give it '
                 f'a new output, such as evolve(..., outputs={{"{view}": sink}}); it is filled at once.',
                 code="EVOLVE_OUTPUT",
                 views=(view,),
@@ -204,24 +205,24 @@ class PipelineOutputs:
             opened.close()
             raise
         opened._sinks = {**kept, **given}
-        opened._opened = [(view, sink) for view, sink in self._opened if view in kept and view not in given] + opened._opened
+        opened._opened[:0] = [one for one in self._opened if one[0] in kept and one[0] not in given]
         opened._group()
         return opened
 
     def leave(self, other: PipelineOutputs) -> None:
         """Close the outputs that another one, made by `changed` or changed to this one, does not have."""
-        used = {id(sink) for _, sink in other._opened}
+        used = {id(epochs) for _, epochs in other._opened}
         while self._opened:
-            _, sink = self._opened.pop()
-            if id(sink) not in used:
-                sink.close()
+            _, epochs = self._opened.pop()
+            if id(epochs) not in used:
+                epochs.sink.close()
 
     def _group(self) -> None:
         """Find the outputs that lie in one database."""
-        groups: dict[Hashable, list[tuple[str, Sink]]] = {}
-        for view, sink in self._opened:
-            database = sink.database if isinstance(sink, DatabaseSink) else id(sink)
-            groups.setdefault(database, []).append((view, sink))
+        groups: dict[Hashable, list[tuple[str, SinkEpochs]]] = {}
+        for view, epochs in self._opened:
+            database = epochs.sink.database if isinstance(epochs.sink, DatabaseSink) else id(epochs.sink)
+            groups.setdefault(database, []).append((view, epochs))
         self._by_database = list(groups.values())
 
     @staticmethod
@@ -262,14 +263,10 @@ class PipelineOutputs:
             SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused.
         """
         rejected = []
-        for view, sink in self._opened:
-            delta = answers[view]
-            unfit = unfit_rows(sink, delta.rows)
-            if not self._quarantines:
-                with self._naming(view):
-                    check_fits(repr(sink), delta, unfit, epoch=epoch)
-            elif unfit:
-                rejected.append(_put_aside(sink, delta, unfit))
+        for view, epochs in self._opened:
+            with self._naming(view):
+                aside = epochs.put_aside(epoch, [answers[view]])
+            rejected += [RejectedRows(epochs.name, aside)] if len(aside) else []
         return rejected
 
     def add(self, epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None = None) -> None:
@@ -310,35 +307,26 @@ class PipelineOutputs:
             del self._pending[0]
 
     def _write(
-        self, outputs: Sequence[tuple[str, Sink]], epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None
+        self, outputs: Sequence[tuple[str, SinkEpochs]], epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None
     ) -> None:
         """Give an epoch to outputs of one database that do not have it, in one transaction where there are several."""
         missing = []
-        for view, sink in outputs:
+        for view, epochs in outputs:
             with self._naming(view):
-                missing += [(view, sink)] if _is_missing(sink, epoch, link) else []
-        first = missing[0][1] if len(missing) > 1 else None
-        sharing = first.together([sink for _, sink in missing[1:]]) if isinstance(first, DatabaseSink) else nullcontext()
+                missing += [(view, epochs)] if _is_missing(epochs.sink, epoch, link) else []
+        first = missing[0][1].sink if len(missing) > 1 else None
+        sharing = (
+            first.together([epochs.sink for _, epochs in missing[1:]]) if isinstance(first, DatabaseSink) else nullcontext()
+        )
         with sharing:
-            for view, sink in missing:
+            for view, epochs in missing:
                 with self._naming(view):
-                    taken = fitting(sink, answers[view], drops=self._quarantines, epoch=epoch)
-                    write_epoch(sink, epoch, [taken] if len(taken) else [], link)
+                    epochs.write(epoch, [answers[view]], link)
 
     def close(self) -> None:
         """Close what was opened."""
         while self._opened:
-            self._opened.pop()[1].close()
-
-
-def _put_aside(sink: Sink, delta: ZSet, unfit: Sequence[UnfitRows]) -> RejectedRows:
-    """Return the rows that an output can never hold, one line per row: its first reason counts."""
-    name = repr(sink)
-    lines = [
-        {"input": name, "row": row, "weight": int(delta.weights[row]), "code": "SINK_VALUE", "reason": reason}
-        for row, reason in reasons_by_row(delta.rows, unfit).items()
-    ]
-    return RejectedRows(pa.Table.from_pylist(lines), (name,), (delta,))
+            self._opened.pop()[1].sink.close()
 
 
 def _is_missing(sink: Sink, epoch: int, link: ChainLink | None) -> bool:

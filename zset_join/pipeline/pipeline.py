@@ -16,7 +16,7 @@ With a directory the pipeline lasts: it goes on where it was, whenever it is ope
 
 Remembers what `explain()` says, and the contents of the views where `keep_view` asks for them.
 
-Known limits: one thread; a pipeline is not to be used by two threads at a time.
+Known limits: one thread at a time uses a pipeline; others may call `snapshot()`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import datetime
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
 import pyarrow as pa
 
@@ -34,7 +34,6 @@ from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_on_first_use
-from zset_join.pipeline.changing import Changing
 from zset_join.pipeline.contents import Contents, repeated, view_not_kept
 from zset_join.pipeline.dead_letters import dead_letters
 from zset_join.pipeline.durable import PipelineDirectory
@@ -42,11 +41,14 @@ from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.explaining import explain_row
 from zset_join.pipeline.history import InputHistory, inputs_not_kept, part_of
 from zset_join.pipeline.outputs import Outputs, OutputsByView, PipelineOutputs, outputs_by_view
+from zset_join.pipeline.place import PipelineOptions, Place
 from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.pipeline.progress import epoch_counts
+from zset_join.pipeline.query_changes import QueryChanges
 from zset_join.pipeline.replaying import no_dead_letters, replay_letters
 from zset_join.pipeline.saved import SavedState, lasts, load_state, save_state
+from zset_join.pipeline.snapshots import Snapshots
 from zset_join.pipeline.stage_states import MemoryStates
 from zset_join.pipeline.statistics import explained_budgets, statistics_of
 from zset_join.pipeline.taking import RowTaking
@@ -54,9 +56,8 @@ from zset_join.pipeline.unfinished import closed, epoch_gap, out_of_memory, unfi
 from zset_join.pipeline.verification import Verification, verify
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.one_view import one_view
-from zset_join.plan.query_plan import QueryPlan
-from zset_join.query import several
-from zset_join.query.reading import Reading, readings_of
+from zset_join.query.reading import Reading
+from zset_join.query.several import PlannedQuery, planned
 from zset_join.query.view import View
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
@@ -76,11 +77,12 @@ else:
 __all__ = ["Pipeline"]
 
 
-class Pipeline(Changing, Generic[Answer]):
+class Pipeline(Snapshots, QueryChanges, Generic[Answer]):
     """Run a query in this process.
 
     Args:
         view: what to keep, or several views by name. An epoch of one is answered by a ZSet, one of several by a ZSet per name.
+            Another runner gives a planned query.
         directory: where the pipeline lasts; None for memory only. It belongs to one process at a time, and to this query.
         keep_view: keep the contents of the views, for `view()`.
         keep_inputs: keep every change that ever comes, for `verify()` and `explain_row()`; memory grows with them.
@@ -116,38 +118,21 @@ class Pipeline(Changing, Generic[Answer]):
 
     @overload
     def __init__(
-        self: Pipeline[ZSet],
-        view: View,
-        directory: str | Path | None = ...,
-        *,
-        keep_view: bool = ...,
-        keep_inputs: bool = ...,
-        outputs: Outputs = ...,
-        options: StageOptions | None = ...,
-        idle_timeout_seconds: float | None = ...,
-        snapshot_after_bytes: int = ...,
-        before_begin: Callable[[Mapping[str, Any]], None] | None = ...,
+        self: Pipeline[ZSet], view: View, directory: str | Path | Place | None = ..., **options: Unpack[PipelineOptions]
     ) -> None: ...
 
     @overload
     def __init__(
         self: Pipeline[dict[str, ZSet]],
-        view: Mapping[str, View],
-        directory: str | Path | None = ...,
-        *,
-        keep_view: bool = ...,
-        keep_inputs: bool = ...,
-        outputs: OutputsByView = ...,
-        options: StageOptions | None = ...,
-        idle_timeout_seconds: float | None = ...,
-        snapshot_after_bytes: int = ...,
-        before_begin: Callable[[Mapping[str, Any]], None] | None = ...,
+        view: Mapping[str, View] | PlannedQuery,
+        directory: str | Path | Place | None = ...,
+        **options: Unpack[PipelineOptions],
     ) -> None: ...
 
     def __init__(
         self,
-        view: View | Mapping[str, View],
-        directory: str | Path | None = None,
+        view: View | Mapping[str, View] | PlannedQuery,
+        directory: str | Path | Place | None = None,
         *,
         keep_view: bool = True,
         keep_inputs: bool = False,
@@ -157,17 +142,16 @@ class Pipeline(Changing, Generic[Answer]):
         snapshot_after_bytes: int = 64 * 1024 * 1024,
         before_begin: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
-        self._has_several = isinstance(view, Mapping)
-        self.plan: QueryPlan = several.plan_of(view) if isinstance(view, Mapping) else view.plan()
+        query = planned(view)
+        self._has_several, self.plan, self._readings = query.has_several, query.plan, query.readings
         compile_on_first_use()
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
         self.positions: Mapping[str, Any] = {}
-        self._readings = readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
         self._options = StageOptions() if options is None else options
         quarantines = self._options.on_bad_input == "quarantine"
-        self._idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)
-        self._watermarks = Watermarks(self.plan, idle_timeout_us=self._idle_us)
+        idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)
+        self._watermarks = Watermarks(self.plan, idle_timeout_us=idle_us)
         self._taking = RowTaking(self.plan, self._readings, is_strict=self._options.on_bad_input == "error")
         self._engine = Engine(self.plan, self._watermarks, quarantines=quarantines)
         self.dead_letters: pa.Table = dead_letters(0, [])
@@ -227,6 +211,7 @@ class Pipeline(Changing, Generic[Answer]):
         processing_time: datetime.datetime | int | None = None,
         epoch: int | None = None,
         positions: Mapping[str, Any] | None = None,
+        read: str | None = None,
     ) -> Answer:
         """Take one epoch of changes, and return the change of the view; of several, that of each by its name.
 
@@ -237,6 +222,7 @@ class Pipeline(Changing, Generic[Answer]):
                 back.
             epoch: its number, for callers that may ask twice: the last epoch is answered as it was, and nothing is applied.
             positions: how far sources have been read with these rows, JSON-ready; kept with the epoch, see the attribute.
+            read: with a directory: digest of what the epoch reads, where its rows need not be looked at to tell it.
 
         Returns:
             Every changed row once, with its weight; retractions come first.
@@ -252,7 +238,7 @@ class Pipeline(Changing, Generic[Answer]):
                 epoch to the output before it takes any.
         """
         with self._reporting_memory():
-            return self._step(rows or {}, processing_time, epoch, positions or {})
+            return self._step(rows or {}, processing_time, epoch, positions or {}, read)
 
     @contextmanager
     def _reporting_memory(self) -> Iterator[None]:
@@ -269,13 +255,27 @@ class Pipeline(Changing, Generic[Answer]):
         processing_time: datetime.datetime | int | None,
         epoch: int | None,
         positions: Mapping[str, Any],
+        read: str | None,
     ) -> Answer:
         self._check_usable()
         self._outputs.settle()
         if epoch is not None and epoch != self.epoch:
             return self._returned(self._replay(epoch))
         with self._prepared(rows, processing_time) as prepared:
-            return self._returned(self._commit(prepared, positions))
+            return self._returned(self._commit(prepared, positions, read))
+
+    @property
+    def directory(self) -> PipelineDirectory:
+        """Return where the pipeline lasts, for a runner that numbers its epochs.
+
+        Raises:
+            StateError: the pipeline was closed or interrupted.
+            OptionError: it is in memory.
+        """
+        self._check_usable()
+        if self._directory is None:
+            raise no_dead_letters()
+        return self._directory
 
     def prepare(
         self, rows: Mapping[str, Any] | None = None, *, processing_time: datetime.datetime | int | None = None
@@ -353,10 +353,7 @@ class Pipeline(Changing, Generic[Answer]):
             OptionError: the pipeline has no directory.
             BadInputError: as `step`.
         """
-        self._check_usable()
-        if self._directory is None:
-            raise no_dead_letters()
-        return replay_letters(self._directory.location, self.positions, self.step, stream=stream, code=code)
+        return replay_letters(self.directory.location, self.positions, self.step, stream=stream, code=code)
 
     def verify(self, *, view: str | None = None, most_differences: int = 20) -> Verification:
         """Compare a view with DuckDB's batch query over everything that came; needs `keep_inputs` and `keep_view`.
@@ -430,6 +427,7 @@ class Pipeline(Changing, Generic[Answer]):
         if self._contents is not None and state.contents is not None:
             for name, rows in state.contents.items():
                 self._contents[name].replace(rows)
+            self._publish()
         if self._history is not None:
             self._history = None  # what came before is not known, so nothing can be verified against it
 
@@ -495,6 +493,7 @@ class Pipeline(Changing, Generic[Answer]):
             self._processing_time_us = record.processing_time_us
             self._last = directory.answers(record)
             self._outputs.write(record.epoch, self._last, record.link)
+        self._publish()
         if before_begin is not None:
             before_begin(self.positions)
         if directory is not None:
@@ -519,7 +518,7 @@ class Pipeline(Changing, Generic[Answer]):
             answered.rejected += self._outputs.check(self.epoch, answered.answers)
             return PreparedEpoch(answered, deltas, unread, opened, stack.pop_all())
 
-    def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any]) -> Mapping[str, ZSet]:
+    def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any], read: str | None = None) -> Mapping[str, ZSet]:
         answered, deltas = prepared.answered, prepared.deltas
         reached = {**self.positions, **positions}
         letters = dead_letters(answered.epoch, answered.rejected, prepared.unread)
@@ -529,7 +528,7 @@ class Pipeline(Changing, Generic[Answer]):
             self._memory.absorb(answered.asked)
             self.dead_letters, self.progress = letters, counts
         else:
-            self._commit_durably(prepared, letters, reached)
+            self._commit_durably(prepared, letters, reached, read)
         prepared.close()
         self.positions = reached
         self._take(answered, deltas)
@@ -538,14 +537,14 @@ class Pipeline(Changing, Generic[Answer]):
         self._outputs.settle()
         return answered.answers
 
-    def _commit_durably(self, prepared: PreparedEpoch, letters: pa.Table, reached: Mapping[str, Any]) -> None:
+    def _commit_durably(self, prepared: PreparedEpoch, letters: pa.Table, reached: Mapping[str, Any], read: str | None) -> None:
         answered, directory = prepared.answered, self._directory
         assert directory is not None and prepared.opened is not None  # noqa: S101, PT018 - as `_prepared` made it
         directory.put_aside(answered.epoch, letters)
         counts = epoch_counts(prepared.deltas, answered, prepared.unread, self._lookups())
         self._unfinished = self.epoch  # until all of the epoch is taken, or it is seen that it does not count
         try:
-            record = directory.commit(prepared.opened, answered, prepared.deltas, counts, reached)
+            record = directory.commit(prepared.opened, answered, prepared.deltas, counts, reached, read)
         except BaseException:
             self._unfinished = None if directory.outcome(answered.epoch) == "open" else answered.epoch
             raise
@@ -561,6 +560,7 @@ class Pipeline(Changing, Generic[Answer]):
         self.epoch += 1
         for name, contents in (self._contents or {}).items():
             contents.add(answered.answers[name])
+        self._publish()
 
     def _in_memory(self, what: str) -> MemoryStates:
         self._check_usable()

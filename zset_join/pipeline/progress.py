@@ -36,7 +36,7 @@ def epoch_counts(
     rows = {name: len(delta) for name, delta in deltas.items()}
     for one in answered.rejected:
         if one.is_of_source:
-            rows[one.inputs[0]] += one.table.num_rows
+            rows[one.name] += len(one.rejected)
     return {
         "epoch": answered.epoch,
         "rows": rows,
@@ -46,7 +46,7 @@ def epoch_counts(
             if len(answered.answers) > 1
             else {}
         ),
-        "rejected_rows": sum(one.table.num_rows for one in answered.rejected),
+        "rejected_rows": sum(len(one.rejected) for one in answered.rejected),
         **({"undecodable": dict(undecodable)} if undecodable else {}),
         **({"lookups": dict(lookups)} if lookups else {}),
         **({"corrections": answered.corrections} if answered.corrections else {}),

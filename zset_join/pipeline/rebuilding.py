@@ -21,11 +21,11 @@ from zset_join.core.tick import Tick
 from zset_join.evolution.derivation import derived_steps, null_rejected
 from zset_join.evolution.fingerprints import Fingerprints
 from zset_join.evolution.refusals import by_time, no_rows
-from zset_join.pipeline.engine import gathered
 from zset_join.pipeline.feeding import Feeding, transforms_of
 from zset_join.pipeline.kept_rows import KeptRows, gaps_of
 from zset_join.plan.query_plan import Feed
 from zset_join.plan.row_steps import RowStep, relation_after
+from zset_join.runners.common.stage_bucket import StageBucket
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
@@ -200,11 +200,11 @@ class Rebuilding:
         self.fed[number] = sum(map(len, fed))
         if not self.fed[number] and not node.stage.begins_alone:
             return ZSet.empty(shown)
-        answer = gathered(list(operator.answer(self.tick, fed)), shown)
+        answer = ZSet.concat(list(StageBucket.of(node.stage).answer(operator, self.tick, fed)), schema=shown)
         self.rejected += operator.rejections(self.tick, fed).num_rows
         if absorbs:
             operator.absorb(self.tick, fed)
-        return ZSet.empty(shown) if answer is None else answer
+        return answer
 
 
 def _fits(there: Relation, wanted: Relation) -> bool:

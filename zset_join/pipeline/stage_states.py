@@ -15,7 +15,7 @@ from zset_join.plan.query_plan import QueryPlan, StateNode
 from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
-from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator, due_of
+from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of, is_timed
 
 __all__ = ["MemoryStates", "StageStates", "operators_of"]
 
@@ -42,23 +42,23 @@ class MemoryStates:
     Args:
         plan: the plan.
         options: what operators take from the options of a query.
-        given: operators that there are already, by the number of their state; they are closed with the others.
+        known: operators that there are already, by the number of their state; the others are built.
     """
 
-    def __init__(self, plan: QueryPlan, options: StageOptions, given: Mapping[int, DurableOperator] | None = None) -> None:
-        self.states: dict[int, DurableOperator] = {}
+    def __init__(self, plan: QueryPlan, options: StageOptions, known: Mapping[int, DurableOperator] | None = None) -> None:
+        self.states: dict[int, DurableOperator] = dict(known or {})
         self.operators: dict[int, DurableOperator] = {}
         self.effects = Effects()
         self._plan, self._options = plan, options
         try:
             for state in plan.states:
-                there = None if given is None else given.get(state.number)
-                built = self.states[state.number] = state.stage.build(options, None) if there is None else there
-                self.operators |= operators_of(state, built)
+                if state.number not in self.states:
+                    self.states[state.number] = state.stage.build(options, None)
+                self.operators |= operators_of(state, self.states[state.number])
         except BaseException:
             self.close()
             raise
-        self._is_timed = {number: isinstance(operator, TimedOperator) for number, operator in self.operators.items()}
+        self._is_timed = {number: is_timed(operator) for number, operator in self.operators.items()}
 
     def operator(self, number: int, tick: Tick) -> DurableOperator:  # noqa: ARG002 - as the protocol has it
         """Return the operator of a stage."""

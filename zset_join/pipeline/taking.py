@@ -11,11 +11,12 @@ from typing import Any
 from zset_join.core.errors import PlanError
 from zset_join.core.row_conversion import conform
 from zset_join.pipeline.append_only import check_appends
-from zset_join.pipeline.dead_letters import PartlyRead, RejectedRows
+from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.pipeline.far_times import FarTimes
 from zset_join.pipeline.watermarks import KnownTimes
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.reading import Reading
+from zset_join.runners.common.rejected import RejectedRows
 from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet
 

@@ -12,7 +12,7 @@ Times are microseconds since 1970-01-01 UTC, or what an integer column holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,12 +66,15 @@ class Watermarks:
 
     Attributes:
         known: what is known after the last epoch that counts.
+        idle_timeout_us: as it was given.
     """
 
     def __init__(self, plan: QueryPlan, *, idle_timeout_us: int | None = None) -> None:
         waited_for = [plan.timed_sources(node.number) for node in plan.nodes]
+        self.idle_timeout_us = idle_timeout_us
         self._clock = EventClock(waited_for, idle_timeout_us=idle_timeout_us)
         self._now_us: int | None = None
+        self._began_us: int | None = None
         self._timed = {
             source.name: (source.relation.event_time, source.relation.watermark_delay)
             for source in plan.sources
@@ -90,6 +93,7 @@ class Watermarks:
         if not self._timed:
             return self.known
         self._clock.begin(processing_time_us)
+        self._began_us = processing_time_us if self._began_us is None else self._began_us
         self._now_us = processing_time_us
         sources = dict(self.known.sources)
         for name, before in self.known.sources.items():
@@ -104,6 +108,14 @@ class Watermarks:
             for number, before in enumerate(self.known.stages)
         ]
         return KnownTimes(sources, tuple(stages))
+
+    def of_plan(self, plan: QueryPlan, known: KnownTimes) -> Watermarks:
+        """Return the watermarks of another plan, which goes on from what is known; silence is counted as before."""
+        following = Watermarks(plan, idle_timeout_us=self.idle_timeout_us)
+        following.known, following._now_us = known, self._now_us
+        following._began_us = self._began_us
+        following._clock.begin(self._began_us)
+        return following
 
     def _believed(self, name: str, times: Any) -> Any:
         """Return the times of a source without those that are bad input, being too far ahead of the watermark of a stage."""
@@ -123,6 +135,10 @@ class Watermarks:
     def is_idle(self, name: str) -> bool:
         """Say whether a source has been silent for so long that it holds up no watermark."""
         return self._clock.is_idle(self.known.sources[name].active_us, self._now_us)
+
+    def next_idle(self, numbers: Sequence[int]) -> int | None:
+        """Return the processing time at which a source that holds one of these stages up becomes idle; None: none will."""
+        return self._clock.next_idle(numbers, *_of_sources(self.known.sources), self._now_us)
 
     def load(self, written: Mapping[str, int], late_rows: Mapping[str, int]) -> None:
         """Go on from the watermarks of a commit record; a source counts as active until it has been silent anew."""

@@ -11,16 +11,16 @@ can be named and compared, not run in process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression, describe
-from zset_join.expressions.rows import check_condition, plain_column, value_type
+from zset_join.expressions.rows import check_condition, columns_read, plain_column, value_type
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.stages.written import read_relation, write_relation
 
@@ -36,6 +36,17 @@ class WhereStep:
     """
 
     condition: Expression
+    columns: ClassVar[None] = None
+
+    @property
+    def needs(self) -> None:
+        """Return None: it may hand on any column."""
+        return None
+
+    @property
+    def filters_by(self) -> frozenset[str]:
+        """Return the columns that it reads."""
+        return frozenset(columns_read(self.condition))
 
     def output(self, relation: Relation) -> Relation:
         """Return the rows after it.
@@ -45,6 +56,10 @@ class WhereStep:
         """
         check_condition(self.condition, relation.schema)
         return relation
+
+    def renamed(self, name: str) -> str:
+        """Return what a column is called after it: as before."""
+        return name
 
     def describe(self) -> str:
         """Return it in words."""
@@ -70,6 +85,13 @@ class SelectStep:
     """
 
     columns: tuple[tuple[str, Expression], ...]
+    condition: ClassVar[None] = None
+    filters_by: ClassVar[None] = None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Return the columns that it reads; its answer has no others."""
+        return frozenset(name for _, expression in self.columns for name in columns_read(expression))
 
     def output(self, relation: Relation) -> Relation:
         """Return the rows after it.
@@ -117,6 +139,10 @@ class SelectStep:
                 kept.setdefault(column, name)
         return kept
 
+    def renamed(self, name: str) -> str | None:
+        """Return what a column is called after it; None where it is not handed through as it is."""
+        return self.kept.get(name)
+
     def describe(self) -> str:
         """Return it in words."""
         return f"Select {', '.join(_described(name, expression) for name, expression in self.columns)}"
@@ -154,6 +180,7 @@ class OpaqueStep:
         relation: the rows after it.
         reads: the columns that it reads; None: any. It is not written down.
         is_filter: it hands on all columns of the rows that it keeps. Not written down either.
+        kept: pairs of a column before it that is handed through as it is, and its name then. Not written down either.
     """
 
     text: str
@@ -162,10 +189,27 @@ class OpaqueStep:
     relation: Relation
     reads: tuple[str, ...] | None = None
     is_filter: bool = False
+    kept: tuple[tuple[str, str], ...] = ()
+    columns: ClassVar[None] = None
+    condition: ClassVar[None] = None
+
+    @property
+    def needs(self) -> frozenset[str] | None:
+        """Return the columns that it reads where its answer has no others; None where it may hand on any."""
+        return None if self.reads is None or self.is_filter else frozenset(self.reads)
+
+    @property
+    def filters_by(self) -> frozenset[str] | None:
+        """Return the columns that it reads where it is a filter; None where it is none, or may read any."""
+        return frozenset(self.reads) if self.is_filter and self.reads is not None else None
 
     def output(self, relation: Relation) -> Relation:  # noqa: ARG002 - as the other steps
         """Return the rows after it."""
         return self.relation
+
+    def renamed(self, name: str) -> str | None:
+        """Return what a column is called after it; None where it is not handed through as it is, or that is not known."""
+        return dict(self.kept).get(name)
 
     def describe(self) -> str:
         """Return it in words."""
@@ -183,6 +227,8 @@ class OpaqueStep:
 
 
 RowStep = WhereStep | SelectStep | OpaqueStep
+"""A closed union whose parts answer the same questions: a filter has a `condition`, a selection has `columns`, and a step that
+only Spark can do has neither."""
 
 
 def read_row_step(written: Mapping[str, Any]) -> RowStep:
@@ -222,11 +268,27 @@ def relation_after(relation: Relation, steps: tuple[RowStep, ...]) -> Relation:
     return relation
 
 
+class Renaming(Protocol):
+    """What a step of any runner knows of the columns that it hands through."""
+
+    def renamed(self, name: str) -> str | None:
+        """Return what a column is called after it; None where it is not handed through as it is."""
+        ...
+
+
+def name_after(steps: Sequence[Renaming], name: str) -> str | None:
+    """Return what a column is called behind some steps; None where it is computed, added up or left out."""
+    current: str | None = name
+    for step in steps:
+        current = None if current is None else step.renamed(current)
+    return current
+
+
 def keeps_upserts(relation: Relation, step: RowStep) -> bool:
     """Say whether a step can be done to upserts as they are."""
-    if isinstance(step, WhereStep):
+    if step.condition is not None:
         return True
-    if isinstance(step, OpaqueStep):
+    if step.columns is None:
         return False
     return {*relation.primary_key, *relation.sequence_by} <= step.kept.keys()
 

@@ -22,15 +22,11 @@ from typing import Any
 
 from zset_join.expressions.rows import plain_column
 from zset_join.plan.query_plan import Feed, QueryPlan, SharedIndex, StageNode
-from zset_join.plan.row_steps import SelectStep, relation_after
-from zset_join.stages.current_versions import CurrentVersionsStage
-from zset_join.stages.process_time_join import ProcessTimeJoinStage
+from zset_join.plan.row_steps import relation_after
 from zset_join.stages.shared_table import MOST_READERS
-from zset_join.stages.temporal_join import TemporalJoinStage
 
 __all__ = ["prepared_alike", "share_tables"]
 
-_TimedStage = TemporalJoinStage | ProcessTimeJoinStage
 _PREPARING = frozenset({"current_versions", "latest", "route"})
 """Stages of one input whose answer follows from it alone; inside Spark every join has its own."""
 
@@ -46,10 +42,9 @@ def share_tables(plan: QueryPlan, same: Mapping[str, str] | None = None) -> Quer
     groups: list[_Readers] = []
     copies: list[tuple[int, str]] = []
     for node in plan.nodes:
-        stage = node.stage
-        if not isinstance(stage, TemporalJoinStage | ProcessTimeJoinStage):
+        kept = _Kept.of(plan, node)
+        if kept is None:
             continue
-        kept = _Kept.of(plan, node, stage)
         beside = [group for group in groups if group.kept.rows == kept.rows]
         reasons = [(group, group.why_not(kept)) for group in beside]
         fitting = next((group for group, why in reasons if why is None), None)
@@ -117,9 +112,15 @@ class _Kept:
     facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, plan: QueryPlan, node: StageNode, stage: _TimedStage) -> _Kept:
-        right, options = stage.inputs[1], stage.options if isinstance(stage, TemporalJoinStage) else None
+    def of(cls, plan: QueryPlan, node: StageNode) -> _Kept | None:
+        """Return what a stage keeps; None where it looks up in no table that may be shared."""
+        if node.stage.table_use({}) is None:
+            return None
+        stage, right = node.stage, node.stage.inputs[1]
         fed, origins = _without_renaming(plan, node.feeds[1])
+        use = stage.table_use(origins)
+        if use is None:
+            return None
         key = tuple(origins.get(name, name) for name in right.key)
         facts: dict[str, Any] = {
             "it keeps latest rows, or versions": stage.kind,
@@ -128,25 +129,18 @@ class _Kept:
             "it compares keys with <=> where the other does not, or the reverse": right.null_safe,
             "it tells its rows apart by other columns": [origins.get(name, name) for name in right.relation.primary_key],
         }
-        if isinstance(stage, TemporalJoinStage) and options is not None:
-            deletes = options.delete_column
-            facts |= {
-                "it waits for the watermarks of other sources": sorted(plan.timed_sources(node.number)),
-                "it compares times in another type": str(stage.shape.times.kind),
-                "it keeps rows for corrections longer or shorter": options.keep_probe_for if options.emit == "eager" else 0,
-                "it allows another jump of the watermark": options.max_watermark_jump,
-                "it takes other rows for DELETEs": deletes if deletes is None else origins.get(deletes, deletes),
-            }
+        if use.by_event_time:
+            facts["it waits for the watermarks of other sources"] = sorted(plan.timed_sources(node.number))
         else:
             facts["it has current versions of its own"] = _text(plan, fed)
         return cls(
             rows=_text(plan, _versions_of(plan, fed)),
             table=right.relation.name,
-            index=stage.index,
+            index=use.index,
             columns=key,
             names=tuple(right.relation.schema.names),
-            is_using=options.using if options is not None else bool(getattr(stage, "using", False)),
-            facts=facts,
+            is_using=use.is_using,
+            facts={**facts, **use.facts},
         )
 
 
@@ -172,11 +166,11 @@ def _without_renaming(plan: QueryPlan, feeds: Sequence[Feed]) -> tuple[Sequence[
         return feeds, {}
     (feed,) = feeds
     steps, origins = list(feed.steps), {name: name for name in plan.relation_after(feed).schema.names}
-    while steps and isinstance(steps[-1], SelectStep):
+    while steps and (columns := steps[-1].columns) is not None:
         before = relation_after(plan.relation_of(feed.origin), tuple(steps[:-1])).schema.names
-        if [plain_column(expression) for _, expression in steps[-1].columns] != before:
+        if [plain_column(expression) for _, expression in columns] != before:
             break
-        below = {name: original for (name, _), original in zip(steps[-1].columns, before, strict=True)}
+        below = {name: original for (name, _), original in zip(columns, before, strict=True)}
         origins = {name: below[original] for name, original in origins.items()}
         steps.pop()
     return [replace(feed, steps=tuple(steps))], origins
@@ -185,7 +179,7 @@ def _without_renaming(plan: QueryPlan, feeds: Sequence[Feed]) -> tuple[Sequence[
 def _versions_of(plan: QueryPlan, feeds: Sequence[Feed]) -> Sequence[Feed]:
     """Return what rows are made of: of current versions the versions."""
     origin = feeds[0].origin if len(feeds) == 1 and not feeds[0].steps else None
-    current = [node for node in plan.nodes if node.number == origin and isinstance(node.stage, CurrentVersionsStage)]
+    current = [node for node in plan.nodes if node.number == origin and node.stage.picks_current]
     return current[0].feeds[0] if current else feeds
 
 

@@ -1,4 +1,4 @@
-"""What plans hold as text, without what relations are called: names are for messages alone."""
+"""What plans hold as text, without what relations are called: two stages may differ in those names alone."""
 
 from __future__ import annotations
 

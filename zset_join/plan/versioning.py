@@ -15,11 +15,9 @@ from zset_join.core.relation import Relation
 from zset_join.expressions.functions import coalesce
 from zset_join.expressions.rows import named, plain_column
 from zset_join.expressions.tree import Expression, lit
-from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
+from zset_join.plan.row_steps import SelectStep, keeps_upserts
 from zset_join.plan.tree import Apply, Node, Operate
 from zset_join.stages.current_versions import CurrentVersionsRequest
-from zset_join.stages.deduplicate import DedupRequest
-from zset_join.stages.latest import LatestRequest
 
 __all__ = ["Versioning", "current_versions", "every_change", "of_relation", "versioning_of"]
 
@@ -60,9 +58,11 @@ class Versioning:
 
 def versioning_of(node: Node) -> Versioning:
     """Say whether the rows of a node are versions, and how to get at these."""
-    if isinstance(node, Operate) and isinstance(node.request, DedupRequest):
-        return _of_dedup(node, node.request)
-    if isinstance(node, Apply) and isinstance(node.step, SelectStep | WhereStep):
+    if isinstance(node, Operate):
+        known = node.request.versions_below(node.inputs[0].relation, node.relation)
+        if known is not None:
+            return Versioning(known.is_versioned, known.why, node.inputs[0] if known.is_versioned else node, known.key)
+    if isinstance(node, Apply) and (node.step.condition is not None or node.step.columns is not None):
         below = versioning_of(node.child)
         return _behind(node, below) if below.is_versioned else Versioning(False, below.why, node)
     is_versioned, why = of_relation(node.relation)
@@ -82,7 +82,7 @@ def current_versions(node: Node) -> Node:
 
 def every_change(node: Node) -> Node:
     """Return the rows of records before the stage that keeps the newest row of each key; other rows as they are."""
-    if isinstance(node, Operate) and isinstance(node.request, LatestRequest) and node.request.control is not None:
+    if isinstance(node, Operate) and node.request.merges_changes:
         return node.inputs[0] if node.relation.event_time is not None else node
     if isinstance(node, Apply):
         child = every_change(node.child)
@@ -93,7 +93,7 @@ def every_change(node: Node) -> Node:
 def _over_upserts(child: Node, node: Apply) -> Apply:
     """Return a step over rows that are upserts now: what orders changes goes along, hidden."""
     step, order = node.step, child.relation.sequence_by
-    if not isinstance(step, SelectStep):
+    if step.columns is None:
         return Apply(child, step, node.hides)
     taken = {name for name, _ in step.columns}
     order = tuple(name for name in order if name not in step.kept and name not in taken)
@@ -105,7 +105,7 @@ def _over_upserts(child: Node, node: Apply) -> Apply:
 
 def _renames(node: Node) -> TypeGuard[Apply]:
     """Say whether a node is all columns of another one under other names."""
-    if not isinstance(node, Apply) or not isinstance(node.step, SelectStep) or node.hides:
+    if not isinstance(node, Apply) or node.step.columns is None or node.hides:
         return False
     names: list[str] = node.child.relation.schema.names
     return [plain_column(expression) for _, expression in node.step.columns] == names
@@ -138,26 +138,10 @@ def of_relation(relation: Relation) -> tuple[bool, str]:
     return True, f"{kinds[relation.mode]} of {', '.join(relation.primary_key)}, from {relation.event_time} on"
 
 
-def _of_dedup(node: Operate, request: DedupRequest) -> Versioning:
-    source = node.inputs[0].relation
-    if node.relation.event_time is None:
-        order = ", ".join(request.order_by)
-        newest = f"event time {source.event_time}" if source.event_time else "an event time, which its input has not,"
-        return Versioning(
-            False,
-            f"a dedup by {order} (keep={request.keep}, n={request.n}); the newest row by {newest} alone is versioned",
-            node,
-        )
-    if node.inputs[0].relation.mode == "upsert":
-        return Versioning(False, "a dedup of a table that has one row per key already", node)
-    why = f"the rows below its dedup are versions of {', '.join(request.keys)}, from {source.event_time} on"
-    return Versioning(True, why, node.inputs[0], request.keys)
-
-
 def _behind(node: Apply, below: Versioning) -> Versioning:
     """Return the versions behind a row step."""
     step, child = node.step, below.node
-    if isinstance(step, WhereStep):
+    if step.condition is not None:
         if child.relation.mode == "upsert":
             return Versioning(True, below.why, Apply(child, step), below.key)
         gone: Expression = ~coalesce(step.condition, lit(False))
@@ -167,7 +151,7 @@ def _behind(node: Apply, below: Versioning) -> Versioning:
         marked = SelectStep((*((name, named(name)) for name in names), (_DELETED, gone)))
         why = f"{below.why}; one that the filter rejects is a DELETE"
         return Versioning(True, why, Apply(child, marked, (_DELETED,)), below.key, _DELETED)
-    if not isinstance(step, SelectStep):
+    if step.columns is None:
         raise AssertionError("row steps of a versioned relation filter or select")
     columns = step.columns if below.delete_column is None else (*step.columns, (_DELETED, named(_DELETED)))
     hides = node.hides if below.delete_column is None else (*node.hides, _DELETED)

@@ -1,4 +1,4 @@
-"""Several views as one plan: what they have in common is there once.
+"""One view, or several as one plan: what they have in common is there once.
 
 The law: a source of one name is one source. Views that were written apart may each describe it, and must describe it alike.
 """
@@ -6,7 +6,7 @@ The law: a source of one name is one source. Views that were written apart may e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from zset_join.core.errors import OptionError
 from zset_join.expressions import Expression
@@ -14,9 +14,39 @@ from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.tree import Views
 from zset_join.query.binding import Binding
+from zset_join.query.reading import Reading, readings_of
 from zset_join.query.rows import Rows
 
-__all__ = ["bindings_of", "plan_of"]
+__all__ = ["PlannedQuery", "bindings_of", "plan_of", "planned"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedQuery:
+    """A query that is planned, and how the rows of its sources are read in process.
+
+    Args:
+        plan: of all views.
+        readings: by the names of sources.
+        has_several: it was made of a mapping of views, whose answers go by their names.
+    """
+
+    plan: QueryPlan
+    readings: Mapping[str, Reading]
+    has_several: bool = False
+
+
+def planned(query: Rows | Mapping[str, Rows] | PlannedQuery) -> PlannedQuery:
+    """Return a view, or several views by their names, as a planned query; one that is planned stays as it is.
+
+    Raises:
+        OptionError: as `plan_of`.
+        PlanError: a view cannot be planned, or a source is not fed rows in process.
+    """
+    if isinstance(query, PlannedQuery):
+        return query
+    if isinstance(query, Mapping):
+        return PlannedQuery(plan=plan_of(query), readings=readings_of(bindings_of(query)), has_several=True)
+    return PlannedQuery(plan=query.plan(), readings=readings_of(query.bindings))
 
 
 def plan_of(views: Mapping[str, Rows]) -> QueryPlan:

@@ -27,7 +27,6 @@ Source: the Delta transaction protocol (transaction identifiers).
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import time
@@ -38,11 +37,12 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epoch_chain import ChainLink, short_mark
 from zset_join.core.errors import SinkError
 from zset_join.core.extras import needed_for
 from zset_join.sinks.delta_files import DataFile
 from zset_join.sinks.sink import is_same_epoch
+from zset_join.sinks.stored_epochs import StoredEpochs
 from zset_join.storage.folder import Folder, is_local, local_path, open_folder
 from zset_join.storage.local import sync_directory
 from zset_join.storage.operations import perform
@@ -137,8 +137,8 @@ class DeltaLog:
         last = self.last_epoch(look_again=True)
         marks = None
         if link is not None:
-            before = None if link.before is None else _mark(epoch - 1, link.before)
-            marks = ChainLink(_mark(epoch, link.digest), before)
+            before = None if link.before is None else short_mark(epoch - 1, link.before)
+            marks = ChainLink(short_mark(epoch, link.digest), before)
         return is_same_epoch(str(self), last, self.digest_of, epoch, marks)
 
     def digest_of(self, epoch: int) -> str | None:
@@ -149,6 +149,41 @@ class DeltaLog:
         with self.failures("read"):
             version = self._opened().transaction_version(self._slot(epoch))
         return None if version is None else f"{version:016x}"
+
+    def stored(self) -> StoredEpochs:
+        """Return which epochs the table holds, without attaching to it; it is only read.
+
+        Raises:
+            SinkError: there is no table, or none of ours.
+        """
+        with self.failures("read"):
+            self._table = self._found()
+            properties = {} if self._table is None else self._table.metadata().configuration
+        query_id = properties.get("zset_join.query_id")
+        if query_id is None:
+            raise SinkError(
+                f"{self} is not there, or this package did not make it. Give the path of a table that a query wrote.",
+                code="SINK_IO",
+                table=self.location,
+            )
+        self._application = f"zset_join:{query_id}"
+        return StoredEpochs(query_id, self.last_epoch(), self.digest_of, detail=str(properties.get("zset_join.kind")))
+
+    def version_of(self, epoch: int) -> int | None:
+        """Return the newest version of the table that an epoch's commit made; None where the log no longer has it.
+
+        Cost: reads the commits of the log that are newer.
+        """
+        wanted = f"zset_join epoch {epoch}"
+        with self.failures("read"):
+            table = self._opened()
+            limit = 16
+            while True:
+                history = table.history(limit)
+                found = [commit["version"] for commit in history if commit.get("userMetadata") == wanted]
+                if found or len(history) < limit:
+                    return max(found, default=None)
+                limit *= 4
 
     def _slot(self, epoch: int) -> str:
         return f"{self._application}:chain:{epoch % _DIGEST_SLOTS}"
@@ -199,7 +234,7 @@ class DeltaLog:
         actions += [RemoveAction(file.name, True, now, file.bytes, {}) for file in removes]
         transactions = [Transaction(self._application, epoch)]
         if link is not None:
-            transactions.append(Transaction(self._slot(epoch), int(_mark(epoch, link.digest), 16)))
+            transactions.append(Transaction(self._slot(epoch), int(short_mark(epoch, link.digest), 16)))
         properties = CommitProperties(
             custom_metadata={"userMetadata": f"zset_join epoch {epoch}"},
             # No attempt after the first: delta-rs would let a commit pass that removes a file which OPTIMIZE has replaced.
@@ -334,11 +369,6 @@ class DeltaLog:
                 table=self.location,
                 features=sorted(features),
             )
-
-
-def _mark(epoch: int, digest: str) -> str:
-    """Return a digest of an epoch and its digest that a transaction's version can hold."""
-    return f"{int.from_bytes(hashlib.blake2b(f'{epoch} {digest}'.encode(), digest_size=8).digest()) >> 2:016x}"
 
 
 def _sync(path: str) -> None:

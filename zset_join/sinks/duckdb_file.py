@@ -47,6 +47,7 @@ class DuckDBFile:
         prepare: called with every connection that is made.
         hold_seconds: how long it may stay open after its last use; 0 closes it at once, None keeps it open.
         patience_seconds: how long to wait for others that have it open.
+        read_only: open it for reading; others may read it too.
 
     Raises:
         OptionError: a negative time.
@@ -63,6 +64,7 @@ class DuckDBFile:
         *,
         hold_seconds: float | None = HOLD_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
+        read_only: bool = False,
     ) -> None:
         if patience_seconds < 0 or (hold_seconds is not None and hold_seconds < 0):
             raise OptionError(
@@ -73,6 +75,7 @@ class DuckDBFile:
             )
         self.path = path
         self._prepare = prepare
+        self._read_only = read_only
         self._hold_seconds = None if path == ":memory:" else hold_seconds
         self._patience_seconds = patience_seconds
         self._lock = threading.RLock()
@@ -153,7 +156,7 @@ class DuckDBFile:
         started, pause, is_told = time.monotonic(), _FIRST_PAUSE_SECONDS, False
         while True:
             try:
-                connection = duckdb.connect(self.path)
+                connection = duckdb.connect(self.path, read_only=self._read_only)
                 break
             except (duckdb.IOException, duckdb.ConnectionException, duckdb.BinderException) as error:
                 if not any(word in str(error).lower() for word in _BUSY):

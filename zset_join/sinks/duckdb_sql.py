@@ -37,6 +37,7 @@ __all__ = [
     "CREATE_EPOCHS",
     "EPOCHS_COLUMNS",
     "FIND_NAME",
+    "FIND_STORED",
     "FIND_VIEW",
     "INSERT_VIEW",
     "UPDATE_EPOCH",
@@ -58,6 +59,7 @@ EPOCHS_COLUMNS = "SELECT column_name FROM duckdb_columns() WHERE schema_name = '
 ADD_CHAIN = f"ALTER TABLE {_EPOCHS} ADD COLUMN chain VARCHAR"
 FIND_VIEW = f"SELECT query_id, epoch, layout, hash_version, chain FROM {_EPOCHS} WHERE lower(view) = lower($view)"
 FIND_NAME = "SELECT table_type FROM information_schema.tables WHERE table_schema = 'main' AND lower(table_name) = lower($view)"
+FIND_STORED = f"SELECT * FROM {_EPOCHS} ORDER BY view"
 INSERT_VIEW = f"INSERT INTO {_EPOCHS} VALUES ($view, $query_id, NULL, 0, 0, $layout, $version, NULL)"
 UPDATE_EPOCH = (
     f"UPDATE {_EPOCHS} SET epoch = $epoch, rows = $rows, retractions = $retractions, chain = $chain "

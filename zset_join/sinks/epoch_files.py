@@ -25,6 +25,7 @@ from typing import Any
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.sinks.sink import DIGESTS_KEPT, is_same_epoch
+from zset_join.sinks.stored_epochs import StoredEpochs, marks_of
 from zset_join.storage.local import (
     file_size,
     list_directory,
@@ -35,8 +36,12 @@ from zset_join.storage.local import (
     write_atomic,
 )
 
-__all__ = ["EpochFiles"]
+__all__ = ["HEADERS", "EpochFiles", "stored_epochs"]
 
+HEADERS = ("_query.json", "header.json")
+"""What the sinks of plain files call the file that says whose it is."""
+
+_FILE = re.compile(r"_?(?:epoch-)?(\d{12,20})(?:-([0-9a-zA-Z]*))?\.(?:csv|jsonl?|parquet)")
 _HALF = re.compile(r"\.(.+)\.[0-9a-f]{32}")
 
 
@@ -191,3 +196,24 @@ class EpochFiles:
                     expected=recorded.get(name),
                     actual=value,
                 )
+
+
+def stored_epochs(directory: Path) -> StoredEpochs:
+    """Return which epochs a directory of a sink of plain files holds; it is only read.
+
+    Raises:
+        SinkError: it has no header, or that cannot be read.
+    """
+    try:
+        headers = [stored for name in HEADERS if (stored := read_bytes(directory / name)) is not None]
+        recorded = json.loads(headers[0]) if headers else {}
+        query_id, form = recorded["query_id"], recorded.get("form", "")
+        matches = [match for match in map(_FILE.fullmatch, list_directory(directory)) if match is not None]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise SinkError(
+            f"the files in {directory} cannot be read: {error!r}. Expected {' or '.join(HEADERS)}, as sinks write it.",
+            code="SINK_IO",
+            path=str(directory),
+        ) from error
+    digests = {int(match[1]): match[2] for match in matches}
+    return StoredEpochs(query_id, max(digests, default=None), marks_of(digests), detail=form)

@@ -38,6 +38,7 @@ from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
 from zset_join.sinks.record_texts import RECORD_FORMS, RecordWriter
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
+from zset_join.sinks.stored_epochs import StoredEpochs, marks_of
 from zset_join.sinks.unfit_values import UnfitRows
 from zset_join.zset import ZSet
 
@@ -47,7 +48,7 @@ with needed_for("a Kafka output"):
     from confluent_kafka.admin._config import ConfigResource
     from confluent_kafka.cimpl import NewTopic
 
-__all__ = ["KafkaTopicSink"]
+__all__ = ["KafkaTopicSink", "stored_epochs"]
 
 _EPOCHS_SUFFIX = ".zset_join.epochs"
 _ATTEMPTS = 5
@@ -271,7 +272,7 @@ class KafkaTopicSink:
     def _attach(self) -> None:
         """Read the last mark; from here on nobody else adds one."""
         self._last_epoch, self._digests = None, {}
-        for mark in self._marks():
+        for mark in _marks(self._config, self.topic, f"zset_join-{self._query_id}", self._retry_seconds):
             if mark["query_id"] != self._query_id:
                 raise SinkError(
                     f'{self._described} belongs to query "{mark["query_id"]}" (its last epoch is {mark["epoch"]}), not to '
@@ -294,36 +295,6 @@ class KafkaTopicSink:
                 )
             self._last_epoch = int(mark["epoch"])
             self._digests = dict(mark.get("chain", ()))
-
-    def _marks(self) -> Iterator[dict[str, Any]]:
-        """Yield what was committed on the topic of the epochs about this topic, oldest first."""
-        config = {
-            **self._config,
-            "group.id": f"zset_join-{self._query_id}",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-        }
-        consumer = Consumer(config)
-        try:
-            consumer.assign([TopicPartition(self._epochs, 0, 0)])
-            until = monotonic() + self._retry_seconds
-            while monotonic() < until:
-                message = consumer.poll(1.0)
-                if message is None:
-                    continue
-                error = message.error()
-                if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                    return
-                if error is not None:
-                    raise KafkaException(error)
-                mark = message.value()
-                if message.key() == self.topic.encode() and mark is not None:
-                    yield json.loads(mark)
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        finally:
-            consumer.close()
 
     def _layout(self) -> dict[str, Any]:
         return {
@@ -385,3 +356,69 @@ class KafkaTopicSink:
             topic=self.topic,
             kafka=reason.name(),
         )
+
+
+def stored_epochs(config: Mapping[str, Any], topic: str, *, patience_seconds: float = 10.0) -> StoredEpochs:
+    """Return which epochs a topic holds; it is only read, and no driver of its query is fenced off.
+
+    Args:
+        config: what librdkafka takes; at least `bootstrap.servers`.
+        topic: the topic.
+        patience_seconds: how long to wait for the broker.
+
+    Raises:
+        SinkError: the broker cannot be reached, or no query has written to the topic.
+    """
+    quiet = {"log_level": 0, "allow.auto.create.topics": False, **config}
+    try:
+        marks = list(_marks(quiet, topic, "zset_join-position", patience_seconds))
+    except KafkaException as error:
+        reason = error.args[0]
+        raise SinkError(
+            f'the epochs of Kafka topic "{topic}" at {config["bootstrap.servers"]} cannot be read: {reason.str()} '
+            f"({reason.name()}). Check that the broker runs, and that the user may read {topic}{_EPOCHS_SUFFIX}.",
+            code="SINK_IO",
+            topic=topic,
+            kafka=reason.name(),
+        ) from error
+    if not marks:
+        raise SinkError(
+            f'Kafka topic "{topic}" holds no epoch of a query. Give a topic that one has written to.',
+            code="SINK_IO",
+            topic=topic,
+        )
+    newest = marks[-1]
+    return StoredEpochs(
+        newest["query_id"], int(newest["epoch"]), marks_of(dict(newest.get("chain", ()))), detail=newest["form"]
+    )
+
+
+def _marks(config: Mapping[str, Any], topic: str, group: str, seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield what was committed on the topic of the epochs about this topic, oldest first."""
+    settings = {
+        **config,
+        "group.id": group,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+    }
+    consumer = Consumer(settings)
+    try:
+        consumer.assign([TopicPartition(f"{topic}{_EPOCHS_SUFFIX}", 0, 0)])
+        until = monotonic() + seconds
+        while monotonic() < until:
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            error = message.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                return
+            if error is not None:
+                raise KafkaException(error)
+            mark = message.value()
+            if message.key() == topic.encode() and mark is not None:
+                yield json.loads(mark)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    finally:
+        consumer.close()

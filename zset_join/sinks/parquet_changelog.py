@@ -32,12 +32,13 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
-from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.epoch_chain import ChainLink, short_mark
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
 from zset_join.sinks.changelog_directory import ChangelogDirectory, Header, Manifest, PartFile, first_checksum
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.sink import SinkProgress, check_output, holds_duration, is_same_epoch
+from zset_join.sinks.stored_epochs import StoredEpochs
 from zset_join.sinks.unfit_values import UnfitRows, unfit_values, within_microseconds
 from zset_join.storage.folder import FolderFile
 from zset_join.zset import ZSet
@@ -51,6 +52,7 @@ __all__ = [
     "committed_epochs",
     "committed_files",
     "read_changelog",
+    "stored_epochs",
     "write_part",
 ]
 
@@ -268,6 +270,24 @@ def read_changelog(directory: str | Path, up_to_epoch: int | None = None) -> pa.
             for part in manifest.files
         ]
     return pa.concat_tables([_with_epoch(schema.empty_table(), 0), *tables])
+
+
+def stored_epochs(directory: str | Path) -> StoredEpochs:
+    """Return which epochs a changelog holds; it is only read.
+
+    Raises:
+        SinkError: the directory is no changelog, or cannot be read.
+    """
+    files = ChangelogDirectory(directory)
+    header = files.header()
+
+    def mark_of(epoch: int) -> str | None:
+        with files.failures():
+            digest = _digest_of(files, header, epoch) if files.is_committed(epoch) else None
+        return None if digest is None else short_mark(epoch, digest)
+
+    with files.failures():
+        return StoredEpochs(header.query_id, max(files.epochs(), default=None), mark_of, detail=header.form)
 
 
 def _with_epoch(lines: pa.Table, epoch: int) -> pa.Table:

@@ -45,6 +45,7 @@ from zset_join.sinks.postgres_sql import (
     representable,
 )
 from zset_join.sinks.sink import Sink, SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
+from zset_join.sinks.stored_epochs import StoredEpochs, stored_views
 from zset_join.sinks.unfit_values import UnfitRows, long_values, text_with_nul, unfit_values
 from zset_join.zset import ZSet
 
@@ -52,7 +53,7 @@ with needed_for("a PostgreSQL output", "psycopg"):
     import psycopg
     from psycopg import sql
 
-__all__ = ["PostgresViewSink"]
+__all__ = ["PostgresViewSink", "stored_epochs"]
 
 _CREATE_EPOCHS = sql.SQL(
     "CREATE TABLE IF NOT EXISTS {} (view text PRIMARY KEY, query_id text NOT NULL, epoch bigint, rows bigint NOT NULL, "
@@ -61,6 +62,7 @@ _CREATE_EPOCHS = sql.SQL(
 _ADD_CHAIN = sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS chain text").format(EPOCHS)
 """Tables of versions without a chain of epochs get its column when they are opened."""
 _FIND = sql.SQL("SELECT query_id, epoch, layout, chain FROM {} WHERE view = %s").format(EPOCHS)
+_FIND_ALL = sql.SQL("SELECT * FROM {} ORDER BY view").format(EPOCHS)
 _INSERT = sql.SQL("INSERT INTO {} VALUES (%s, %s, NULL, 0, 0, %s, NULL)").format(EPOCHS)
 _UPDATE = sql.SQL("UPDATE {} SET epoch = %s, rows = %s, retractions = %s, chain = %s WHERE view = %s").format(EPOCHS)
 _SEND_BYTES = 1 << 20
@@ -430,6 +432,33 @@ class PostgresViewSink:
             table=self.table,
             state=error.sqlstate,
         )
+
+
+def stored_epochs(conninfo: str, table: str | None = None) -> list[StoredEpochs]:
+    """Return which epochs the views in a database hold, all in one snapshot; it is only read.
+
+    Args:
+        conninfo: what libpq takes.
+        table: one view; None for all.
+
+    Raises:
+        SinkError: the database cannot be reached, or holds no view of ours, or none of that name.
+    """
+    from psycopg.rows import dict_row
+
+    try:
+        with psycopg.connect(conninfo, application_name="zset_join position", row_factory=dict_row) as connection:
+            connection.read_only = True
+            rows = connection.execute(_FIND_ALL).fetchall()
+    except psycopg.Error as error:
+        raise SinkError(
+            f"the views in a PostgreSQL database cannot be read: {_reason(error, conninfo)}. Check that the server runs, the "
+            "rights of the user, and its search path.",
+            code="SINK_IO",
+            table=table,
+            state=error.sqlstate,
+        ) from error
+    return stored_views(rows, table)
 
 
 def _reason(error: psycopg.Error, conninfo: str) -> str:

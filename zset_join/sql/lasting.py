@@ -145,6 +145,25 @@ class LastingSession(InDirectory, Session):
             self._unclaim(running)
             running.close()
 
+    def pause(self, running: Running) -> None:
+        """Let a query take nothing until `resume`, or until its statements are run again."""
+        running.is_paused = True
+
+    def resume(self, running: Running) -> None:
+        """Let a query take, epoch by epoch, what its tables got meanwhile, and go on.
+
+        Raises:
+            ZsetJoinError: it cannot be answered; it stays paused behind the epochs that could be.
+        """
+        assert isinstance(running, LastingRunning)  # noqa: S101 - this session starts no other
+        running.is_paused = False
+        try:
+            self._drain([([running], None)], wait_seconds=0.0)
+        except BaseException:
+            running.is_paused = True
+            raise
+        self.settle()
+
     def read(self, *, wait_seconds: float = _WAIT_SECONDS) -> int:
         """Let every query take what has come in its tables, until none has anything; return the number of epochs.
 
@@ -181,8 +200,8 @@ class LastingSession(InDirectory, Session):
         running.take(rows, {}, now, claims=self.claims)
 
     def _lasting(self) -> list[LastingRunning]:
-        """Return the queries in the order in which they write and read."""
-        return [one for one in in_order(self.running) if isinstance(one, LastingRunning)]
+        """Return the queries that are not paused, in the order in which they write and read."""
+        return [one for one in in_order(self.running) if isinstance(one, LastingRunning) and not one.is_paused]
 
     def _drain(self, groups: Sequence[tuple[Sequence[LastingRunning], set[str] | None]], *, wait_seconds: float) -> int:
         """Let groups of queries take what their tables have until none has anything; return the number of rounds.
@@ -246,9 +265,10 @@ class LastingSession(InDirectory, Session):
             self._tables.make(table)
             self._tables.write(table, accepted.rows, once=once, aside=accepted.aside)
             epoch.claim_others()
-            for running, fed, prepared in epoch.prepared:
+            for one in epoch.prepared:
+                (running,) = one.queries
                 assert isinstance(running, LastingRunning)  # noqa: S101 - this session starts no other
-                running.prepared = fed, prepared
+                running.prepared = one.rows, one.prepared
             try:
                 self.settle()
             finally:

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, ZsetJoinError
+from zset_join.pipeline import Pipeline
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.sql.dml.shared_epochs import accepted_rows, named_error
@@ -37,10 +38,12 @@ class LastingRunning(Running):
     """A query that reads for itself.
 
     Args:
+        pipeline: its own.
         sources: by the names of its tables.
         prepared: an epoch that it has answered already, and the rows of it.
     """
 
+    pipeline: Pipeline
     sources: dict[str, TableSource] = field(default_factory=dict)
     prepared: tuple[Mapping[str, Any], PreparedEpoch] | None = None
 
@@ -145,7 +148,7 @@ def advance_together(
                 try:
                     prepared = stack.enter_context(_answered_alone(running, fed, now_us, claims))
                 except ZsetJoinError as error:
-                    raise named_error(error, running, _REREAD) from error
+                    raise named_error(error, [running], _REREAD) from error
                 answered.append((running, prepared, positions))
             for running, prepared, positions in answered:
                 running.commit(prepared, positions, claims)

@@ -216,13 +216,32 @@ class SessionOnSpark(InDirectory, Session):
         self._forget_rehearsal()
         super().stop(running)
 
+    def pause(self, running: Running) -> None:
+        """End the streaming query until `resume`; its checkpoint stays."""
+        self._forget_rehearsal()
+        self.pipeline_of(running).close()
+        running.is_paused = True
+
+    def resume(self, running: Running) -> None:
+        """Let a query go on where its checkpoint ends, also one that an error stopped.
+
+        Raises:
+            ZsetJoinError: what stops it again.
+        """
+        assert isinstance(running, RunningOnSpark)  # noqa: S101 - this session starts no other
+        running.is_paused, running.stopped_by = False, None
+        self._changed |= running.reads
+        if self.mode != "once":
+            self.pipeline_of(running).start(trigger=self.trigger)
+            self.settle()
+
     def read(self, *, wait_seconds: float = 0.0) -> int:  # noqa: ARG002 - as in process
         """Let every query take what has come in its files and topics; return 0, for Spark counts its epochs itself.
 
         Raises:
             ZsetJoinError: what stopped a query.
         """
-        for running in list(self.running):
+        for running in [one for one in self.running if not one.is_paused]:
             pipeline = self.pipeline_of(running)
             if self.mode == "once":
                 pipeline.run()
@@ -253,7 +272,7 @@ class SessionOnSpark(InDirectory, Session):
                 changed, self._changed = self._changed, set()
             for running in list(self.running):
                 assert isinstance(running, RunningOnSpark)  # noqa: S101 - this session starts no other
-                if not running.reads & changed:
+                if not running.reads & changed or running.is_paused:
                     continue
                 if running.stopped_by is not None:
                     warnings.warn(
@@ -434,7 +453,7 @@ class SessionOnSpark(InDirectory, Session):
     def _rehearsed(self, running: Sequence[Running], *, first: str | None = None) -> Rehearsal:
         """Return a rehearsal of queries; those that are stopped take no part."""
         rehearsal = Rehearsal(self.catalog, self._tables, dialect=self.dialect, clock=self._clock)
-        going = [one for one in running if not isinstance(one, RunningOnSpark) or one.stopped_by is None]
+        going = [one for one in running if not (one.is_paused or (isinstance(one, RunningOnSpark) and one.stopped_by))]
         try:
             rehearsal.begin(going, is_stored=self._is_stored, is_settled=self.mode == "interactive", first=first)
         except BaseException:
@@ -513,7 +532,7 @@ class _CatalogOverSpark(DecodingCatalog):
 def _stopping_error(error: Exception, running: Running) -> ZsetJoinError:
     """Return the error that names a query which an error stopped."""
     if isinstance(error, ZsetJoinError):
-        return named_error(error, running, _STOPPED)
+        return named_error(error, [running], _STOPPED)
     reason = _REASON.search(str(error))
     text = f"{type(error).__name__}: {error}".splitlines()[0] if reason is None else reason[1]
     return StateError(

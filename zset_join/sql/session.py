@@ -19,31 +19,30 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from zset_join.conversions import convert_values
-from zset_join.core.errors import BadInputError, OptionError, SqlError
-from zset_join.core.shown_values import shown_value
+from zset_join.core.errors import OptionError, SqlError
 from zset_join.expressions.rows import compute
 from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import Pipeline
-from zset_join.query.given_rows import given_rows
 from zset_join.query.sources import with_jump
 from zset_join.sql.bind.queries import QueryBinder
 from zset_join.sql.ddl.definitions import TP_DELTA
 from zset_join.sql.dml.shared_epochs import SharedEpoch, in_order
 from zset_join.sql.dml.writing import table_written
 from zset_join.sql.statements import execute
+from zset_join.sql.tables.arrow_rows import arrow_table, fit, of_table
 from zset_join.sql.tables.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
 from zset_join.sql.tables.key_claims import Claimed, KeyClaims
 from zset_join.sql.tables.required import check_required
 from zset_join.sql.tables.results import Message, Query, Running, has_row_of_nothing, sorted_rows
 from zset_join.sql.tables.settings import idle_timeout, jump_in, stage_options, without_effect
 from zset_join.sql.tables.sink_tables import SinkWriter
+from zset_join.sql.tables.view_groups import GroupView, ViewGroup
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import Statement, split
 from zset_join.sql_expressions.places import SqlWarning, near
@@ -54,7 +53,7 @@ from zset_join.zset import ZSet, single_batch
 if TYPE_CHECKING:
     from zset_join.sql.tables.feeds import Feed
 
-__all__ = ["Session", "SqlWarning", "arrow_table"]
+__all__ = ["Session", "SqlWarning"]
 
 _MOST_ROWS = 100_000
 
@@ -82,6 +81,8 @@ class Session:
         self._keep_inputs = keep_inputs
         self._clock = clock or (lambda: time.time_ns() // 1000)
         self._stored: dict[str, Pipeline] = {}
+        self._groups: list[ViewGroup] = []
+        self._fed: set[str] = set()
         self._feeds: list[Feed] = []
         self._held: dict[int, Any] = {}
         self.claims: dict[str, KeyClaims] = {}
@@ -192,7 +193,7 @@ class Session:
         if table.lookup is not None:
             raise SqlError(f'"{name}" is an outside table; it is read only.', code="NOT_A_TABLE", name=name)
         now = self._clock()
-        given = self.completed(table, rows if isinstance(rows, ZSet) else _of_table(table, rows), now)
+        given = self.completed(table, rows if isinstance(rows, ZSet) else of_table(table, rows), now)
         self._feed(table, given, now)
         return len(given) if isinstance(given, ZSet) else int(given.num_rows)
 
@@ -202,13 +203,13 @@ class Session:
 
     def advance(self) -> None:
         """Let an epoch without rows pass in every query, so that what is due is done."""
-        for running in in_order(self.running):
+        for running in self._by_pipeline():
             self._step(running, {}, self._clock())
 
     def advance_due(self) -> bool:
         """Let an epoch pass in the queries that are due by now; return whether there were any."""
         now = self._clock()
-        due = [running for running in in_order(self.running) if self._is_due(running, now)]
+        due = [running for running in self._by_pipeline() if self._is_due(running, now)]
         for running in due:
             self._step(running, {}, now)
         return bool(due)
@@ -261,19 +262,81 @@ class Session:
         if name is None:
             self._numbered += 1
             name = f"query_{self._numbered}"
-        running = Running(name, query, self._pipeline(query), output, table_written(output))
+        writer = table_written(output)
+        group = self._group(name, query, stays_alone=writer is not None)
+        running = Running(name, query, group.views[name], output, writer)
         try:
             self._claim(running)
             rows = self._contents(query)
             if rows or has_row_of_nothing(query.bound):
                 self._step(running, rows, self._clock())
         except BaseException:
-            running.pipeline.close()
+            group.pipeline.close()
             if isinstance(output, SinkWriter):
                 output.close()
             raise
         self.running.append(running)
+        self._join(group, query)
         return running
+
+    def pause(self, running: Running) -> None:
+        """Let a query take nothing until `resume`; it shows what it holds, and the others go on.
+
+        Raises:
+            SqlError: `TABLES_NOT_KEPT`: there is nothing that it could catch up from.
+        """
+        view = running.pipeline
+        if not self._keep_tables and running.reads:
+            raise SqlError(
+                f'"{running.name}" could not catch up: the session keeps no rows of its tables. Make it with keep_tables=True.',
+                code="TABLES_NOT_KEPT",
+                name=running.name,
+            )
+        if isinstance(view, GroupView):
+            view.pause()
+            self._groups = [group for group in self._groups if group.views]
+        running.is_paused = True
+
+    def resume(self, running: Running) -> None:
+        """Let a query catch up with its tables and go on; its first epoch has what became of its rows meanwhile.
+
+        Raises:
+            ZsetJoinError: it cannot be answered; it stays as it was.
+        """
+        paused = running.pipeline
+        group = self._group(running.name, running.query, stays_alone=running.writer is not None)
+        running.pipeline, running.is_paused = group.views[running.name], False
+        try:
+            if isinstance(paused, GroupView):
+                running.pipeline = running.pipeline.behind(paused)
+            self._step(running, self._contents(running.query), self._clock())
+        except BaseException:
+            if group.pipeline.epoch == 0:
+                running.pipeline, running.is_paused = paused, True
+                group.pipeline.close()
+            raise
+        finally:
+            if not running.is_paused:
+                self._join(group, running.query)
+
+    def _group(self, name: str, query: Query, *, stays_alone: bool) -> ViewGroup:
+        return ViewGroup(
+            name,
+            query.bound.view,
+            options=stage_options(query.settings),
+            idle_seconds=idle_timeout(query.settings),
+            keep_inputs=self._keep_inputs,
+            stays_alone=stays_alone,
+        )
+
+    def _join(self, group: ViewGroup, query: Query) -> None:
+        """Let a query that holds what its tables do be answered with others, where there are some like it."""
+        if self._keep_tables or not query.bound.reads & self._fed:
+            for other in self._groups:
+                if other.can_take_over(group):
+                    other.take_over(group)
+                    return
+        self._groups.append(group)
 
     def stop(self, running: Running) -> None:
         """End a query that runs."""
@@ -283,6 +346,7 @@ class Session:
             self.running.remove(running)
             self._unclaim(running)
             running.pipeline.close()
+            self._groups = [group for group in self._groups if group.views]
             if isinstance(running.output, SinkWriter):
                 running.output.close()
 
@@ -331,6 +395,10 @@ class Session:
     def settle(self) -> None:
         """Wait until every query has answered what is there; in process it has."""
 
+    def _by_pipeline(self) -> list[Running]:
+        """Return a query of each pipeline, in the order in which they write and read."""
+        return list({id(running.whole): running for running in in_order(self.running) if not running.is_paused}.values())
+
     def _pipeline(self, query: Query) -> Pipeline:
         return Pipeline(
             query.bound.view,
@@ -356,12 +424,14 @@ class Session:
         """Take rows of a table as one epoch of all queries that they reach, and of what is kept of the table; or of none."""
         with SharedEpoch(self, now) as epoch:
             epoch.answer({table.name: rows})
+            self._fed |= epoch.tables
             epoch.commit()
 
     def _step(self, running: Running, rows: Mapping[str, Any], now: int) -> None:
         """Take an epoch of one query, and of those that read what it writes; or of none."""
         with SharedEpoch(self, now) as epoch:
             epoch.answer({}, first=(running, rows))
+            self._fed |= epoch.tables
             epoch.commit()
 
     def table(self, name: str) -> Table:
@@ -461,7 +531,7 @@ class Session:
                 # What a record says beside its row is an instant, which a column without a zone has in UTC.
                 is_beside = not is_plain and column.metadata is not None
                 columns[column.name] = (
-                    array if is_plain else array.cast(column.type) if is_beside else _cast(table, column, array)
+                    array if is_plain else array.cast(column.type) if is_beside else fit(table, column, array)
                 )
             elif column.is_processing_time:
                 columns[column.name] = pa.repeat(pa.scalar(now, pa.int64()), given.num_rows).cast(column.type)
@@ -484,70 +554,3 @@ class Session:
         completed = pa.table({**columns, **beside}, schema=pa.schema([*table.schema, *table.hidden]))
         check_required(table, completed, weights)
         return completed
-
-
-def _of_table(table: Table, rows: Any) -> pa.Table:
-    """Return rows that are to be inserted with their columns in the types of the table.
-
-    Raises:
-        BadInputError: a value that its column does not hold.
-    """
-    if isinstance(rows, pa.Table | pa.RecordBatch | pa.Schema):
-        return arrow_table(rows)
-    if isinstance(rows, Mapping):
-        names = list(rows)
-    elif hasattr(rows, "columns"):
-        names = [str(name) for name in rows.columns]
-    else:
-        rows = list(rows) if isinstance(rows, Iterable) else rows
-        if not isinstance(rows, list) or not all(isinstance(line, Mapping) for line in rows):
-            return arrow_table(rows)  # which says what it expects
-        names = list(dict.fromkeys(name for line in rows for name in line))
-    if not names or not set(names) <= set(table.schema.names):
-        return arrow_table(rows)
-    given = pa.schema([table.schema.field(name) for name in names])
-    return pa.Table.from_batches([given_rows(rows, given, table.name, names).whole()])
-
-
-def _cast(table: Table, column: ColumnDefinition, array: pa.Array) -> pa.Array:
-    converted = convert_values(array, column.type)
-    if converted.unfit is None:
-        return converted.values
-    row = int(converted.unfit.argmax())
-    value = repr(shown_value(array, row))[:100]
-    raise BadInputError(
-        f'table "{table.name}": row {row} of what is inserted has {value}, of type {array.type}, in column "{column.name}", '
-        f"which is of type {column.type} and does not hold it. Nothing was inserted; cast it first.",
-        code="INSERT_TYPE",
-        relation=table.name,
-        row=row,
-        column=column.name,
-        value=value,
-        expected=str(column.type),
-    )
-
-
-def arrow_table(rows: Any) -> pa.Table:
-    """Return rows as an Arrow table.
-
-    Raises:
-        OptionError: they do not become one.
-    """
-    if isinstance(rows, pa.Table):
-        return rows
-    try:
-        if isinstance(rows, pa.RecordBatch):
-            return pa.Table.from_batches([rows])
-        if isinstance(rows, Mapping):
-            return pa.table(dict(rows))
-        if isinstance(rows, pa.Schema):
-            return rows.empty_table()
-        if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__dataframe__"):
-            return pa.table(rows)
-        return pa.Table.from_pylist(list(rows))
-    except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
-        raise OptionError(
-            f"{type(rows).__name__} does not become an Arrow table: {error}. Pass an Arrow table, a list of dicts, a dict of "
-            "columns or a DataFrame.",
-            code="NOT_A_TABLE",
-        ) from error

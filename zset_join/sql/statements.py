@@ -2,6 +2,7 @@
 
 SELECT, WITH                      CREATE TABLE, STREAM, MUTABLE STREAM, SOURCE, SINK, VIEW, MATERIALIZED VIEW, INDEX
 INSERT INTO ... VALUES, SELECT    DROP, SHOW, DESCRIBE, EXPLAIN, SET, RESET, USE, UPDATE, DELETE
+PAUSE, RESUME MATERIALIZED VIEW
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from zset_join.sql.ddl.like_clauses import find_like, model_of
 from zset_join.sql.ddl.showing import check_kind, describe, kind_named, show, use
 from zset_join.sql.ddl.sink_statements import columns_of, create_sink, written_table
 from zset_join.sql.dml.changing import delete, update
+from zset_join.sql.dml.pausing import pause, resume
 from zset_join.sql.dml.query_statements import bind_query
 from zset_join.sql.dml.writing import fitted, takes_back, writer_of
 from zset_join.sql.parse.readers import Reader
@@ -58,6 +60,8 @@ _WORDS = (
     "RESET",
     "USE",
     "FLUSH",
+    "PAUSE",
+    "RESUME",
 )
 _ELSEWHERE = {
     "ALTER": "A table keeps its columns: DROP it and CREATE it anew, or make a view over it.",
@@ -530,7 +534,9 @@ _RUN: dict[str, Callable[[StatementContext, Statement], Message | Query]] = {
     "EXPLAIN": lambda session, statement: explain(session, statement, _executed),
     "FLUSH": _flush,
     "INSERT": _insert,
+    "PAUSE": pause,
     "RESET": _reset,
+    "RESUME": resume,
     "SELECT": _select,
     "SET": _set,
     "SHOW": show,

@@ -159,6 +159,11 @@ class AggregateStage(Stage):
         return dict.fromkeys(table_names(Accumulation(self.source, self.calls)), TableKey(columns=self.group_by))
 
     @property
+    def follows_from_rows(self) -> bool:
+        """Say yes."""
+        return True
+
+    @property
     def begins_alone(self) -> bool:
         """Say that the row of a global aggregate is there from the first epoch on."""
         return not self.group_by

@@ -22,7 +22,7 @@ from zset_join.stages.batch.versions import chosen_rows, equal_keys, knows_arriv
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import InputRows, StageRequest
-from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
+from zset_join.stages.stage import Joined, OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.temporal_join import timed_inputs, timed_never_null, timed_output_key
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
@@ -99,6 +99,16 @@ class AsOfJoinStage(Stage):
     @property
     def waits_for_time(self) -> bool:
         """Say yes: rows may wait for a time, or end by one."""
+        return True
+
+    @property
+    def joined(self) -> Joined:
+        """Return the two sides whose columns it shows."""
+        return Joined(left=self.left, right=self.right, how=self.options.how, using=self.options.using)
+
+    @property
+    def chooses_by_key(self) -> bool:
+        """Say that it chooses rows per key."""
         return True
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:

@@ -18,7 +18,7 @@ from zset_join.shapes.event_time import has_clock
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, column, newest_first, register_batch_query
 from zset_join.stages.memory_only import refuse_hybrid
-from zset_join.stages.request import InputRows, StageRequest
+from zset_join.stages.request import InputRows, StageRequest, VersionsOf
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
@@ -91,6 +91,11 @@ class CurrentVersionsStage(Stage):
         """Say yes: rows may wait for a time, or end by one."""
         return True
 
+    @property
+    def picks_current(self) -> bool:
+        """Say that this is what it does."""
+        return True
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the operator of one bucket.
 
@@ -150,6 +155,15 @@ class CurrentVersionsRequest(StageRequest):
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
         """Say that versions may be upserts."""
         return True
+
+    @property
+    def picks_current(self) -> VersionsOf:
+        """Return what has versions."""
+        return VersionsOf(self.key, self.delete_column)
+
+    def is_table_of(self, below: Relation) -> bool:
+        """Say whether the versions are a table whose newest rows are those that hold."""
+        return self.delete_column is None and below.primary_key == self.key
 
     def stage(self, inputs: Sequence[InputRows]) -> CurrentVersionsStage:
         """Return the table of current versions of an input like this.

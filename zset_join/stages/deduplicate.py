@@ -17,7 +17,7 @@ from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch
 from zset_join.stages.batch.versions import knows_arrivals, row_copies
 from zset_join.stages.comparisons import Comparison
 from zset_join.stages.memory_only import refuse_hybrid
-from zset_join.stages.request import InputRows, StageRequest
+from zset_join.stages.request import InputRows, StageRequest, VersionsBelow
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
@@ -92,6 +92,11 @@ class DeduplicateStage(Stage):
         """Return one table, by key."""
         return {"rows": TableKey(columns=self.keys)}
 
+    @property
+    def chooses_by_key(self) -> bool:
+        """Say that it chooses rows per key."""
+        return True
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the dedup of one bucket.
 
@@ -156,6 +161,18 @@ class DedupRequest(StageRequest):
     order_by: tuple[str, ...]
     keep: Keep = "first"
     n: int = 1
+
+    def versions_below(self, source: Relation, output: Relation) -> VersionsBelow:
+        """Return whether the newest row by event time is shown, of rows that are not one per key already."""
+        if output.event_time is None:
+            order = ", ".join(self.order_by)
+            newest = f"event time {source.event_time}" if source.event_time else "an event time, which its input has not,"
+            dedup = f"a dedup by {order} (keep={self.keep}, n={self.n})"
+            return VersionsBelow(False, f"{dedup}; the newest row by {newest} alone is versioned")
+        if source.mode == "upsert":
+            return VersionsBelow(False, "a dedup of a table that has one row per key already")
+        why = f"the rows below its dedup are versions of {', '.join(self.keys)}, from {source.event_time} on"
+        return VersionsBelow(True, why, self.keys)
 
     def stage(self, inputs: Sequence[InputRows]) -> DeduplicateStage:
         """Return the dedup of an input like this.

@@ -122,10 +122,21 @@ class Effects:
         """Return the deltas that the operator of a stage is asked with: the same ones where it asks nobody."""
         if not _asks(type(stage)):
             return list(deltas)
-        if (name, bucket) not in self._opened:
-            asking = cast(EffectStage, stage)
-            self._opened[name, bucket] = asking.open_effect(options, name=name, bucket=bucket, buckets=buckets, folder=folder)
-        return self._opened[name, bucket].completed(operator, tick, deltas)
+        effect = self.opened(
+            cast(EffectStage, stage), options=options, name=name, bucket=bucket, buckets=buckets, folder=folder
+        )
+        return effect.completed(operator, tick, deltas)
+
+    def opened(
+        self, stage: EffectStage, *, options: StageOptions, name: str, bucket: int, buckets: int, folder: Folder | None
+    ) -> Effect:
+        """Return the fetch step of a bucket, kept from epoch to epoch; those of one stage use the same connections."""
+        effect = self._opened.get((name, bucket))
+        if effect is None:
+            beside = next((one for (other, _), one in self._opened.items() if other == name), None)
+            effect = stage.open_effect(options, name=name, bucket=bucket, buckets=buckets, folder=folder, beside=beside)
+            self._opened[name, bucket] = effect
+        return effect
 
     def forget(self, through_epoch: int) -> None:
         """Drop what was written down for epochs that are committed and logged."""

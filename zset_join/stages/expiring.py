@@ -258,6 +258,11 @@ class ExpiringStage(Stage):
         """Say yes: rows may wait for a time, or end by one."""
         return True
 
+    @property
+    def without_expiry(self) -> Stage:
+        """Return the stage inside."""
+        return self.inside
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the operator of one bucket.
 

@@ -25,7 +25,17 @@ from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, expression_sql, register_batch_query
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, keys_to_compute, pairs_computed
-from zset_join.stages.stage import NO_LIMIT, OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
+from zset_join.stages.stage import (
+    NO_LIMIT,
+    Joined,
+    OutputKey,
+    Stage,
+    StageInput,
+    StageOptions,
+    TableKey,
+    compared_keys,
+    register_stage,
+)
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.state.join.append_buffer import with_distinct_ages
 from zset_join.zset.protocol import DurableOperator
@@ -189,6 +199,11 @@ class JoinStage(Stage):
         }
 
     @property
+    def follows_from_rows(self) -> bool:
+        """Say yes."""
+        return True
+
+    @property
     def is_append_buffer(self) -> bool:
         """Say whether both sides are append-only."""
         return self.is_append_only
@@ -202,6 +217,16 @@ class JoinStage(Stage):
         """Return a table of a snapshot with rows of other buckets; of rows that may be dropped each has an age of its own."""
         rows = super().regrouped(name, table, epoch=epoch, metadata=metadata)
         return with_distinct_ages(rows, list(self.state_tables).index(name)) if self.is_append_only else rows
+
+    @property
+    def joined(self) -> Joined:
+        """Return the two sides whose columns it shows."""
+        return Joined(left=self.left, right=self.right, how=self.how, using=self.using)
+
+    @property
+    def equi_join(self) -> JoinStage:
+        """Return itself."""
+        return self
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the hash join of one bucket."""

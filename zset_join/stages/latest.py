@@ -76,6 +76,11 @@ class LatestStage(Stage):
         return (inputs[0] | set(self.source.primary_key)) - {*self.hidden, self.control}
 
     @property
+    def follows_from_rows(self) -> bool:
+        """Say yes."""
+        return True
+
+    @property
     def state_tables(self) -> Mapping[str, TableKey]:
         """Return one table, by primary key: the live rows, without the control column."""
         return {"latest": TableKey(columns=self.source.primary_key, of_input=0, is_whole=True)}
@@ -132,6 +137,15 @@ class LatestRequest(StageRequest):
 
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
         """Say that upserts are what it is for."""
+        return True
+
+    @property
+    def merges_changes(self) -> bool:
+        """Say whether changes may leave columns out, or be truncates."""
+        return self.control is not None
+
+    def is_table_of(self, below: Relation) -> bool:  # noqa: ARG002 - of any rows
+        """Say that its answer is the table of its input."""
         return True
 
     def stage(self, inputs: Sequence[InputRows]) -> LatestStage:

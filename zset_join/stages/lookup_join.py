@@ -36,7 +36,7 @@ from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.effect import CHANGEABLE, Effect
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, keyed_rows, keys_computed, keys_to_compute
-from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
+from zset_join.stages.stage import Joined, OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.storage.folder import Folder
 from zset_join.zset import ZSet
@@ -201,6 +201,11 @@ class LookupJoinStage(Stage):
     def waits_for_time(self) -> bool:
         """Say yes: rows may wait for a time, or end by one."""
         return True
+
+    @property
+    def joined(self) -> Joined:
+        """Return the two sides whose columns it shows."""
+        return Joined(left=self.probe, right=self.table, how=self.how, using=self.using)
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the lookup join of one bucket.
@@ -437,6 +442,11 @@ class LookupJoinRequest(StageRequest):
         """Return the join of the columns that hold the keys."""
         owns = keys_computed([own for own, _ in self.keys])
         return replace(self, keys=tuple(zip(owns, [column for _, column in self.keys], strict=True)))
+
+    def reading(self, stage: Stage, shown: Collection[str]) -> LookupJoinRequest:
+        """Return the request that asks the outside for no more than what these columns need."""
+        fewer = cast("LookupJoinStage", stage.reading(shown))
+        return self if fewer is stage else replace(self, columns=fewer.columns)
 
     def stage(self, inputs: Sequence[InputRows]) -> LookupJoinStage:
         """Return the lookup join of an input like this.

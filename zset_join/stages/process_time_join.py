@@ -25,7 +25,17 @@ from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.current_versions import CurrentVersionsStage, held_versions, version_columns
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, keyed_rows, keys_to_compute, pairs_computed
-from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
+from zset_join.stages.stage import (
+    Joined,
+    OutputKey,
+    Stage,
+    StageInput,
+    StageOptions,
+    TableKey,
+    TableUse,
+    compared_keys,
+    register_stage,
+)
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
@@ -133,9 +143,13 @@ class ProcessTimeJoinStage(Stage):
         }
 
     @property
-    def follows_from_rows(self) -> bool:
-        """Say no: a row keeps the match that it had when it came."""
-        return False
+    def joined(self) -> Joined:
+        """Return the two sides whose columns it shows."""
+        return Joined(left=self.left, right=self.right, how=self.how, using=self.using)
+
+    def table_use(self, origins: Mapping[str, str]) -> TableUse:  # noqa: ARG002 - as the protocol has it
+        """Return what it keeps of the current rows."""
+        return TableUse(index=self.index, is_using=self.using, by_event_time=False)
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the join of one bucket."""

@@ -7,7 +7,7 @@ caller looks at its class.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -23,6 +23,8 @@ __all__ = [
     "InputRows",
     "StageRequest",
     "TableCall",
+    "VersionsBelow",
+    "VersionsOf",
     "keyed_rows",
     "keys_computed",
     "keys_to_compute",
@@ -64,6 +66,34 @@ class TableCall:
     operands: tuple[Expression, ...]
 
 
+@dataclass(frozen=True)
+class VersionsOf:
+    """Name what has versions.
+
+    Args:
+        key: its columns.
+        delete_column: a hidden column that marks DELETEs, None where there is none.
+    """
+
+    key: tuple[str, ...]
+    delete_column: str | None = None
+
+
+@dataclass(frozen=True)
+class VersionsBelow:
+    """Say whether the rows below a stage are versions of its answer.
+
+    Args:
+        is_versioned: they are.
+        why: in words.
+        key: what has versions.
+    """
+
+    is_versioned: bool
+    why: str
+    key: tuple[str, ...] = ()
+
+
 class StageRequest(Protocol):
     """What a query asks of a stage; subclass it for its defaults."""
 
@@ -89,6 +119,38 @@ class StageRequest(Protocol):
             is_of_both: another input shows a column of that name.
         """
         return None
+
+    def reading(self, stage: Stage, shown: Collection[str]) -> StageRequest:  # noqa: ARG002 - for those that leave columns out
+        """Return the request of a stage that does no more than what these columns of its answer need; itself where it is that.
+
+        Args:
+            stage: what it asks for.
+            shown: the columns.
+        """
+        return self
+
+    def versions_below(self, source: Relation, output: Relation) -> VersionsBelow | None:  # noqa: ARG002 - for those that know
+        """Return whether the rows of its input are versions of its answer; None for a stage of another kind.
+
+        Args:
+            source: the rows of its input.
+            output: its answer.
+        """
+        return None
+
+    @property
+    def merges_changes(self) -> bool:
+        """Say whether its input has changes that leave columns out, or truncates, so that only its answer has whole rows."""
+        return False
+
+    @property
+    def picks_current(self) -> VersionsOf | None:
+        """Return of what it picks the versions that hold now; None for a stage of another kind."""
+        return None
+
+    def is_table_of(self, below: Relation) -> bool:  # noqa: ARG002 - for those that only prepare rows
+        """Say whether SQL, which knows tables and no changes, has one name for its answer and for the rows below it."""
+        return False
 
     @property
     def table_call(self) -> TableCall | None:

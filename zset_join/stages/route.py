@@ -66,6 +66,11 @@ class RouteStage(Stage):
         return {"route": TableKey(columns=self.source.primary_key)}
 
     @property
+    def follows_from_rows(self) -> bool:
+        """Say yes."""
+        return True
+
+    @property
     def forwards(self) -> bool:
         """Say that its answer is the table it was given."""
         return True

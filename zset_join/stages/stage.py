@@ -28,7 +28,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -40,14 +40,19 @@ from zset_join.stages.comparisons import Comparison
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
+if TYPE_CHECKING:
+    from zset_join.stages.join import JoinStage
+
 __all__ = [
     "NO_LIMIT",
+    "Joined",
     "OutputKey",
     "Reduction",
     "Stage",
     "StageInput",
     "StageOptions",
     "TableKey",
+    "TableUse",
     "compared_keys",
     "read_stage",
     "register_stage",
@@ -142,6 +147,40 @@ class TableKey:
     is_whole: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """Say which columns a stage with two sides shows.
+
+    Args:
+        left: the rows of one side.
+        right: the rows of the other one, a stream or a table.
+        how: which rows are in the answer.
+        using: the columns of the key are shown once.
+    """
+
+    left: Relation
+    right: Relation
+    how: str
+    using: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableUse:
+    """Say what a join keeps of the table it looks up in, for whoever would share it.
+
+    Args:
+        index: the declared index that is looked up in, None for none.
+        is_using: the columns of the key are put once, so that both sides call them alike.
+        by_event_time: it keeps versions until the watermark passes; else the current rows.
+        facts: what else must be the same, with what is said where it is not.
+    """
+
+    index: str | None
+    is_using: bool
+    by_event_time: bool
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageOptions:
     """Hold what operators take from the options of a query; a stage uses what concerns it.
@@ -216,19 +255,52 @@ class Stage(Protocol):
         return False
 
     @property
+    def follows_from_rows(self) -> bool:
+        """Say whether the sum of its answers follows from the sums of its inputs: no order, no time, nothing outside counts."""
+        return False
+
+    @property
     def max_watermark_jump(self) -> int | None:
         """Return how far ahead of its watermark times may be: rows further ahead are bad input, and move no watermark."""
+        return None
+
+    @property
+    def joined(self) -> Joined | None:
+        """Return the two sides whose columns it shows; None for a stage of one input."""
+        return None
+
+    @property
+    def equi_join(self) -> JoinStage | None:
+        """Return it as a join of two inputs by equal keys; None for any other stage."""
+        return None
+
+    @property
+    def without_expiry(self) -> Stage:
+        """Return the stage without what ends its rows by time; itself where nothing does."""
+        return self
+
+    @property
+    def chooses_by_key(self) -> bool:
+        """Say whether it chooses rows per value of `output_key.bucketed_by`, which every input has as its key."""
+        return False
+
+    @property
+    def picks_current(self) -> bool:
+        """Say whether its answer is those of its input's versions that hold now."""
+        return False
+
+    def table_use(self, origins: Mapping[str, str]) -> TableUse | None:  # noqa: ARG002 - for those that look up in one
+        """Return what it keeps of a table that other joins may look up in too; None where there is none.
+
+        Args:
+            origins: what its second input calls a column, to what the column is called below all renaming.
+        """
         return None
 
     @property
     def shows_newest(self) -> bool:
         """Say whether its answer is the newest row of each key by event time, so that its input rows are versions of that."""
         return False
-
-    @property
-    def follows_from_rows(self) -> bool:
-        """Say whether its answer follows from the live rows of its inputs, whenever they came, and so can be built anew."""
-        return not self.waits_for_time
 
     @property
     def lists_input(self) -> bool:

@@ -22,7 +22,17 @@ from zset_join.stages.batch.versions import chosen_rows, equal_keys, row_copies,
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import InputRows, StageRequest
-from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
+from zset_join.stages.stage import (
+    Joined,
+    OutputKey,
+    Stage,
+    StageInput,
+    StageOptions,
+    TableKey,
+    TableUse,
+    compared_keys,
+    register_stage,
+)
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset.protocol import DurableOperator
 
@@ -102,6 +112,31 @@ class TemporalJoinStage(Stage):
     def waits_for_time(self) -> bool:
         """Say yes: rows may wait for a time, or end by one."""
         return True
+
+    @property
+    def joined(self) -> Joined:
+        """Return the two sides whose columns it shows."""
+        return Joined(left=self.left, right=self.right, how=self.options.how, using=self.options.using)
+
+    @property
+    def chooses_by_key(self) -> bool:
+        """Say that it chooses rows per key."""
+        return True
+
+    def table_use(self, origins: Mapping[str, str]) -> TableUse:
+        """Return what it keeps of the versions."""
+        options, deletes = self.options, self.options.delete_column
+        return TableUse(
+            index=self.index,
+            is_using=options.using,
+            by_event_time=True,
+            facts={
+                "it compares times in another type": str(self.shape.times.kind),
+                "it keeps rows for corrections longer or shorter": options.keep_probe_for if options.emit == "eager" else 0,
+                "it allows another jump of the watermark": options.max_watermark_jump,
+                "it takes other rows for DELETEs": deletes if deletes is None else origins.get(deletes, deletes),
+            },
+        )
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the temporal join of one bucket.

@@ -35,6 +35,7 @@ __all__ = [
     "corrections_of",
     "due_of",
     "earliest",
+    "is_timed",
 ]
 
 
@@ -179,9 +180,21 @@ class DurableOperator(Operator, Protocol):
         ...
 
 
-def due_of(operator: object) -> NextDue:
+def due_of(operator: Any) -> NextDue:
     """Return when an operator must be asked though no row comes to it."""
-    return operator.next_due() if isinstance(operator, TimedOperator) else NOTHING_DUE
+    due: NextDue = operator.next_due() if is_timed(operator) else NOTHING_DUE
+    return due
+
+
+def is_timed(operator: Any) -> bool:
+    """Say whether an operator may have something to say when time passes. Cost: a look into a table."""
+    kind: Any = type(operator)
+    return _is_timed(kind)
+
+
+@functools.cache
+def _is_timed(kind: type) -> bool:
+    return issubclass(kind, TimedOperator)
 
 
 def earliest(dues: Iterable[NextDue]) -> NextDue:

@@ -103,7 +103,7 @@ HOWS = ["inner", "leftouter", "right_outer", "full", "semi", "left_anti"]
 
 def emitted(query: JoinQuery, sink: Collected) -> DataFrame:
     rows = [(*row, weight) for epoch in sink.epochs for row, weight in epoch]
-    placed = query._plan
+    placed = query._runner.query
     return placed.session.createDataFrame(rows, spark_schema(placed.output.schema).add("_weight", "long"))
 
 

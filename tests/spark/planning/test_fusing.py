@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +18,6 @@ from zset_join.spark import ChangeStream, JoinQuery, View, appends, changes, res
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.spark.epoch.epoch_plan import EpochPlan
 from zset_join.spark.planning import placed_query
-from zset_join.spark.planning.fusing import fused_stages_of
 
 Run = Callable[..., JoinQuery]
 ROWS = pa.schema([("op", pa.string()), ("k", pa.int64()), ("j", pa.int32()), ("v", pa.string())])
@@ -46,11 +44,7 @@ def tables(source: Callable[[str], Source]) -> SimpleNamespace:
 
 
 def fused_stages(view: View) -> list[list[str]]:
-    return [
-        [planned.name for planned in one.members]
-        for one in fused_stages_of(view.placed.planned_stages)
-        if not one.last.stage.forwards
-    ]
+    return [[planned.name for planned in one.members] for one in view.placed.fused_stages if not one.last.stage.forwards]
 
 
 Describe = Callable[[SimpleNamespace], View]
@@ -176,7 +170,7 @@ def test_a_checkpoint_of_unfused_stages_goes_on_with_fused_ones_through_lost_ans
     aggregates = [ZF.count().alias("n"), ZF.max("a_v"), ZF.max("b_v"), ZF.max("c_v")]
     view, sink = outer.agg(*aggregates), Collected()
     with monkeypatch.context() as unfused:
-        unfused.setattr(placed_query, "fused_stages_of", partial(fused_stages_of, is_fusing=False))
+        unfused.setattr(placed_query, "fusings_of", lambda _: ())
         run(outer.agg(*aggregates), sink, buckets=2)
     filled(a, "u1.2.y d2.0.x u5.1.z"), filled(b, "d1.0.p u3.1.r u5.1.s"), filled(c, "u2.1.m d7.0.l u6.2.n")
 

@@ -15,6 +15,7 @@ from zset_join.core.relation import Relation
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
 from zset_join.state.cold import cold_tombstones
 from zset_join.state.cold.cold_side import ColdSide
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.side import SideState
 
 RELATION = Relation(
@@ -39,9 +40,7 @@ def make_side(directory: Path | None = None) -> SideState:
         keeps_unmatchable=False,
         has_degree=False,
         tombstone_retention_us=RETENTION,
-        hash_bits=32,
-        hash_seed=0,
-        directory=None if directory is None else str(directory),
+        tables=HashTables(directory=None if directory is None else str(directory), hash_seed=0),
         name="rows",
         is_hybrid=True,
     )

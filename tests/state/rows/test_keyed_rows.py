@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows
 
 SCHEMA = pa.schema({"k": pa.float64(), "name": pa.string(), "v": pa.int64()})
@@ -36,7 +37,7 @@ def test_null_finds_nothing_unless_it_is_safe():
 
 
 def test_colliding_hashes_are_told_apart_by_value():
-    kept = _filled(hash_bits=1)
+    kept = _filled(tables=HashTables(hash_bits=1))
     assert kept.find(_asked((1.0, "a"), (0.0, "a")))[0].tolist() == [1, 1]
 
 

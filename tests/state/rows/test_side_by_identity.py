@@ -12,6 +12,7 @@ import pytest
 from tests.epochs import delete, insert, upsert
 from tests.state.side_anatomy import absorb, anatomy, changes_of, make_side, pieces
 from zset_join.core.relation import Relation
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.side import SideState
 
 
@@ -100,9 +101,7 @@ def test_two_primary_keys_that_spark_calls_the_same_are_one(kind: pa.DataType, o
         keeps_unmatchable=True,
         has_degree=False,
         tombstone_retention_us=0,
-        hash_bits=32,
-        hash_seed=0,
-        directory=None,
+        tables=HashTables(hash_seed=0),
         name="side",
     )
     absorb(side, upsert((one, "a")))

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.time.expiries import Expiries
 
@@ -76,7 +77,7 @@ def test_times_follow_rows_that_get_other_numbers(kept: KeyedRows) -> None:
 
 
 def test_files_are_found_again(tmp_path: Path) -> None:
-    kept = KeyedRows("rows", KEYS, ("k",), directory=str(tmp_path))
+    kept = KeyedRows("rows", KEYS, ("k",), tables=HashTables(directory=str(tmp_path)))
     expiries = Expiries(kept.side, directory=str(tmp_path), name="rows")
     add(kept, expiries, [1, 2], [5, 7])
     expiries.count(0, 3)
@@ -84,7 +85,7 @@ def test_files_are_found_again(tmp_path: Path) -> None:
     kept.close()
     expiries.close()
 
-    kept = KeyedRows("rows", KEYS, ("k",), directory=str(tmp_path))
+    kept = KeyedRows("rows", KEYS, ("k",), tables=HashTables(directory=str(tmp_path)))
     expiries = Expiries(kept.side, directory=str(tmp_path), name="rows")
 
     assert (expiries.due(5).tolist(), expiries.counts(1), expiries.is_current()) == ([1], [3], True)

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.time.expiring_rows import ExpiringRows, TimeToLive
 from zset_join.zset import ZSet
 
@@ -23,7 +24,7 @@ def events(**ttl: Any) -> ExpiringRows:
         key_types=(pa.int64(),),
         null_safe=(True,),
         name="ttl_0",
-        directory=None,
+        tables=HashTables(),
     )
 
 

@@ -12,10 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from zset_join.expressions.rows import columns_read
-from zset_join.plan.row_steps import OpaqueStep, RowStep, SelectStep, WhereStep
 from zset_join.plan.tree import Apply, Node, Operate, Root, rebuilt
-from zset_join.stages.lookup_join import LookupJoinRequest, LookupJoinStage
+from zset_join.stages.request import StageRequest
 
 __all__ = ["push_columns"]
 
@@ -24,56 +22,27 @@ def push_columns(root: Root) -> Root:
     """Return a tree whose lookup joins ask for what is read."""
     nodes = list(_nodes(root))
     parents = Counter(id(child) for node in nodes for child in node.children)
-    pruned: dict[int, LookupJoinRequest] = {}
+    pruned: dict[int, StageRequest] = {}
     for node in nodes:
-        read = _read_by(node.step) if isinstance(node, Apply) and not isinstance(node.step, WhereStep) else None
+        read = node.step.needs if isinstance(node, Apply) else None
         if not isinstance(node, Apply) or read is None:
             continue
         below: Node = node.child
         while isinstance(below, Apply) and parents[id(below)] == 1:
-            filtered = _filtered_by(below.step)
+            filtered = below.step.filters_by
             if filtered is None:
                 break
             read, below = read | filtered, below.child
-        if isinstance(below, Operate) and isinstance(below.request, LookupJoinRequest) and parents[id(below)] == 1:
-            columns = _columns(below, read)
-            if columns is not None:
-                pruned[id(below.request)] = replace(below.request, columns=columns)
+        if isinstance(below, Operate) and parents[id(below)] == 1:
+            fewer = below.request.reading(below.stage, read)
+            if fewer is not below.request:
+                pruned[id(below.request)] = fewer
 
     def change(node: Node) -> Node:
         is_pruned = isinstance(node, Operate) and id(node.request) in pruned
         return replace(node, request=pruned[id(node.request)]) if is_pruned else node  # type: ignore[union-attr,arg-type]
 
     return rebuilt(root, change) if pruned else root
-
-
-def _read_by(step: RowStep) -> set[str] | None:
-    """Return the columns that a step reads where its answer has no others; None where it may hand on any."""
-    match step:
-        case SelectStep():
-            return {name for _, expression in step.columns for name in columns_read(expression)}
-        case OpaqueStep():
-            return None if step.reads is None or step.is_filter else set(step.reads)
-        case _:
-            return None
-
-
-def _filtered_by(step: RowStep) -> set[str] | None:
-    """Return the columns that a filter reads; None for another step."""
-    match step:
-        case WhereStep():
-            return set(columns_read(step.condition))
-        case OpaqueStep() if step.is_filter and step.reads is not None:
-            return set(step.reads)
-        case _:
-            return None
-
-
-def _columns(node: Operate, read: set[str]) -> tuple[str, ...] | None:
-    """Return the columns that are to be asked for; None where that is what is asked for already."""
-    assert isinstance(node.stage, LookupJoinStage)  # noqa: S101 - what the request makes
-    fewer = node.stage.reading(read)
-    return None if fewer is node.stage else fewer.columns
 
 
 def _nodes(root: Root) -> Iterator[Root]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from zset_join.plan.tree import Apply, Node, Operate, Root, rebuilt
-from zset_join.stages.current_versions import CurrentVersionsRequest
 
 __all__ = ["share_versions"]
 
@@ -19,7 +18,7 @@ def share_versions(root: Root) -> Root:
     known: dict[Hashable, Node] = {}
 
     def change(node: Node) -> Node:
-        if not isinstance(node, Operate) or not isinstance(node.request, CurrentVersionsRequest):
+        if not isinstance(node, Operate) or node.request.picks_current is None:
             return node
         return known.setdefault((node.request, _rows_of(node.inputs[0])), node)
 

@@ -19,9 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.checkpoint.reading import stored_query_id
 from zset_join.core.errors import StateError, ZsetJoinError
-from zset_join.spark.api.stored_query import StoredQuery
-from zset_join.spark.epoch.runner import EpochRunner
-from zset_join.spark.planning.placed_query import PlacedQuery
+from zset_join.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
 
 __all__ = ["JoinQuery", "start_query"]
 
@@ -32,11 +30,11 @@ class JoinQuery(StoredQuery):
     Args:
         spark_query: Spark's own handle.
         runner: what runs the epochs.
-        plan: of the view.
+        tools: what answers questions.
     """
 
-    def __init__(self, spark_query: StreamingQuery, runner: EpochRunner, plan: PlacedQuery) -> None:
-        super().__init__(plan, runner)
+    def __init__(self, spark_query: StreamingQuery, runner: QueryRunner, tools: QueryTools) -> None:
+        super().__init__(runner, tools)
         self.spark_query = spark_query
         if runner.heartbeat is not None:
             runner.heartbeat.start()
@@ -159,7 +157,7 @@ class JoinQuery(StoredQuery):
 class _Gate:
     """Let the first epoch wait until the query's id is known and everything is open."""
 
-    def __init__(self, runner: EpochRunner) -> None:
+    def __init__(self, runner: QueryRunner) -> None:
         self._runner = runner
         self._is_ready = threading.Event()
         self._failure: BaseException | None = None
@@ -177,8 +175,8 @@ class _Gate:
 
 def start_query(
     stream: Callable[[], DataStreamWriter],
-    runner: EpochRunner,
-    plan: PlacedQuery,
+    runner: QueryRunner,
+    tools: QueryTools,
     *,
     checkpoint_location: str,
 ) -> JoinQuery:
@@ -190,7 +188,7 @@ def start_query(
         stream: makes Spark's writer; called once the checkpoint and the outputs have accepted the query, where there is a
             checkpoint: a refused start writes nothing.
         runner: runs the epochs.
-        plan: of the view.
+        tools: what answers questions.
         checkpoint_location: `checkpointLocation`.
 
     Raises:
@@ -224,4 +222,4 @@ def start_query(
         runner.close()
         raise
     gate.open()
-    return JoinQuery(spark_query, runner, plan)
+    return JoinQuery(spark_query, runner, tools)

@@ -9,33 +9,126 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from zset_join.core.errors import StateError
+from zset_join.spark.epoch.heartbeat import Heartbeat
+from zset_join.spark.epoch.progress import ProgressLog
 from zset_join.spark.epoch.runner import EpochRunner
-from zset_join.spark.planning.placed_query import PlacedQuery
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
     from zset_join.spark.tools.view_comparison import VerificationReport
     from zset_join.tools.savepoint import Savepoint
 
-__all__ = ["StoredQuery"]
+__all__ = ["ExecutorTools", "QueryRunner", "QueryTools", "StoredQuery"]
+
+
+class QueryRunner(Protocol):
+    """What runs the epochs of a query, wherever they run.
+
+    Attributes:
+        error: what stopped the query, as it was raised; None while it runs.
+        progress: what the newest epochs did.
+        heartbeat: brings an epoch when something is due though no row comes; None where nothing waits for a time.
+    """
+
+    error: BaseException | None
+    progress: ProgressLog
+    heartbeat: Heartbeat | None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the output."""
+        ...
+
+    def __call__(self, batch: DataFrame, epoch: int) -> None:
+        """Run one epoch."""
+        ...
+
+    def attach(self, query_id: str) -> None:
+        """Open checkpoint and output for a query."""
+        ...
+
+    def begin(self) -> None:
+        """End a start that nothing has refused."""
+        ...
+
+    def explanation(self) -> str:
+        """Return what `explain` prints."""
+        ...
+
+    def failure_of(self, error: BaseException) -> StateError | None:
+        """Return what Spark, or Python, reports in its own words in ours; None where there is none."""
+        ...
+
+    def backup(self, directory: str | Path) -> Savepoint:
+        """Copy checkpoint and output between two epochs."""
+        ...
+
+    def close(self) -> None:
+        """Close the output and let go of the checkpoint."""
+        ...
+
+
+class QueryTools(Protocol):
+    """What answers questions about a query."""
+
+    def verify(
+        self,
+        *,
+        left_df: DataFrame | None,
+        right_df: DataFrame | None,
+        tables: Mapping[str, DataFrame] | None,
+        actual_df: DataFrame | None,
+        most_differences: int,
+        sample: float | None,
+    ) -> VerificationReport:
+        """Compare what was emitted with a batch query; see `StoredQuery.verify`."""
+        ...
+
+    def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+        """Return where a row comes from; see `StoredQuery.explain_row`."""
+        ...
+
+
+class ExecutorTools:
+    """Answer questions about a query that runs on executors.
+
+    Args:
+        runner: what runs its epochs, attached to its checkpoint.
+    """
+
+    def __init__(self, runner: EpochRunner) -> None:
+        self._runner = runner
+
+    def verify(self, **given: Any) -> VerificationReport:
+        """Compare what was emitted with Spark's batch join."""
+        from zset_join.spark.tools.verification import verify
+
+        return verify(self._runner.query, self._runner, **given)
+
+    def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+        """Find the row in the log that is kept."""
+        from zset_join.spark.tools.row_explaining import explain_row
+
+        return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
 
 
 class StoredQuery:
     """Ask about what a query has stored; a context manager, so that the checkpoint is let go.
 
     Args:
-        plan: of the view.
         runner: what runs its epochs, attached to its checkpoint.
+        tools: what answers questions.
     """
 
-    def __init__(self, plan: PlacedQuery, runner: EpochRunner) -> None:
-        self._plan = plan
+    def __init__(self, runner: QueryRunner, tools: QueryTools) -> None:
         self._runner = runner
+        self._tools = tools
 
     def __enter__(self) -> StoredQuery:
         return self
@@ -46,7 +139,7 @@ class StoredQuery:
     @property
     def schema(self) -> pa.Schema:
         """Return the columns of the output."""
-        return self._plan.output.schema
+        return self._runner.schema
 
     def explain(self) -> None:
         """Print what the query does and remembers."""
@@ -76,11 +169,7 @@ class StoredQuery:
             OptionError: an argument that is not allowed, or the output cannot be read back.
             StateError: the checkpoint cannot be read.
         """
-        from zset_join.spark.tools.verification import verify
-
-        return verify(
-            self._plan,
-            self._runner,
+        return self._tools.verify(
             left_df=left_df,
             right_df=right_df,
             tables=tables,
@@ -123,6 +212,4 @@ class StoredQuery:
         Cost: two or three passes over the log and the snapshots of each join, on the driver; behind steps a small Spark job,
         and where only computed columns are asked for, a batch join of what the log keeps.
         """
-        from zset_join.spark.tools.row_explaining import explain_row
-
-        return explain_row(self._plan, self._runner, row, most_rows=most_rows)
+        return self._tools.explain_row(row, most_rows=most_rows)

@@ -37,6 +37,7 @@ from zset_join.spark.api.grouped import GroupedStream, Grouping
 from zset_join.spark.api.stream_arguments import check_stream_name
 from zset_join.spark.api.unknown_methods import missing_on_view
 from zset_join.spark.api.writer import JoinStreamWriter
+from zset_join.spark.driver.driver_query import DriverQuery, driver_query
 from zset_join.spark.planning.collations import refuse_compared_collations
 from zset_join.spark.planning.placed_query import PlacedQuery
 from zset_join.spark.planning.placement import BoundStep, bound_plan
@@ -117,7 +118,13 @@ class View(words.View):
     @property
     def writeStream(self) -> JoinStreamWriter:  # noqa: N802 - the name PySpark users type
         """Return a writer to choose options, an output and a trigger with."""
-        return JoinStreamWriter(self.placed)
+        return JoinStreamWriter(self.placed, lambda: self._on_driver)
+
+    @property
+    def _on_driver(self) -> DriverQuery:
+        """Return the query as the driver runs it."""
+        streams = {id(one.source): one.stream for one in self._sources}
+        return driver_query(self.node, streams, bindings_of(self.steps, {}), name=self.name)
 
     def explain(self) -> None:
         """Print what the query will do and what it must remember, as DataFrame.explain does."""
@@ -150,7 +157,7 @@ class View(words.View):
         """
         if isinstance(condition, Expression):
             return super().where(condition)
-        return self._opaque(f"where({condition})", lambda rows, _: rows.where(condition))
+        return self._opaque(f"where({condition})", lambda rows, _: rows.where(condition), condition=condition)
 
     def filter(self, condition: str | Column | Expression) -> Self:
         """Keep the rows that fulfil a condition, as `where`."""
@@ -405,7 +412,15 @@ class View(words.View):
         bound = BoundSource.of(whole, own.origin)
         return replace(self, node=Read(bound.source), bindings=(bound,))
 
-    def opaque(self, call: str, transform: Transform, *, hides: tuple[str, ...] = (), is_internal: bool = False) -> Self:
+    def opaque(
+        self,
+        call: str,
+        transform: Transform,
+        *,
+        hides: tuple[str, ...] = (),
+        is_internal: bool = False,
+        condition: str | Column | None = None,
+    ) -> Self:
         """Do something to every row that only Spark can do.
 
         Args:
@@ -413,6 +428,7 @@ class View(words.View):
             transform: what it does to a DataFrame, given the columns to keep beside those it chooses.
             hides: columns of its answer that no answer shows.
             is_internal: its columns may have names that begin with two underscores.
+            condition: what rows must fulfil, of a filter.
 
         Raises:
             PlanError: Spark cannot make sense of it, or it depends on more than the row.
@@ -432,8 +448,9 @@ class View(words.View):
             step.relation,
             tuple(sorted(step.reads)) if step.is_selection or is_filter else None,
             is_filter=is_filter,
+            kept=tuple(sorted(step.kept.items())),
         )
-        bound = BoundStep(call=call, transform=transform, step=step, before=before.schema)
+        bound = BoundStep(call=call, transform=transform, step=step, before=before.schema, condition=condition)
         node = Apply(self.node, opaque, hides)
         view = replace(self, node=node, steps=(*self.steps, BoundTransform(opaque, bound)))
         return view if is_internal else view._checked()

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
@@ -22,13 +23,18 @@ from zset_join.core.errors import OptionError, StateError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_on_first_use
 from zset_join.sinks.sink import Sink
+from zset_join.spark.api.driver_tools import DriverTools
 from zset_join.spark.api.lookup_defaults import check_connections, is_lookup_option, job_defaults
 from zset_join.spark.api.query import JoinQuery, start_query
-from zset_join.spark.api.stored_query import StoredQuery
+from zset_join.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
 from zset_join.spark.api.unknown_methods import missing_on_writer
+from zset_join.spark.driver.chosen_sink import ChosenSink
+from zset_join.spark.driver.driver_query import DriverQuery
+from zset_join.spark.driver.epochs import DriverEpochs
+from zset_join.spark.driver.starting import check_mode, driver_epochs, streamed_rows
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.epoch.named_outputs import output_named
-from zset_join.spark.epoch.outputs import FunctionOutput, Output, SinkOutput
+from zset_join.spark.epoch.outputs import ChosenOutput, FunctionOutput, SinkOutput
 from zset_join.spark.epoch.runner import EpochRunner
 from zset_join.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.spark.epoch.upsert_output import UpsertOutput
@@ -50,15 +56,18 @@ class JoinStreamWriter:
     """Collect what a running join needs; made by `View.writeStream`.
 
     Args:
-        plan: of the view.
+        plan: of the view, as executors run it.
+        on_driver: gives the view as the driver runs it.
     """
 
-    def __init__(self, plan: PlacedQuery) -> None:
+    def __init__(self, plan: PlacedQuery, on_driver: Callable[[], DriverQuery]) -> None:
         self._plan = plan
+        self._on_driver = on_driver
         self._options: dict[str, Any] = {}
         self._name: str | None = None
         self._trigger: dict[str, Any] = {}
-        self._outputs: list[Output] = []
+        self._outputs: list[ChosenOutput] = []
+        self._sinks: list[ChosenSink] = []
 
     def __getattr__(self, name: str) -> Any:
         raise missing_on_writer(name)
@@ -139,7 +148,8 @@ class JoinStreamWriter:
         Raises:
             OptionError: no output has this name, or an option is not known, missing, or has a value that is not allowed.
         """
-        return self._to(output_named(connector, options))
+        output = output_named(connector, options)
+        return self._to(output, ChosenSink(output.sink, connector, options))
 
     def toDuckDB(  # noqa: N802 - in the manner of PySpark's names
         self,
@@ -297,8 +307,38 @@ class JoinStreamWriter:
             StateError: the checkpoint belongs to another query.
             SinkError: the output belongs to another query or has other columns.
         """
+        if QueryOptions.draft(self._query_options).execution == "driver":
+            return self._start_on_driver()
         runner, tagged, location = self._prepared(makes_place=True)
-        return start_query(lambda: self._stream(runner, tagged, location), runner, runner.query, checkpoint_location=location)
+        return start_query(
+            lambda: self._stream(runner, tagged, location), runner, ExecutorTools(runner), checkpoint_location=location
+        )
+
+    def _start_on_driver(self) -> JoinQuery:
+        query, epochs, options = self._prepared_on_driver()
+        location = options.checkpoint_location
+        _make_place(location)
+        return start_query(
+            lambda: self._of_spark(streamed_rows(query, epochs), location),
+            epochs,
+            DriverTools(epochs),
+            checkpoint_location=location,
+        )
+
+    def _prepared_on_driver(self) -> tuple[DriverQuery, DriverEpochs, QueryOptions]:
+        """Check everything; return the query, what runs its epochs, and its options."""
+        options = QueryOptions.from_options(self._query_options)
+        checkpoint_folder(options.checkpoint_location)
+        self._check_output()
+        query = self._on_driver()
+        encoded_schema(query.plan.output.schema, format_named("weight"))
+        stages = [node.stage for node in query.plan.nodes]
+        compile_on_first_use()
+        warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
+        sinks = {query.plan.name: self._sinks}
+        name = self._name or query.plan.name
+        epochs = driver_epochs(query, options, sinks, name=name, more=self._lookup_options(stages, 1))
+        return query, epochs, options
 
     def attach(self) -> StoredQuery:
         """Open the checkpoint and the output of the query while it does not run, to verify it or to explain a row.
@@ -310,7 +350,14 @@ class JoinStreamWriter:
             StateError: there is no checkpoint, it belongs to another query, or a driver runs on it.
             SinkError: as `start`.
         """
-        runner, _, location = self._prepared()
+        runner: QueryRunner
+        tools: QueryTools
+        if QueryOptions.draft(self._query_options).execution == "driver":
+            _, epochs, options = self._prepared_on_driver()
+            runner, tools, location = epochs, DriverTools(epochs), options.checkpoint_location
+        else:
+            on_executors, _, location = self._prepared()
+            runner, tools = on_executors, ExecutorTools(on_executors)
         query_id = stored_query_id(location)
         if query_id is None:
             raise no_checkpoint(location)
@@ -320,7 +367,7 @@ class JoinStreamWriter:
         except BaseException:
             runner.close()
             raise
-        return StoredQuery(runner.query, runner)
+        return StoredQuery(runner, tools)
 
     def _stream(self, runner: EpochRunner, tagged: TaggedStreams, location: str) -> DataStreamWriter:
         """Return Spark's own writer of the rows; a source of ours that the checkpoint needs is made."""
@@ -329,6 +376,9 @@ class JoinStreamWriter:
             rows = with_start(rows, location)
         if runner.is_timed:
             runner.heartbeat = Heartbeat(checkpoint_folder(location), runner.next_due)
+        return self._of_spark(rows, location)
+
+    def _of_spark(self, rows: DataFrame, location: str) -> DataStreamWriter:
         stream = rows.writeStream.option("checkpointLocation", location)
         if self._name is not None:
             stream = stream.queryName(self._name)
@@ -340,12 +390,8 @@ class JoinStreamWriter:
         checkpoint_folder(options.checkpoint_location)
         plan = self._plan
         limited_join(plan.planned_stages, options.buffer_limit)
-        if not self._outputs:
-            raise OptionError(
-                "no output was chosen; add .toDuckDB(path, table), .toDelta(path), .toParquet(path) or "
-                ".foreachBatch(function).",
-                code="MISSING_OUTPUT",
-            )
+        self._check_output()
+        check_mode(options.checkpoint_location, "executors")
         encoded_schema(plan.output.schema, format_named("weight"))
         session = plan.session
         stages = [one.stage for one in plan.planned_stages]
@@ -374,6 +420,14 @@ class JoinStreamWriter:
         runner.name = self._name or runner.name
         return runner, tagged, options.checkpoint_location
 
+    def _check_output(self) -> None:
+        if not self._outputs:
+            raise OptionError(
+                "no output was chosen; add .toDuckDB(path, table), .toDelta(path), .toParquet(path) or "
+                ".foreachBatch(function).",
+                code="MISSING_OUTPUT",
+            )
+
     @property
     def _query_options(self) -> dict[str, Any]:
         return {name: value for name, value in self._options.items() if not is_lookup_option(name)}
@@ -391,13 +445,14 @@ class JoinStreamWriter:
                     check_connections(settings.max_connections, processes=processes, source=stage.table.name)
         return more
 
-    def _to(self, output: Output) -> JoinStreamWriter:
+    def _to(self, output: ChosenOutput, sink: ChosenSink | None = None) -> JoinStreamWriter:
         if output.describe() in [chosen.describe() for chosen in self._outputs] and output.at_rest():
             raise OptionError(
                 f"the output {output.describe()} was chosen twice; each of several outputs has a place of its own.",
                 code="SAME_OUTPUT",
             )
         self._outputs.append(output)
+        self._sinks.append(sink or ChosenSink(output.sink))
         return self
 
 

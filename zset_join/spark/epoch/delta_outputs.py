@@ -13,14 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.relation import Relation
+from zset_join.runners.common.rejected import Rejected
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_files import DataFile
 from zset_join.sinks.delta_view import DeltaViewSink
+from zset_join.sinks.sink import Sink
 from zset_join.spark.epoch.outputs import SinkOutput, fitting_parts, read_lines
 from zset_join.spark.rows.schemas import spark_schema
-from zset_join.spark.worker.fitting_parts import unfit_flags
+from zset_join.spark.worker.fitting_parts import file_unfit_flags
 from zset_join.spark.worker.parts import DeltaParts, PartWriter
-from zset_join.spark.worker.quarantine import Rejected
 
 __all__ = ["DeltaChangelogOutput", "DeltaViewOutput"]
 
@@ -65,6 +66,11 @@ class DeltaChangelogOutput:
         self.dead_letter_path = ""
         self.parts: PartWriter = DeltaParts(sink.log.location, sink.form)
 
+    @property
+    def sink(self) -> Sink:
+        """Return the changelog."""
+        return self._sink
+
     def describe(self) -> str:
         """Return path and form."""
         return f"Delta changelog {self._sink.log.location} ({self._sink.form})"
@@ -90,7 +96,7 @@ class DeltaChangelogOutput:
 
     def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Return the rows that the tasks put aside."""
-        return unfit_flags(rows)
+        return file_unfit_flags(rows)
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
         """Look whether all files are still there; only VACUUM takes them away."""

@@ -3,7 +3,7 @@
     batch -> first shuffle -> route -> join -> ... -> receipts
                            └---------> join-1 -> ... -> receipts
 
-A stage answers in the partition of its bucket, fused stages in one task (`fusing`). Where the rows of several tasks go into
+A stage answers in the partition of its bucket, fused stages in one task. Where the rows of several tasks go into
 one shuffle, or their receipts into one result, their partitions are numbered one task after the other, and each is told which
 partition is its bucket 0. Rows of streams that are for a stage behind another one stay in Spark until they are parted from the
 first shuffle, which is made once and read once per stage.
@@ -26,7 +26,7 @@ from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.spark.planning.buffer_limit import QueryBuffer
-from zset_join.spark.planning.fusing import FusedStages
+from zset_join.spark.planning.fused_stages import FusedStages
 from zset_join.spark.planning.normalise import TaggedStreams, stage_bucket
 from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.layout import TARGET, WEIGHT, SlotLayout, make_layout

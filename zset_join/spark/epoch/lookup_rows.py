@@ -6,19 +6,33 @@ The law: the tasks of an epoch, whichever attempt, find the same rows; see `zset
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 from zset_join.core.errors import PlanError
 from zset_join.core.tick import Tick
 from zset_join.lookup import DataFrameSource
-from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.names import column_named
-from zset_join.stages import LookupJoinStage
+from zset_join.stages import LookupJoinStage, Stage
 from zset_join.storage.folder import Folder
 
 __all__ = ["keep_epoch_rows"]
 
 
-def keep_epoch_rows(stages: Iterable[PlannedStage], folder: Folder, tick: Tick) -> None:
+class NamedStage(Protocol):
+    """A stage of a query, wherever it runs."""
+
+    @property
+    def name(self) -> str:
+        """Return what its state is called."""
+        ...
+
+    @property
+    def stage(self) -> Stage:
+        """Return the stage."""
+        ...
+
+
+def keep_epoch_rows(stages: Iterable[NamedStage], folder: Folder, tick: Tick) -> None:
     """Read the DataFrames of lookup stages for an epoch, unless their rows are there.
 
     Args:

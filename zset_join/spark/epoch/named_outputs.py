@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zset_join.connectors import sink
-from zset_join.spark.epoch.outputs import ChangelogOutput, Output, SinkOutput
+from zset_join.spark.epoch.outputs import ChangelogOutput, ChosenOutput, SinkOutput
 
 __all__ = ["output_named"]
 
 
-def output_named(name: str, options: Mapping[str, Any]) -> Output:
+def output_named(name: str, options: Mapping[str, Any]) -> ChosenOutput:
     """Return an output, not yet opened.
 
     Args:
@@ -27,15 +27,15 @@ def output_named(name: str, options: Mapping[str, Any]) -> Output:
     return _BY_TASKS.get(name, SinkOutput)(sink(name, **options))
 
 
-def _delta(made: Any) -> Output:
+def _delta(made: Any) -> ChosenOutput:
     from zset_join.sinks.delta_view import DeltaViewSink
     from zset_join.spark.epoch.delta_outputs import DeltaChangelogOutput, DeltaViewOutput
 
     return DeltaViewOutput(made) if isinstance(made, DeltaViewSink) else DeltaChangelogOutput(made)
 
 
-def _parquet(made: Any) -> Output:
+def _parquet(made: Any) -> ChosenOutput:
     return ChangelogOutput(made.location, made.form)
 
 
-_BY_TASKS: Mapping[str, Callable[[Any], Output]] = {"delta": _delta, "parquet": _parquet}
+_BY_TASKS: Mapping[str, Callable[[Any], ChosenOutput]] = {"delta": _delta, "parquet": _parquet}

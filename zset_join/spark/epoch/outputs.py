@@ -22,16 +22,27 @@ from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.epoch_chain import accepts_argument
 from zset_join.core.errors import StateError
 from zset_join.core.relation import Relation
+from zset_join.runners.common.rejected import Rejected
+from zset_join.runners.common.sink_epochs import SinkEpochs
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, are_staged, commit_epoch, committed_files
-from zset_join.sinks.sink import Sink, has_epoch, write_epoch
-from zset_join.sinks.unfit_values import SelectiveSink, check_fits, fitting, unfit_rows
+from zset_join.sinks.sink import Sink, has_epoch
+from zset_join.spark.epoch.frame_sink import FrameSink
 from zset_join.spark.rows.schemas import spark_schema
-from zset_join.spark.worker.fitting_parts import FittingParts, add_unfit, unfit_flags
+from zset_join.spark.worker.fitting_parts import FittingParts, file_unfit_flags
 from zset_join.spark.worker.parts import ArrowParts, ChangelogParts, ParquetParts, PartWriter, read_arrow_parts
-from zset_join.spark.worker.quarantine import DeadLetters, Rejected
+from zset_join.spark.worker.quarantine import DeadLetters
 from zset_join.storage.folder import is_local, local_path
 
-__all__ = ["ChangelogOutput", "FunctionOutput", "Output", "SelectiveOutput", "SinkOutput", "fitting_parts", "read_lines"]
+__all__ = [
+    "ChangelogOutput",
+    "ChosenOutput",
+    "FunctionOutput",
+    "Output",
+    "SelectiveOutput",
+    "SinkOutput",
+    "fitting_parts",
+    "read_lines",
+]
 
 
 class Output(Protocol):
@@ -87,6 +98,15 @@ class Output(Protocol):
         ...
 
 
+class ChosenOutput(Output, Protocol):
+    """An output of a user's choice."""
+
+    @property
+    def sink(self) -> Sink:
+        """Return what takes the epochs where they run on the driver."""
+        ...
+
+
 @runtime_checkable
 class SelectiveOutput(Output, Protocol):
     """An output that may never be able to hold some rows, which is decided before an epoch is committed.
@@ -121,9 +141,23 @@ class SinkOutput:
 
     def __init__(self, sink: Sink) -> None:
         self.parts: PartWriter = ArrowParts()
-        self.quarantines = False
         self.dead_letter_path = ""
         self._sink = sink
+        self._epochs = SinkEpochs(sink)
+
+    @property
+    def quarantines(self) -> bool:
+        """Say whether rows that the sink can never hold are put aside; else they are refused."""
+        return self._epochs.quarantines
+
+    @quarantines.setter
+    def quarantines(self, value: bool) -> None:
+        self._epochs.quarantines = value
+
+    @property
+    def sink(self) -> Sink:
+        """Return the sink."""
+        return self._sink
 
     def describe(self) -> str:
         """Return the sink's own words."""
@@ -148,25 +182,16 @@ class SinkOutput:
 
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
         """Write the epoch."""
-        chunks = read_arrow_parts(files, record.parts)
-        taken = (fitting(self._sink, chunk, drops=self.quarantines, epoch=record.epoch) for chunk in chunks)
-        write_epoch(self._sink, record.epoch, taken, record.link)
+        self._epochs.write(record.epoch, read_arrow_parts(files, record.parts), record.link)
 
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
         """Ask the sink, where it has such rows; the answer is then read once more than it is written."""
-        rejected = Rejected()
-        for chunk in read_arrow_parts(files, record.parts) if isinstance(self._sink, SelectiveSink) else ():
-            unfit = unfit_rows(self._sink, chunk.rows)
-            if not self.quarantines:
-                check_fits(repr(self._sink), chunk, unfit, epoch=record.epoch)
-            else:
-                add_unfit(rejected, chunk, unfit)
+        rejected = self._epochs.put_aside(record.epoch, read_arrow_parts(files, record.parts))
         return {self.describe(): rejected} if len(rejected) else {}
 
     def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Ask the sink; one that does not list such rows holds all."""
-        found = [one.rows for one in unfit_rows(self._sink, rows)]
-        return np.logical_or.reduce(found) if found else np.zeros(rows.num_rows, np.bool_)
+        return self._epochs.unfit(rows)
 
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Read the sink, when it can be read."""
@@ -199,6 +224,11 @@ class ChangelogOutput:
         self.dead_letter_path = ""
         self.parts: PartWriter = ChangelogParts(self._directory)
 
+    @property
+    def sink(self) -> Sink:
+        """Return the changelog."""
+        return self._sink
+
     def describe(self) -> str:
         """Return path and form."""
         return f"Parquet changelog {self._directory} ({self._form})"
@@ -224,7 +254,7 @@ class ChangelogOutput:
 
     def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Return the rows that the tasks put aside."""
-        return unfit_flags(rows)
+        return file_unfit_flags(rows)
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
         """Look whether all parts are still staged."""
@@ -264,6 +294,16 @@ class FunctionOutput:
         self._form = form
         self.parts: PartWriter = ParquetParts(form)
 
+    @property
+    def form(self) -> ChangelogForm:
+        """Return how weights are shown in the lines."""
+        return self._form
+
+    @property
+    def sink(self) -> Sink:
+        """Return what calls the function with what the driver has."""
+        return FrameSink(self)
+
     def describe(self) -> str:
         """Return the function's name."""
         return f"function {getattr(self._function, '__qualname__', repr(self._function))} ({self._form})"
@@ -287,14 +327,14 @@ class FunctionOutput:
 
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
         """Call the function."""
-        self._call(self.answer(session, files, record), record)
+        self.give(self.answer(session, files, record), record.epoch, None if record.link is None else record.link.digest)
 
-    def _call(self, rows: DataFrame, record: CommitRecord) -> None:
-        """Call the function, with the digest of the epoch where it takes one."""
+    def give(self, rows: DataFrame, epoch: int, digest: str | None) -> None:
+        """Call the function with the lines of an epoch, and with the epoch's digest where it takes one."""
         if self._takes_chain:
-            self._function(rows, record.epoch, chain=None if record.link is None else record.link.digest)
+            self._function(rows, epoch, chain=digest)
         else:
-            self._function(rows, record.epoch)
+            self._function(rows, epoch)
 
     def answer(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> DataFrame:
         """Return the answer of an epoch, after looking at every byte of its parts."""

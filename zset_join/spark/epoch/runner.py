@@ -16,18 +16,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.earlier_descriptions import restated
-from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_description
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
@@ -35,6 +34,7 @@ from zset_join.core.errors import SinkError, StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
+from zset_join.runners.common.bucket_receipt import dues_after, histories_after
 from zset_join.spark.epoch.disk_failures import disk_failure
 from zset_join.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.spark.epoch.event_times import EventTimes
@@ -62,7 +62,6 @@ from zset_join.stages.lookup_join import explained_for
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.full_disk import EpochOutcome, nothing_committed
 from zset_join.tools.savepoint import Savepoint, backup
-from zset_join.zset.protocol import NOTHING_DUE, NextDue
 
 __all__ = ["EpochRunner"]
 
@@ -221,6 +220,11 @@ class EpochRunner:
     def relation(self) -> Relation:
         """Return the relation of the answer."""
         return self.query.output
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the output."""
+        return self.relation.schema
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         """Run one epoch.
@@ -468,11 +472,6 @@ class EpochRunner:
         checkpoint = self._opened()
         last = checkpoint.last
         dues = {} if last is None else {key: due for key, due in last.dues.items() if _bucket_of(key) < self._buckets}
-        for receipt in receipts:
-            if receipt.due is not None:
-                dues.pop(receipt.key, None)
-                due = NextDue(*receipt.due)
-                dues |= {} if due == NOTHING_DUE else {receipt.key: due}
         histories = self._histories(receipts, checkpoint.before(tick.epoch))
         self._statistics |= {receipt.key: receipt.statistics for receipt in receipts if receipt.statistics}
         held = self.buffer.held(checkpoint.buffered, receipts)
@@ -485,7 +484,7 @@ class EpochRunner:
             quarantined=tuple(part for receipt in receipts for part in receipt.quarantined),
             buffered=held,
             watermarks=times.watermarks,
-            dues=dues,
+            dues=dues_after(dues, receipts),
         )
         counts = epoch_counts(record, receipts, self._places, self._statistics, main_stage=self._main_stage)
         budget = self._options.hot_budget or self._options.table_budget
@@ -499,22 +498,8 @@ class EpochRunner:
         """Return what the state is made of after an epoch; stages that share a table have one history."""
         states = {one.name: one.state_name for one in self.query.planned_stages}
         places = {one.name: one.number for one in self.query.planned_stages}
-        histories = dict(before)
-        logs: dict[str, list[LogEntry]] = defaultdict(list)
-        for receipt in sorted(receipts, key=lambda receipt: places.get(receipt.stage, -1)):
-            key = f"{states.get(receipt.stage, receipt.stage)}/{receipt.bucket}"
-            history = histories.get(key, BucketHistory())
-            if receipt.snapshot is not None:
-                history = history.with_snapshot(receipt.snapshot)
-            if receipt.merged is not None:
-                history = history.with_merged(receipt.merged)
-            if receipt.log is not None:
-                logs[key].append(receipt.log)
-            if history != BucketHistory():
-                histories[key] = history
-        for key, entries in logs.items():
-            histories[key] = histories.get(key, BucketHistory()).with_log(LogEntry.together(entries))
-        return histories
+        in_order = sorted(receipts, key=lambda receipt: places.get(receipt.stage, -1))
+        return histories_after(before, in_order, states)
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord, PartEntry
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
+from zset_join.runners.common.rejected import Rejected
 from zset_join.spark.epoch.outputs import Output, SelectiveOutput
 from zset_join.spark.worker.parts import PartWriter
-from zset_join.spark.worker.quarantine import Rejected
 from zset_join.zset import ZSet
 
 __all__ = ["SeveralOutputs", "SharedParts"]

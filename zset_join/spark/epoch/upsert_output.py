@@ -15,12 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.changelog import UpsertFormat, encoded_schema
-from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.errors import PlanError, SinkError
 from zset_join.core.relation import Relation
 from zset_join.spark.epoch.outputs import FunctionOutput
@@ -74,13 +72,13 @@ class UpsertOutput(FunctionOutput):
                 missing=missing,
             )
 
-    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
+    def give(self, rows: DataFrame, epoch: int, digest: str | None) -> None:
         """Put the pieces together by key, and call the function.
 
         Raises:
             SinkError: two live rows claim one key; the function was not called.
         """
-        delta = self.answer(session, files, record)
+        delta = rows
         names = [name for name in delta.columns if name != "_weight"]
         is_there = F.col("_weight") > 0
         net = delta.groupBy(*(quoted(name) for name in self._key)).agg(
@@ -88,9 +86,9 @@ class UpsertOutput(FunctionOutput):
             F.max_by(F.struct(*map(quoted, names)), is_there.cast("int")).alias(_ROW),
         )
         net = net.select(_ROW, _CLAIMS)
-        self._refuse_doubled(net, record.epoch)
+        self._refuse_doubled(net, epoch)
         row = [F.col(_ROW).getField(name).alias(name) for name in names]
-        self._call(net.select(*row, (F.col(_CLAIMS) == 0).alias(UpsertFormat().column)), record)
+        super().give(net.select(*row, (F.col(_CLAIMS) == 0).alias(UpsertFormat().column)), epoch, digest)
 
     def _refuse_doubled(self, net: DataFrame, epoch: int) -> None:
         doubled = net.where(F.col(_CLAIMS) > 1).limit(1).collect()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from zset_join.spark.planning.fusing import Fusing
+from zset_join.plan.passes.fuse_stages import Fusing
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stages import PlannedStage, StageStep, Stream
 from zset_join.stages.join import JoinStage
@@ -78,7 +78,8 @@ class _Explanation:
         """Return a stage with what it is fed."""
         stage = planned.stage
         sides = range(len(stage.inputs))
-        lines = self._join(planned, stage) if isinstance(stage, JoinStage) else stage.explain(self._buckets)
+        join = stage.equi_join
+        lines = stage.explain(self._buckets) if join is None else self._join(planned, join)
         for side in sides:
             lines += _branch(self._side(planned, side), is_last=side == sides[-1])
         return lines

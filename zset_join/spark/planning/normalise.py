@@ -23,9 +23,10 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.types import DataType
 
 from zset_join.core.relation import Relation
+from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET
 from zset_join.spark.planning.stages import PlannedStage, Stream
 from zset_join.spark.rows.baseline import union
-from zset_join.spark.rows.layout import GLOBAL_BUCKET, RECEIPT_FLAG, REJECTED, TARGET, SlotLayout, assign_slots, make_layout
+from zset_join.spark.rows.layout import RECEIPT_FLAG, REJECTED, TARGET, SlotLayout, assign_slots, make_layout
 from zset_join.spark.rows.names import quoted
 from zset_join.spark.rows.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.rows.schemas import spark_type
@@ -35,6 +36,7 @@ from zset_join.stages import StageInput
 __all__ = [
     "TaggedStreams",
     "hash_bucket",
+    "hashed_name",
     "hashed_type",
     "hashed_types",
     "row_bucket",
@@ -235,6 +237,12 @@ def hashed_type(kind: pa.DataType) -> DataType | str:
     """Return the Spark type in which values of a type are hashed."""
     too_wide = pa.types.is_decimal(kind) and kind.precision > _MOST_DECIMAL_DIGITS
     return "double" if too_wide else spark_type(kind)
+
+
+def hashed_name(kind: pa.DataType) -> str:
+    """Return the name of the Spark type in which values of a type are hashed."""
+    hashed = hashed_type(kind)
+    return hashed if isinstance(hashed, str) else hashed.simpleString()
 
 
 def hash_bucket(columns: Sequence[Column], buckets: int) -> Column:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.spark.planning.stages import PlannedStage, Stream
-from zset_join.stages import ExpiringStage, JoinStage, Stage
+from zset_join.stages import JoinStage, Stage
 
 __all__ = ["Placed", "ends_of", "feeding", "hands_on", "join_in", "kept_by", "visible_columns_of"]
 
@@ -62,8 +62,7 @@ def hands_on(stage: Stage) -> bool:
 
 def join_in(stage: Stage) -> JoinStage | None:
     """Return the join that a stage is, or around which it ends rows by time; None where there is none."""
-    inside = stage.inside if isinstance(stage, ExpiringStage) else stage
-    return inside if isinstance(inside, JoinStage) else None
+    return stage.without_expiry.equi_join
 
 
 def kept_by(stage: Stage) -> Mapping[str, str]:

@@ -15,12 +15,13 @@ from pyspark.sql import SparkSession
 
 from zset_join.core.options import QueryOptions
 from zset_join.core.relation import Relation
+from zset_join.plan.passes.fuse_stages import Fusing
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.sharing import prepared_alike
 from zset_join.spark.planning.buffer_limit import explained_limit
 from zset_join.spark.planning.collations import refuse_compared_collations
 from zset_join.spark.planning.explaining import explained_query
-from zset_join.spark.planning.fusing import FusedStages, Fusing, fused_stages_of, fusings_of
+from zset_join.spark.planning.fused_stages import FusedStages, fused_stages_of, fusings_of
 from zset_join.spark.planning.placement import Bindings, placed_stages
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stage_names import stage_name
@@ -115,14 +116,14 @@ class PlacedQuery:
         return _with_shared_places(self.plan, stages) if self.shares_tables else tuple(stages)
 
     @cached_property
-    def fusings(self) -> list[Fusing]:
+    def fusings(self) -> tuple[Fusing, ...]:
         """Return, for every input of a stage that earlier stages make, whether it is fused."""
-        return fusings_of(self.planned_stages)
+        return fusings_of(self.plan)
 
     @cached_property
     def fused_stages(self) -> tuple[FusedStages, ...]:
         """Return the groups of stages that run in one task, as an epoch runs them."""
-        return fused_stages_of(self.planned_stages)
+        return fused_stages_of(self.plan, self.planned_stages, self.fusings)
 
     def description(self) -> dict[str, Any]:
         """Return what a checkpoint remembers of the query, JSON-ready; one whose description differs is refused."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
@@ -40,12 +40,14 @@ class BoundStep:
         transform: what it does to a DataFrame.
         step: it, over the rows it was written for.
         before: the columns of these.
+        condition: what rows must fulfil, where the step is a filter that says so.
     """
 
     call: str
     transform: Transform
     step: RowStep
     before: pa.Schema
+    condition: str | Column | None = None
 
     def over(self, session: SparkSession, before: Relation) -> RowStep:
         """Return the step over rows that may have fewer columns than those it was written for."""

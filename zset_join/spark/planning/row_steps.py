@@ -31,6 +31,7 @@ from zset_join.spark.rows.schemas import arrow_schema, spark_schema
 from zset_join.spark.rows.user_functions import UserFunction, functions_in
 
 __all__ = [
+    "ZONE",
     "RowStep",
     "Transform",
     "class_name",
@@ -40,7 +41,8 @@ __all__ = [
     "template",
 ]
 
-_ZONE = "spark.sql.session.timeZone"
+ZONE = "spark.sql.session.timeZone"
+"""The setting by which expressions of times are analysed."""
 _ZONED = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
 _PER_ROW = ("Project", "Filter")
 _LEAVES = ("LogicalRDD", "LocalRelation")
@@ -84,6 +86,10 @@ class RowStep:
     tree: WhereStep | SelectStep | None = None
     stage: ClassVar[None] = None
 
+    def renamed(self, name: str) -> str | None:
+        """Return what a column is called after it; None where it does not leave as it came."""
+        return self.kept.get(name)
+
     def apply(self, rows: DataFrame, beside: Sequence[str] = (WEIGHT,)) -> DataFrame:
         """Return rows with their weights, after the step.
 
@@ -91,7 +97,7 @@ class RowStep:
             rows: the columns before it, and those beside them.
             beside: columns that pass by untouched, behind the others.
         """
-        with job_settings(rows.sparkSession, {_ZONE: self.zone}):
+        with job_settings(rows.sparkSession, {ZONE: self.zone}):
             transformed = self.transform(rows, beside)
             names = transformed.columns
             places = {name: at for at, name in enumerate(names)}  # the last ones: a star has brought others
@@ -127,7 +133,7 @@ def row_step(session: SparkSession, before: Relation, call: str, transform: Tran
     nodes = list(nodes_of(plan))
     _check_nodes(nodes, plan, call)
     _check_names(transformed.columns, call, is_internal=is_internal)
-    zone = str(session.conf.get(_ZONE))
+    zone = str(session.conf.get(ZONE))
     steps = [expression for node in nodes if class_name(node) in _PER_ROW for expression in sequence(node.expressions())]
     texts = [str(expression.sql()) for expression in steps]
     if any(_needs_zone(session, part) for expression in steps for part in _parts(expression)):

@@ -44,7 +44,6 @@ __all__ = [
     "check_rows",
     "explained_state",
     "hybrid_stages",
-    "name_after",
     "named",
     "places_of",
 ]
@@ -128,10 +127,9 @@ class StageStep:
         """Return what it must remember, for `explain`."""
         return [line.strip() for line in self.stage.explain(buckets)[1:]]
 
-    @property
-    def kept(self) -> Mapping[str, str]:
-        """Return the columns that leave as they came."""
-        return {name: name for name in self.stage.output_key.bucketed_by}
+    def renamed(self, name: str) -> str | None:
+        """Return what a column is called after it; None where it does not leave as it came."""
+        return name if name in self.stage.output_key.bucketed_by else None
 
     @property
     def shuffled(self) -> str:
@@ -219,14 +217,6 @@ def named(planned_stages: Sequence[PlannedStage]) -> tuple[PlannedStage, ...]:
         label = labels[one.number] if not one.stage.forwards or one.target is None else labels[one.target]
         stages.append(replace(one, label=label, name=stage_name(one.stage.kind, label, side=one.side)))
     return tuple(stages)
-
-
-def name_after(steps: Sequence[Step], name: str) -> str | None:
-    """Return what a column is called behind some steps; None where it is computed anew, added up or left out."""
-    current: str | None = name
-    for step in steps:
-        current = None if current is None else step.kept.get(current)
-    return current
 
 
 def places_of(planned_stages: Sequence[PlannedStage]) -> list[StreamPlace]:

@@ -25,7 +25,7 @@ from zset_join.spark.rows.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.rows.schemas import arrow_schema, field_type
 from zset_join.spark.rows.text_select import select_text
 
-__all__ = ["as_input", "spark_step", "stepped", "united"]
+__all__ = ["as_input", "spark_step", "step_text", "stepped", "united"]
 
 
 def spark_step(session: SparkSession, before: Relation, step: WhereStep | SelectStep) -> RowStep:
@@ -36,8 +36,8 @@ def spark_step(session: SparkSession, before: Relation, step: WhereStep | Select
         before: the rows before it.
         step: what is done.
     """
-    if isinstance(step, WhereStep):
-        text = _text(step.condition, before.schema)
+    if step.condition is not None:
+        text = step_text(step.condition, before.schema)
         kept = row_step(session, before, f"where {text}", lambda given, _: given.where(text), is_internal=True)
         return replace(kept, tree=step)
     return replace(_selection(session, before, step)[1], tree=step)
@@ -108,7 +108,7 @@ def as_input(stream: SourceStream, relation: Relation) -> SourceStream:
     return stream if stream.name == relation.name else replace(stream, name=relation.name)
 
 
-def _text(tree: Expression, schema: pa.Schema) -> str:
+def step_text(tree: Expression, schema: pa.Schema) -> str:
     """Return a tree over one row as Spark SQL; one made with `left(...)` or `right(...)` alone means the same."""
     return to_sql(
         tree,
@@ -121,7 +121,7 @@ def _text(tree: Expression, schema: pa.Schema) -> str:
 def _selection(session: SparkSession, before: Relation, step: SelectStep) -> tuple[list[str], RowStep]:
     """Return the texts of a selection, with the types of the plan, and the step."""
     relation = step.output(before)
-    texts = [_text(tree, before.schema) for _, tree in step.columns]
+    texts = [step_text(tree, before.schema) for _, tree in step.columns]
     selection = _row_step(session, before, relation, texts)
     given = selection.relation.schema
     differing = [at for at, field in enumerate(relation.schema) if given.field(at).type != field.type]
@@ -152,7 +152,7 @@ def _made_of(stream: SourceStream, step: WhereStep | SelectStep) -> tuple[Source
 
 def _kept(stream: SourceStream, where: WhereStep) -> SourceStream:
     step = spark_step(stream.session, stream.relation(()), where)
-    passes = F.expr(_text(where.condition, stream.schema))
+    passes = F.expr(step_text(where.condition, stream.schema))
     is_rejected = F.col(REJECT).isNotNull()
     if stream.mode == "upsert":
         weight = F.when(is_rejected | F.coalesce(passes, F.lit(False)), F.col(WEIGHT)).otherwise(F.lit(-1).cast("long"))

@@ -27,7 +27,6 @@ import pyarrow.compute as pc
 from zset_join.zset import ZSet
 
 __all__ = [
-    "GLOBAL_BUCKET",
     "RECEIPT_FLAG",
     "REJECTED",
     "TARGET",
@@ -44,10 +43,6 @@ __all__ = [
     "pack_rows",
     "travelling_schema",
 ]
-
-GLOBAL_BUCKET = 0
-"""The bucket of a stage without a key; no other one ever has its rows."""
-
 
 RECEIPT_FLAG = -1
 REJECTED = 64

@@ -28,9 +28,10 @@ from zset_join.checkpoint.row_history import Row, RowHistory, RowQuestion, have_
 from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_rows
+from zset_join.plan.row_steps import name_after
 from zset_join.spark.planning.placed import feeding, hands_on, join_in, kept_by
 from zset_join.spark.planning.row_steps import RowStep
-from zset_join.spark.planning.stages import PlannedStage, name_after
+from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.layout import WEIGHT, as_type
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.tools.batch_tables import BatchTables

@@ -33,17 +33,17 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.errors import KeyTypeError, OptionError
 from zset_join.core.key_types import common_key_type
+from zset_join.plan.row_steps import name_after
 from zset_join.spark.planning.normalise import hashed_type
 from zset_join.spark.planning.placed import Placed, ends_of, feeding, kept_by, visible_columns_of
-from zset_join.spark.planning.stages import PlannedStage, Stream, name_after
+from zset_join.spark.planning.stages import PlannedStage, Stream
 from zset_join.spark.rows.names import column_named
-from zset_join.stages import AsOfJoinStage, DeduplicateStage, JoinStage, Stage, TemporalJoinStage
+from zset_join.stages import JoinStage, Stage
 
 __all__ = ["Sample", "sample_of"]
 
 _HASHES = 1 << 62
 _SIDES = ("left", "right")
-_CHOOSING = (AsOfJoinStage, DeduplicateStage, TemporalJoinStage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,13 +154,13 @@ def _keys_behind(stages: Sequence[PlannedStage], one: PlannedStage) -> Iterator[
 
 def _keys_of(stages: Sequence[PlannedStage], one: PlannedStage) -> Iterator[_Key]:
     stage = one.stage
-    if isinstance(stage, _CHOOSING):
+    if stage.chooses_by_key:
         kinds = stage.inputs[0].key_types
         yield tuple(_KeyPart(names=(name,), kind=kind) for name, kind in zip(stage.output_key.bucketed_by, kinds, strict=True))
         return
-    if isinstance(stage, JoinStage):
-        yield from _join_keys(stage)
-        named = _named(stage)
+    if stage.equi_join is not None:
+        yield from _join_keys(stage.equi_join)
+        named = _named(stage.equi_join)
         carried = [{name: shown for (at, name), shown in named.items() if at in (side, "both")} for side in _SIDES]
     else:
         carried = [dict(kept_by(stage))] if len(stage.inputs) == 1 else []
@@ -227,9 +227,9 @@ def _of_streams(stages: Sequence[PlannedStage], filters: Mapping[_Place, _Key]) 
 
 def _on_side(stage: Stage, side: int, key: _Key) -> _Key | None:
     """Return a key of the answer of a stage as one of the rows of an input; None where it does not say which of them matter."""
-    if isinstance(stage, JoinStage):
-        return _on_side_of_join(stage, side, key)
-    if isinstance(stage, _CHOOSING):
+    if stage.equi_join is not None:
+        return _on_side_of_join(stage.equi_join, side, key)
+    if stage.chooses_by_key:
         return _chosen_by(stage, side, key)
     if len(stage.inputs) > 1 or not {name for part in key for name in part.names} <= kept_by(stage).keys():
         return None

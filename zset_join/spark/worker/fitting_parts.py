@@ -8,7 +8,7 @@ Cost: one pass over the text columns of the answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,12 +18,14 @@ import pyarrow as pa
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import PartEntry
 from zset_join.core.tick import Tick
-from zset_join.sinks.unfit_values import UnfitRows, check_fits, reasons_by_row, unfit_values, within_microseconds
+from zset_join.runners.common.rejected import Rejected, without
+from zset_join.runners.common.sink_epochs import add_unfit, unfit_flags
+from zset_join.sinks.unfit_values import check_fits, unfit_values, within_microseconds
 from zset_join.spark.worker.parts import PartWriter
-from zset_join.spark.worker.quarantine import DeadLetters, Rejected
+from zset_join.spark.worker.quarantine import DeadLetters
 from zset_join.zset import ZSet
 
-__all__ = ["FittingParts", "add_unfit", "unfit_flags"]
+__all__ = ["FittingParts", "file_unfit_flags"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -65,20 +67,11 @@ class FittingParts:
                 check_fits(self.output, chunk, unfit, epoch=epoch)
             else:
                 add_unfit(rejected, chunk, unfit)
-            kept = np.flatnonzero(~np.logical_or.reduce([one.rows for one in unfit]))
+            kept = without(chunk, np.flatnonzero(unfit_flags(chunk.rows, unfit)))
             if len(kept):
-                yield ZSet(chunk.rows.take(pa.array(kept)), chunk.weights[kept])
+                yield kept
 
 
-def unfit_flags(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+def file_unfit_flags(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     """Return which rows no file can hold."""
-    found = [one.rows for one in unfit_values(rows, within_microseconds)]
-    return np.logical_or.reduce(found) if found else np.zeros(rows.num_rows, np.bool_)
-
-
-def add_unfit(rejected: Rejected, delta: ZSet, unfit: Sequence[UnfitRows]) -> None:
-    """Put aside the rows of a delta that do not fit."""
-    reasons = reasons_by_row(delta.rows, unfit)
-    places = list(reasons)
-    rows = ZSet(delta.rows.take(pa.array(places, pa.int64())), delta.weights[places])
-    rejected.add(rows, ["SINK_VALUE"] * len(places), list(reasons.values()))
+    return unfit_flags(rows, unfit_values(rows, within_microseconds))

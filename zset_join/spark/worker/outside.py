@@ -15,14 +15,13 @@ from typing import Any
 
 from zset_join.checkpoint.bucket import StageContext
 from zset_join.stages import Stage, StageOptions
-from zset_join.stages.effect import Effect, EffectStage
+from zset_join.stages.effect import Effects, EffectStage
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
 __all__ = ["with_outside"]
 
-_Key = tuple[str, str]
-_opened: dict[_Key, tuple[int, dict[int, Effect]]] = {}
+_opened: dict[str, tuple[int, Effects]] = {}
 
 
 def with_outside(
@@ -53,29 +52,19 @@ def with_outside(
     """
     if not isinstance(stage, EffectStage):  # a capability that few stages have, not a kind of stage
         return list(deltas)
-    effect = _effect(stage, context, options, bucket, buckets)
+    effect = _kept(context).opened(
+        stage, options=options, name=context.stage, bucket=bucket, buckets=buckets, folder=context.files.folder
+    )
     effect.forget(context.tick.epoch - 1)  # committed, with what was fetched in their logs
     heard = effect.completed(operator, context.tick, deltas)
     counts.update(effect.counts())
     return heard
 
 
-def _effect(stage: EffectStage, context: StageContext, options: StageOptions, bucket: int, buckets: int) -> Effect:
-    """Return the fetch step that this worker keeps for a bucket."""
-    key = context.query_id, context.stage
-    opened_at_ns, effects = _opened.get(key, (context.opened_at_ns, {}))
+def _kept(context: StageContext) -> Effects:
+    """Return the fetch steps that this worker keeps for a query, as it was started last."""
+    opened_at_ns, effects = _opened.get(context.query_id, (context.opened_at_ns, Effects()))
     if opened_at_ns != context.opened_at_ns:
-        for effect in effects.values():
-            effect.close()
-        effects = {}
-    if bucket not in effects:
-        effects[bucket] = stage.open_effect(
-            options,
-            name=context.stage,
-            bucket=bucket,
-            buckets=buckets,
-            folder=context.files.folder,
-            beside=next(iter(effects.values()), None),
-        )
-    _opened[key] = context.opened_at_ns, effects
-    return effects[bucket]
+        effects.close()
+    _opened[context.query_id] = context.opened_at_ns, effects
+    return effects

@@ -11,7 +11,7 @@ the epoch is committed, and again when the epoch is replayed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +23,10 @@ from zset_join.checkpoint.record import PartEntry
 from zset_join.core.errors import BadInputError
 from zset_join.core.shown_values import shown_value
 from zset_join.core.tick import Tick
+from zset_join.runners.common.rejected import Rejected
 from zset_join.storage.folder import open_folder
-from zset_join.zset import ZSet
 
-__all__ = ["LETTERS", "DeadLetters", "Rejected", "forget", "publish_dead_letters", "refusal"]
+__all__ = ["LETTERS", "DeadLetters", "forget", "publish_dead_letters", "refusal"]
 
 LETTERS = "quarantine"
 """The form of a part that holds dead letters."""
@@ -52,31 +52,6 @@ _REASONS = {
     "NULL_WEIGHT": "the weight is NULL",
     "UNDECODABLE_OP": "the operation {!r} is none of +I -U +U -D, insert, update and delete",
 }
-
-
-@dataclass(slots=True)
-class Rejected:
-    """Collect rejected rows of one side.
-
-    Args:
-        rows: the rows, one Z-set per piece.
-        codes: one code per row.
-        reasons: one reason per row.
-    """
-
-    rows: list[ZSet] = field(default_factory=list)
-    codes: list[str] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-
-    def add(self, rows: ZSet, codes: Sequence[str], reasons: Sequence[str]) -> None:
-        """Put rows aside."""
-        if len(rows):
-            self.rows.append(rows)
-            self.codes += codes
-            self.reasons += reasons
-
-    def __len__(self) -> int:
-        return len(self.codes)
 
 
 def undecodable_reasons(raw: Sequence[str | None]) -> tuple[list[str], list[str]]:

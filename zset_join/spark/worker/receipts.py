@@ -15,69 +15,42 @@ from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.record import PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.core.errors import ZsetJoinError
+from zset_join.runners.common.bucket_receipt import BucketReceipt
 
 __all__ = ["TaskReceipt", "error_of_receipt"]
 
 
 @dataclass(slots=True, kw_only=True)
-class TaskReceipt:
-    """Report one bucket of one stage.
+class TaskReceipt(BucketReceipt):
+    """Report one bucket of one stage, and what only a task has to say.
 
     Args:
-        stage: name of the stage.
-        bucket: the bucket.
         executor: where it ran.
         rows_in: rows that came in, per side.
         retractions_in: those of them that retract or delete.
         applied: those of them that were handed to the operator.
         emitted: rows a route sent on, per side.
-        log: the log file of this epoch, or None when there were no rows.
-        snapshot: a snapshot made on the way.
-        merged: a log file merged on the way.
         parts: the piece of the answer.
         quarantined: files of rows put aside.
         quarantined_rows: how many, per side.
-        statistics: the operator's own counts.
         facts: of a stage that is rescaled, what the tables of its snapshot say of themselves.
         buffered: of an append-only join, the bytes that either side holds after the epoch, and what is evicted in it.
         fan_out: the join key that made the most pairs of the answer, and how many.
-        corrections: earlier answers that this one took back; None for a stage that does not count them.
-        seconds: wall-clock seconds per step.
-        due: when the state before the epoch wants to be asked though no row comes: event time and processing time, None for
-            never; None for a stage that never does.
-        is_warm: the local state was there, at most one epoch behind; None when there was nothing to remember, or no need to.
-        was_rebuilt: the mapped state could not be used and was made anew.
         error: why the bucket gave no answer.
     """
 
-    stage: str
-    bucket: int
     executor: str = ""
     rows_in: list[int] = field(default_factory=lambda: [0, 0])
     retractions_in: list[int] = field(default_factory=lambda: [0, 0])
     applied: list[int] = field(default_factory=lambda: [0, 0])
     emitted: list[int] = field(default_factory=lambda: [0, 0])
-    log: LogEntry | None = None
-    snapshot: SnapshotEntry | None = None
-    merged: LogEntry | None = None
     parts: list[PartEntry] = field(default_factory=list)
     quarantined: list[PartEntry] = field(default_factory=list)
     quarantined_rows: list[int] = field(default_factory=lambda: [0, 0])
-    statistics: dict[str, int] = field(default_factory=dict)
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
     buffered: dict[str, Any] | None = None
     fan_out: dict[str, Any] | None = None
-    corrections: int | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    due: list[int | None] | None = None
-    is_warm: bool | None = None
-    was_rebuilt: bool = False
     error: dict[str, Any] | None = None
-
-    @property
-    def key(self) -> str:
-        """Return stage and bucket as commit records name them."""
-        return f"{self.stage}/{self.bucket}"
 
     def to_json(self) -> str:
         """Return the line."""

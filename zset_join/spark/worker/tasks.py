@@ -17,29 +17,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.core.errors import ZsetJoinError
-from zset_join.spark.rows.layout import GLOBAL_BUCKET, Arrivals, SlotLayout
+from zset_join.runners.common.rejected import Rejected
+from zset_join.runners.common.stage_bucket import StageBucket, log_input, report, report_due, sifted
+from zset_join.spark.rows.layout import Arrivals, SlotLayout
 from zset_join.spark.worker.buffered_bytes import AppendBuffer, note_of_buffer
 from zset_join.spark.worker.deliveries import Delivery
 from zset_join.spark.worker.locality import executor_name
 from zset_join.spark.worker.outside import with_outside
 from zset_join.spark.worker.parts import merged, tidied
-from zset_join.spark.worker.quarantine import DeadLetters, Rejected, refusal, undecodable_reasons
+from zset_join.spark.worker.quarantine import DeadLetters, refusal, undecodable_reasons
 from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.spark.worker.shared_place import SharedPlace
 from zset_join.stages import Stage, StageOptions
 from zset_join.zset import ZSet
-from zset_join.zset.protocol import DurableOperator, TimedOperator, corrections_of
+from zset_join.zset.protocol import DurableOperator, corrections_of, is_timed
 
 __all__ = ["TOO_LATE", "ReplayTask", "StageTask", "refuse_in_receipt", "task_bucket"]
 
@@ -89,21 +90,28 @@ class StageTask:
 
     def run(self, arrivals: Arrivals, receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         """Yield what the delivery makes of the answer to what has come; the rest is told in the receipt."""
-        begins = self.stage.begins_alone and receipt.bucket == GLOBAL_BUCKET and receipt.bucket not in self.context.histories
+        begins = self.bucket.begins(receipt.bucket, is_first=receipt.bucket not in self.context.histories)
         may_be_due = begins or receipt.bucket in self.context.due_buckets
         try:
             if len(arrivals) or may_be_due or self.context.is_work_due(receipt.bucket):
                 with BucketState(self.context, receipt.bucket, self.build) as state:
                     operator = self.asked(state)
-                    is_due = begins or self._is_due(operator, receipt)
+                    is_due = begins or report_due(operator, self.context.tick, receipt)
                     inputs = self._accept(arrivals, receipt, operator)
                     inputs = self._with_what_is_outside(inputs, receipt, operator)
                     yield from self.answer(state, inputs, receipt)
                     logged = inputs if self.shared is None else self.shared.deltas(inputs)
                     is_logged = self.shared is None or self.shared.logs
-                    _finish(state, logged, receipt, is_due=is_due and is_logged)
+                    log_input(state, logged, receipt, is_due=is_due and is_logged)
+                    report(state, receipt)
+                    receipt.statistics["resident_bytes"] = state.operator.resident_bytes()
         except ZsetJoinError as error:
             refuse_in_receipt(receipt, error)
+
+    @cached_property
+    def bucket(self) -> StageBucket:
+        """Return the steps of its epoch, as every runner has them."""
+        return StageBucket.of(self.stage)
 
     @property
     def build(self) -> Callable[[str], DurableOperator]:
@@ -120,21 +128,12 @@ class StageTask:
         operator, tick = self.asked(state), self.context.tick
         if isinstance(operator, AppendBuffer):
             receipt.buffered = note_of_buffer(operator.buffered(tick, inputs))
-        output = self.stage.output.schema
-        chunks: Iterator[ZSet] = (_project(chunk, output) for chunk in operator.answer(tick, inputs))
-        chunks = tidied(chunks, output, self.options.chunk_rows) if self.is_tidied else chunks
+        chunks = self.bucket.answer(operator, tick, inputs)
+        chunks = tidied(chunks, self.bucket.shown, self.options.chunk_rows) if self.is_tidied else chunks
         yield from self.delivery.deliver(merged(chunks, self.options.chunk_rows), receipt)
         receipt.fan_out = self._fan_out(operator)
         receipt.corrections = corrections_of(operator)
         receipt.seconds["answer"] = time.perf_counter() - started
-
-    def _is_due(self, operator: DurableOperator, receipt: TaskReceipt) -> bool:
-        """Say whether a time has come that the operator waits for; the receipt says when it will be asked again."""
-        if not isinstance(operator, TimedOperator):
-            return False
-        due, tick = operator.next_due(), self.context.tick
-        receipt.due = [due.watermark_us, due.processing_time_us]
-        return due.is_due(watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us)
 
     def _accept(self, arrivals: Arrivals, receipt: TaskReceipt, operator: DurableOperator) -> list[ZSet]:
         """Part the rows that can be applied from those that cannot, and put the latter aside.
@@ -156,9 +155,9 @@ class StageTask:
         inputs = list(arrivals.deltas)
         if all(given.reduce is None for given in self.stage.inputs):
             if self.options.on_bad_input == "quarantine":
-                inputs = self._sift(operator, inputs, rejected, codes="")
-            elif isinstance(operator, TimedOperator):
-                inputs = self._sift(operator, inputs, rejected, codes=_LATE)
+                inputs = sifted(operator, self.context.tick, inputs, rejected, codes="")
+            elif is_timed(operator):
+                inputs = sifted(operator, self.context.tick, inputs, rejected, codes=_LATE)
         for side, delta in enumerate(inputs):
             receipt.applied[side] = len(delta)
             receipt.retractions_in[side] = int(np.count_nonzero(delta.weights < 0))
@@ -179,30 +178,6 @@ class StageTask:
             buckets=self.buckets,
             counts=receipt.statistics,
         )
-
-    def _sift(self, operator: DurableOperator, inputs: list[ZSet], rejected: Sequence[Rejected], *, codes: str) -> list[ZSet]:
-        """Take out the rows the operator would not take, until there are none; those whose code begins with `codes`."""
-        names = [relation.name for relation in operator.inputs][: len(inputs)]
-        unasked = [ZSet.empty(relation.schema) for relation in operator.inputs[len(inputs) :]]  # what is outside comes later
-        while True:
-            judged = operator.rejections(self.context.tick, [*inputs, *unasked])
-            judged = judged.filter(pc.starts_with(judged.column("code"), codes)) if judged.num_rows else judged
-            if not judged.num_rows:
-                return inputs
-            which = judged.column("input").to_pylist()
-            positions = judged.column("row").to_numpy()
-            found, reasons = judged.column("code").to_pylist(), judged.column("reason").to_pylist()
-            for number, name in enumerate(names):
-                lines = [line for line, input_name in enumerate(which) if input_name == name]
-                if not lines:
-                    continue
-                bad = positions[lines]
-                kept = np.ones(len(inputs[number]), bool)
-                kept[bad] = False
-                rejected[number].add(
-                    _taken(inputs[number], bad), [found[line] for line in lines], [reasons[line] for line in lines]
-                )
-                inputs[number] = _taken(inputs[number], np.flatnonzero(kept))
 
     def _fan_out(self, operator: DurableOperator) -> dict[str, Any] | None:
         """Return the key that made the most pairs of the answer; a value that JSON does not know is told as text."""
@@ -267,25 +242,3 @@ def refuse_in_receipt(receipt: TaskReceipt, error: ZsetJoinError) -> None:
     if error.code == TOO_LATE:
         raise error
     receipt.refuse(error)
-
-
-def _finish(state: BucketState, inputs: Sequence[ZSet], receipt: TaskReceipt, *, is_due: bool) -> None:
-    """Log the input, and report what the bucket is like."""
-    started = time.perf_counter()
-    receipt.log = state.log(inputs, is_due=is_due)
-    receipt.seconds.update(state.seconds, log=time.perf_counter() - started)
-    receipt.snapshot, receipt.merged = state.snapshot, state.merged
-    receipt.is_warm, receipt.was_rebuilt = state.is_warm, state.was_rebuilt
-    receipt.statistics |= {**state.operator.statistics(), "resident_bytes": state.operator.resident_bytes()}
-
-
-def _project(chunk: ZSet, schema: pa.Schema) -> ZSet:
-    """Return the visible columns of a piece of an answer."""
-    if chunk.schema.names == schema.names:
-        return chunk
-    columns = [chunk.rows.column(chunk.schema.get_field_index(field.name)) for field in schema]
-    return ZSet(pa.RecordBatch.from_arrays(columns, schema=schema), chunk.weights)
-
-
-def _taken(delta: ZSet, positions: Any) -> ZSet:
-    return ZSet(delta.rows.take(pa.array(positions)), delta.weights[positions])

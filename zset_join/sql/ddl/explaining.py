@@ -116,6 +116,12 @@ class _Planning:
     def stop(self, running: Running) -> None:
         pass
 
+    def pause(self, running: Running) -> None:
+        pass
+
+    def resume(self, running: Running) -> None:
+        pass
+
     def writer_id(self) -> str | None:
         return self._session.writer_id()
 

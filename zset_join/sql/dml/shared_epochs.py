@@ -35,6 +35,7 @@ from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.key_claims import Claimed, KeyClaims
 from zset_join.sql.tables.results import Running
 from zset_join.sql.tables.settings import stage_options
+from zset_join.sql.tables.view_groups import GroupView
 from zset_join.sql_expressions.places import SqlWarning
 from zset_join.zset import ZSet, single_batch
 
@@ -81,10 +82,33 @@ class Accepted:
     aside: Mapping[str, pa.Table] = field(default_factory=dict)
     places: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
-    def of(self, running: Running) -> Rows | PartlyRead:
-        """Return what a query is fed: the query that a row failed in lists it."""
-        unread = self.aside.get(running.name)
-        return self.rows if unread is None else PartlyRead(self.rows, unread)
+    def of(self, queries: Sequence[Running]) -> Rows | PartlyRead:
+        """Return what the pipeline of queries is fed: the query that a row failed in lists it."""
+        unread = [self.aside[running.name] for running in queries if running.name in self.aside]
+        return PartlyRead(self.rows, pa.concat_tables(unread)) if unread else self.rows
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """An epoch of a pipeline, answered.
+
+    Args:
+        pipeline: it.
+        queries: those that it answers, one or more.
+        rows: what it was fed.
+        prepared: the epoch.
+    """
+
+    pipeline: Pipeline[Any]
+    queries: Sequence[Running]
+    rows: dict[str, Any]
+    prepared: PreparedEpoch
+
+    def reached(self) -> list[Running]:
+        """Return the queries that the epoch is one of: rows reach them, or they have something to say without."""
+        if len(self.queries) == 1:
+            return list(self.queries)
+        return [one for one in self.queries if one.reads & self.rows.keys() or len(one.answer_in(self.prepared))]
 
 
 class SharedEpoch(ExitStack):
@@ -95,14 +119,16 @@ class SharedEpoch(ExitStack):
         now_us: the processing time.
 
     Attributes:
-        prepared: the queries that answered, with what they were fed, in the order in which they are committed.
+        prepared: the pipelines that answered, in the order in which they are committed.
         accepted: what was given, without the rows that were put aside.
+        tables: that get rows.
     """
 
     def __init__(self, session: EpochContext, now_us: int) -> None:
         super().__init__()
-        self.prepared: list[tuple[Running, dict[str, Any], PreparedEpoch]] = []
+        self.prepared: list[_Answered] = []
         self.accepted: dict[str, Accepted] = {}
+        self.tables: frozenset[str] = frozenset()
         self._session = session
         self._now_us = now_us
         self._tables: list[tuple[Pipeline, PreparedEpoch]] = []
@@ -138,18 +164,26 @@ class SharedEpoch(ExitStack):
         """
         for pipeline, prepared in self._tables:
             pipeline.commit(prepared)
-        for running, _, prepared in self.prepared:
-            running.deltas.append(running.pipeline.commit(prepared))
-            if running.writer is not None and running.takes_back and running.writer.table.name in self._session.claims:
-                self._session.claims[running.writer.table.name].add([(prepared.delta, running.writer.names)])
+        for one in self.prepared:
+            one.pipeline.commit(one.prepared)
+            for running in one.reached():
+                delta = running.answer_in(one.prepared)
+                running.deltas.append(delta)
+                if running.writer is not None and running.takes_back and running.writer.table.name in self._session.claims:
+                    self._session.claims[running.writer.table.name].add([(delta, running.writer.names)])
         self.claim_others()
         failed: list[Exception] = []
-        for running, _, prepared in self.prepared:
-            if running.output is not None and running.writer is None:
-                try:
-                    running.output(prepared.delta)
-                except Exception as error:  # noqa: BLE001 - raised below; the other outputs have this epoch too
-                    failed.append(error)
+        for one in self.prepared:
+            for running in one.reached():
+                if running.output is not None and running.writer is None:
+                    try:
+                        running.output(running.answer_in(one.prepared))
+                    except Exception as error:  # noqa: BLE001 - raised below; the other outputs have this epoch too
+                        failed.append(error)
+        for one in self.prepared:
+            for running in one.reached():
+                if isinstance(running.pipeline, GroupView):
+                    running.pipeline.took()
         for pipeline, _ in self._tables:
             _warn_of(next(iter(pipeline.sources)), pipeline.dead_letters)
         if failed:
@@ -167,31 +201,36 @@ class SharedEpoch(ExitStack):
         self._others = [(name, one.rows, "the INSERT") for name, one in self.accepted.items()]
         tables = {name: self._session.table(name) for name in fed}
         begun = [] if first is None or first[0] in self._session.running else [first[0]]
-        for running in in_order([*self._session.running, *begun]):
-            own = None if first is None or running is not first[0] else first[1]
+        for queries in _pipelines([*self._session.running, *begun]):
+            own = None if first is None or first[0] not in queries else first[1]
             rows: dict[str, Any] = dict(own or {})
-            for name in sorted(running.reads & fed.keys() & set(running.pipeline.sources)):
-                rows[name] = fed[name][0].of(running) if len(fed[name]) == 1 else _combined([one.rows for one in fed[name]])
+            reads = frozenset[str]().union(*(running.reads for running in queries))
+            for name in sorted(reads & fed.keys() & set(queries[0].whole.sources)):
+                rows[name] = fed[name][0].of(queries) if len(fed[name]) == 1 else _combined([one.rows for one in fed[name]])
             if not rows and own is None:
                 continue
+            whole = queries[0].whole
             try:
-                prepared = self.enter_context(running.pipeline.prepare(rows, processing_time=self._now_us))
+                prepared = self.enter_context(whole.prepare(rows, processing_time=self._now_us))
             except ZsetJoinError as error:
-                raise named_error(error, running) from error
-            self.prepared.append((running, rows, prepared))
+                raise named_error(error, _failing(error, queries)) from error
+            self.prepared.append(_Answered(whole, queries, rows, prepared))
+            running = queries[0]  # one that writes into a table has a pipeline of its own
             writer = running.writer
-            claims = None if writer is None else self._session.claims.get(writer.table.name)
-            if claims is not None and writer is not None and len(prepared.delta) and running.takes_back:
-                claimed = [*self._claimed.get(writer.table.name, ()), (prepared.delta, writer.names)]
+            if writer is None or not len(running.answer_in(prepared)):
+                continue
+            claims = self._session.claims.get(writer.table.name)
+            if claims is not None and running.takes_back:
+                claimed = [*self._claimed.get(writer.table.name, ()), (running.answer_in(prepared), writer.names)]
                 claims.check(claimed, running.name)
                 self._claimed[writer.table.name] = claimed
-            if writer is not None and len(prepared.delta):
-                written = self._session.completed(writer.table, writer.rows(prepared.delta), self._now_us)
-                fed.setdefault(writer.table.name, []).append(Accepted(written))
-                if not running.takes_back:
-                    self._others.append((writer.table.name, written, f'the query "{running.name}"'))
-                tables[writer.table.name] = writer.table
+            written = self._session.completed(writer.table, writer.rows(running.answer_in(prepared)), self._now_us)
+            fed.setdefault(writer.table.name, []).append(Accepted(written))
+            if not running.takes_back:
+                self._others.append((writer.table.name, written, f'the query "{running.name}"'))
+            tables[writer.table.name] = writer.table
         self._check_others()
+        self.tables = frozenset(fed)
         for name, parts in fed.items():
             pipeline = self._session.kept_rows(tables[name])
             if pipeline is not None:
@@ -206,9 +245,13 @@ class SharedEpoch(ExitStack):
             if claims is None:
                 continue
             claimed = [
-                (prepared.delta, running.writer.names)
-                for running, _, prepared in self.prepared
-                if running.writer is not None and running.writes == name and running.takes_back and len(prepared.delta)
+                (running.answer_in(one.prepared), running.writer.names)
+                for one in self.prepared
+                for running in one.queries
+                if running.writer is not None
+                and running.writes == name
+                and running.takes_back
+                and len(running.answer_in(one.prepared))
             ]
             claims.check_others(rows, claimed, origin)
 
@@ -231,7 +274,7 @@ def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses:
     for one in running:
         reading = one.reading_of(name)
         is_lenient = stage_options(one.query.settings).on_bad_input == "quarantine"
-        if name not in one.reads or reading is None or not (is_lenient or refuses):
+        if name not in one.reads or one.is_paused or reading is None or not (is_lenient or refuses):
             continue
         try:
             failing = failing_rows(one.query.bound.view.plan(), reading, rows)
@@ -240,7 +283,7 @@ def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses:
                 raise
             continue  # only Spark can evaluate it, and Spark raises
         if failing and not is_lenient:
-            raise named_error(failing[min(failing)], one)
+            raise named_error(failing[min(failing)], [one])
         new = {place: error for place, error in failing.items() if place not in bad}
         if new:
             aside[one.name] = unread_rows(rows, new, one.name)
@@ -266,13 +309,30 @@ def in_order(running: Sequence[Running]) -> list[Running]:
     return ordered
 
 
-def named_error(error: ZsetJoinError, running: Running, outcome: str = _NOTHING) -> ZsetJoinError:
-    """Return an error that names the query it comes from, and what became of the rows."""
+def _pipelines(running: Sequence[Running]) -> list[list[Running]]:
+    """Return the queries of each pipeline, those that write what others read first; queries that share one write no table."""
+    by_pipeline: dict[int, list[Running]] = {}
+    for one in (one for one in in_order(running) if not one.is_paused):
+        by_pipeline.setdefault(id(one.whole), []).append(one)
+    return sorted(by_pipeline.values(), key=lambda queries: len(queries) > 1)
+
+
+def _failing(error: ZsetJoinError, queries: Sequence[Running]) -> Sequence[Running]:
+    """Return the queries of a pipeline that cannot be answered."""
+    names = error.facts.get("views", ())
+    return [one for one in queries if one.name in names] or queries
+
+
+def named_error(error: ZsetJoinError, running: Sequence[Running], outcome: str = _NOTHING) -> ZsetJoinError:
+    """Return an error that names the queries it comes from, one or more, and what became of the rows."""
     if error.facts.get("query") is not None:
         return error
-    message = f'query "{running.name}": {error.message} {outcome}'
+    names = [one.name for one in running]
+    shown = ", ".join(f'"{name}"' for name in names)
+    about = error.message.removeprefix(f"{'view' if len(names) == 1 else 'views'} {shown}: ")
+    message = f"{'query' if len(names) == 1 else 'queries'} {shown}: {about} {outcome}"
     facts = {name: fact for name, fact in error.facts.items() if name not in {"message", "code"}}
-    return type(error)(message, code=error.code, **{**facts, "query": running.name})
+    return type(error)(message, code=error.code, **{**facts, "query": ", ".join(names)})
 
 
 def _warn_of(table: str, letters: pa.Table) -> None:

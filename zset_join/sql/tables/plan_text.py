@@ -21,32 +21,31 @@ are rows of Python functions; a list or set has the usual bound.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
 from zset_join.core.errors import PlanError
 from zset_join.expressions import Call, Column, Expression
-from zset_join.expressions.rows import named
+from zset_join.expressions.rows import named, plain_column
 from zset_join.expressions.sql_text import quote_name, quote_text, to_sql
 from zset_join.lookup.options import Lookup
-from zset_join.plan.row_steps import SelectStep, WhereStep
 from zset_join.plan.tree import Apply, Forward, Merge, Node, Operate, Read, visible
 from zset_join.query import View
 from zset_join.shapes.aggregate import AggregateCall
 from zset_join.shapes.join import joined_schema
-from zset_join.stages import ExpiringStage
 from zset_join.stages.aggregate import AggregateRequest
-from zset_join.stages.as_of_join import AsOfJoinStage, AsOfRequest
+from zset_join.stages.as_of_join import AsOfRequest
 from zset_join.stages.current_versions import CurrentVersionsRequest
 from zset_join.stages.deduplicate import DedupRequest
 from zset_join.stages.expiring import ExpiringRequest, StateTtl
-from zset_join.stages.join import JoinRequest, JoinStage
+from zset_join.stages.join import JoinRequest
 from zset_join.stages.latest import LatestRequest
-from zset_join.stages.lookup_join import LookupJoinRequest, LookupJoinStage
-from zset_join.stages.process_time_join import ProcessTimeJoinRequest, ProcessTimeJoinStage
-from zset_join.stages.request import TableCall
-from zset_join.stages.temporal_join import TemporalJoinStage, TemporalRequest
+from zset_join.stages.lookup_join import LookupJoinRequest
+from zset_join.stages.process_time_join import ProcessTimeJoinRequest
+from zset_join.stages.request import StageRequest, TableCall
+from zset_join.stages.stage import Joined
+from zset_join.stages.temporal_join import TemporalRequest
 
 __all__ = ["plan_sql"]
 
@@ -95,9 +94,9 @@ class _Writer:
 
     def _applied(self, node: Apply) -> str:
         source, schema = self.source(node.child), node.child.relation.schema
-        if isinstance(node.step, WhereStep):
+        if node.step.condition is not None:
             return f"SELECT {_names(visible(node))} FROM {source} WHERE {_row(node.step.condition, schema)}"
-        if isinstance(node.step, SelectStep):
+        if node.step.columns is not None:
             hidden = set(node.hidden)
             chosen = [f"{_row(tree, schema)} AS {_quoted(name)}" for name, tree in node.step.columns if name not in hidden]
             return f"SELECT {', '.join(chosen)} FROM {source}"
@@ -107,39 +106,16 @@ class _Writer:
         """Return a node as an item of FROM."""
         while isinstance(node, Forward):
             node = node.inputs[0]
-        if isinstance(node, Operate) and isinstance(node.request, LatestRequest):
+        if isinstance(node, Operate) and node.request.is_table_of(node.inputs[0].relation):
             return self.source(node.inputs[0], name)
-        if isinstance(node, Operate) and isinstance(node.request, CurrentVersionsRequest):
-            current, below = node.request, node.inputs[0]
-            if current.delete_column is None and below.relation.primary_key == current.key:
-                return self.source(below, name)
         if isinstance(node, Read):
             return f"{_quoted(node.source.name)} AS {_quoted(name)}"
         return f"({self.select(node)}) AS {_quoted(name)}"
 
     def _operated(self, node: Operate) -> str:
-        match node.request:
-            case JoinRequest():
-                return self._joined(node, node.request)
-            case AggregateRequest():
-                return self._grouped(node, node.request)
-            case DedupRequest():
-                return self._numbered(node.inputs[0], node.request)
-            case TemporalRequest():
-                return self._temporal(node, node.request)
-            case ProcessTimeJoinRequest():
-                return self._by_processing_time(node, node.request)
-            case AsOfRequest():
-                return self._as_of(node, node.request)
-            case LookupJoinRequest():
-                return self._looked_up(node, node.request)
-            case ExpiringRequest():
-                return self._expiring(node, node.request)
-            case CurrentVersionsRequest(key, delete_column):
-                # Below a join by processing time, which takes the current ones by itself.
-                return self._latest_version(node.inputs[0], key, delete_column)
-            case LatestRequest():
-                return f"SELECT {_names(node.relation.schema.names)} FROM {self.source(node.inputs[0])}"
+        write = _WRITTEN.get(type(node.request))
+        if write is not None:
+            return write(self, node, node.request)
         if node.request.table_call is not None:
             return self._called(node, node.request.table_call)
         raise _unwritten(type(node.request).__name__.removesuffix("Request"))
@@ -156,25 +132,21 @@ class _Writer:
         for ttl in request.ttls:
             if ttl is not None and ttl != StateTtl(ttl.after):
                 raise _unwritten(f"state that ends by time as {ttl} says")
-        match request.inside:
-            case JoinRequest():
-                return self._joined(node, request.inside, request.ttls)
-            case AggregateRequest():
-                return self._grouped(node, request.inside, request.ttls)
-            case DedupRequest():
-                return self._numbered(node.inputs[0], request.inside, request.ttls)
+        write = _WRITTEN_WITH_TTLS.get(type(request.inside))
+        if write is not None:
+            return write(self, node, request.inside, request.ttls)
         raise _unwritten(f"{type(request.inside).__name__.removesuffix('Request')} of rows that end by time")
 
     def _joined(self, node: Operate, request: JoinRequest, ttls: _Ttls = ()) -> str:
-        stage = node.stage.inside if isinstance(node.stage, ExpiringStage) else node.stage
-        if not isinstance(stage, JoinStage):
+        joined = node.stage.without_expiry.joined
+        if joined is None:
             raise _unwritten("join")
-        names = request.names or (stage.left.name, stage.right.name)
+        names = request.names or (joined.left.name, joined.right.name)
         aliases = _two(names)
         one, other = (self.source(child, alias) for child, alias in zip(node.inputs, aliases, strict=True))
         on = _on(request.keys, request.null_safe, request.condition, (node.inputs[0], node.inputs[1]), aliases)
-        chosen = _chosen(node.relation.schema.names, stage, aliases)
-        return f"SELECT {_ttl_hint(ttls, aliases)}{chosen} FROM {one} {_HOW[stage.how]} {other} ON {on}"
+        chosen = _chosen(node.relation.schema.names, joined, aliases)
+        return f"SELECT {_ttl_hint(ttls, aliases)}{chosen} FROM {one} {_HOW[joined.how]} {other} ON {on}"
 
     def _temporal(self, node: Operate, request: TemporalRequest) -> str:
         options, (left, right) = request.options, node.inputs
@@ -199,10 +171,10 @@ class _Writer:
         if request.snapshot != "current":
             raise _unwritten(f'a join by processing time with snapshot="{request.snapshot}"')
         left, right = node.inputs
-        if isinstance(right, Operate) and isinstance(right.request, CurrentVersionsRequest):
+        current = right.request.picks_current if isinstance(right, Operate) else None
+        if isinstance(right, Operate) and current is not None:
             # Of versions such a join takes the current ones by itself.
-            current, (versions,) = right.request, right.inputs
-            front, table = self._versions(node, versions, current.key, current.delete_column)
+            front, table = self._versions(node, right.inputs[0], current.key, current.delete_column)
         else:
             front, table = self._table(node, right)
         aliases = _two(request.names or (left.relation.name, right.relation.name))
@@ -256,7 +228,7 @@ class _Writer:
             is_keyed = node.relation.primary_key == key
             last = DedupRequest(key, (f"{node.relation.event_time} asc",), "last")
             return self.select(node) if is_keyed else self._numbered(node, last)
-        if not isinstance(node, Apply) or not isinstance(node.step, SelectStep):
+        if not isinstance(node, Apply) or node.step.columns is None:
             raise _unwritten("a condition that deletes versions")
         columns, schema = dict(node.step.columns), node.child.relation.schema
         gone = columns.pop(delete_column)
@@ -288,7 +260,7 @@ class _Writer:
         if not request.calls:
             return f"SELECT {hint}DISTINCT {_names(request.group_by)} FROM {self.source(child)}"
         texts = {name: _quoted(name) for name in child.relation.schema.names}
-        if isinstance(child, Apply) and isinstance(child.step, SelectStep) and any(name.startswith("__") for name in texts):
+        if isinstance(child, Apply) and child.step.columns is not None and any(name.startswith("__") for name in texts):
             # What an aggregate computes before it is written inside its calls.
             inner = child.child.relation.schema
             texts = {name: _row(tree, inner) for name, tree in child.step.columns}
@@ -322,9 +294,10 @@ def _call(call: AggregateCall, texts: Mapping[str, str]) -> str:
     text = f"count(DISTINCT {columns})" if function == "count_distinct" else f"{function}({columns or '*'})"
     if call.where is None:
         return text
-    if not isinstance(call.where, Column):
+    column = plain_column(call.where)
+    if column is None:
         raise _unwritten(f"{call.name} with a filter that is no column")
-    return f"{text} FILTER (WHERE {texts[call.where.name]})"
+    return f"{text} FILTER (WHERE {texts[column]})"
 
 
 def _two(names: tuple[str, str]) -> tuple[str, str]:
@@ -332,22 +305,14 @@ def _two(names: tuple[str, str]) -> tuple[str, str]:
 
 
 def _shown(node: Operate, aliases: tuple[str, str]) -> str:
-    stage = node.stage
-    if not isinstance(stage, TemporalJoinStage | AsOfJoinStage | ProcessTimeJoinStage | LookupJoinStage):
-        raise _unwritten(stage.kind)
-    return _chosen(node.relation.schema.names, stage, aliases)
+    if node.stage.joined is None:
+        raise _unwritten(node.stage.kind)
+    return _chosen(node.relation.schema.names, node.stage.joined, aliases)
 
 
-def _chosen(
-    names: Sequence[str],
-    stage: JoinStage | TemporalJoinStage | AsOfJoinStage | ProcessTimeJoinStage | LookupJoinStage,
-    aliases: tuple[str, str],
-) -> str:
+def _chosen(names: Sequence[str], joined: Joined, aliases: tuple[str, str]) -> str:
     """Return what a join shows."""
-    left, right = (stage.probe, stage.table) if isinstance(stage, LookupJoinStage) else (stage.left, stage.right)
-    using = stage.options.using if isinstance(stage, TemporalJoinStage | AsOfJoinStage) else stage.using
-    how = stage.options.how if isinstance(stage, TemporalJoinStage | AsOfJoinStage) else stage.how
-    schema, sources = joined_schema(left, right, how, using=using, output_names=None)
+    schema, sources = joined_schema(joined.left, joined.right, joined.how, using=joined.using, output_names=None)
     shown = dict(zip(schema.names, sources, strict=True))
     chosen = []
     for name in names:
@@ -434,3 +399,36 @@ def _row(tree: Expression, schema: pa.Schema) -> str:
 
 def _unwritten(what: str) -> PlanError:
     return PlanError(f"{what} is not written as SQL; see the plan instead.", code="NOT_WRITTEN", what=what)
+
+
+def _current(writer: _Writer, node: Operate, request: CurrentVersionsRequest) -> str:
+    """Return current versions below a join by processing time, which takes the current ones by itself."""
+    return writer._latest_version(node.inputs[0], request.key, request.delete_column)
+
+
+def _latest(writer: _Writer, node: Operate, _: LatestRequest) -> str:
+    return f"SELECT {_names(node.relation.schema.names)} FROM {writer.source(node.inputs[0])}"
+
+
+def _deduplicated(writer: _Writer, node: Operate, request: DedupRequest, ttls: _Ttls = ()) -> str:
+    return writer._numbered(node.inputs[0], request, ttls)
+
+
+_WRITTEN_WITH_TTLS: Mapping[type[StageRequest], Callable[..., str]] = {
+    JoinRequest: _Writer._joined,
+    AggregateRequest: _Writer._grouped,
+    DedupRequest: _deduplicated,
+}
+"""Who writes a request whose rows may end by time: by the writer, the node, the request and what ends."""
+
+_WRITTEN: Mapping[type[StageRequest], Callable[..., str]] = {
+    **_WRITTEN_WITH_TTLS,
+    TemporalRequest: _Writer._temporal,
+    ProcessTimeJoinRequest: _Writer._by_processing_time,
+    AsOfRequest: _Writer._as_of,
+    LookupJoinRequest: _Writer._looked_up,
+    ExpiringRequest: _Writer._expiring,
+    CurrentVersionsRequest: _current,
+    LatestRequest: _latest,
+}
+"""Who writes a request; one that is not here is written by its table function, or not at all."""

@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 
 from zset_join.core.errors import PlanError, SqlError
 from zset_join.pipeline import Pipeline
+from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.plan.tree import Operate
 from zset_join.query.reading import Reading
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.plan_text import plan_sql
+from zset_join.sql.tables.view_groups import GroupView
 from zset_join.stages.aggregate import AggregateRequest
 from zset_join.zset import ZSet
 
@@ -67,6 +69,14 @@ class QueryRunner(Protocol):
 
     def snapshot(self, query: Query) -> pa.Table:
         """Return what a query holds now."""
+        ...
+
+    def pause(self, running: Running) -> None:
+        """Let a query take nothing until `resume`."""
+        ...
+
+    def resume(self, running: Running) -> None:
+        """Let a query catch up, and go on."""
         ...
 
 
@@ -159,22 +169,35 @@ class Running:
     Args:
         name: its name.
         query: what it is.
-        pipeline: what runs it.
+        pipeline: what runs it: its own, or a view of one that answers other queries too.
         output: called with every delta; None for nobody.
         writer: writes its deltas into a table of the session; None where it writes elsewhere, or nowhere.
+
+    Attributes:
+        is_paused: it takes nothing until RESUME.
     """
 
     name: str
     query: Query
-    pipeline: Pipeline
+    pipeline: Pipeline | GroupView
     output: Callable[[ZSet], None] | None = None
     writer: TableOutput | None = None
     deltas: deque[ZSet] = field(default_factory=lambda: deque(maxlen=_KEPT_EPOCHS))
+    is_paused: bool = False
 
     @property
     def writes(self) -> str | None:
         """Return the table of the session it writes into; None where it writes elsewhere, or nowhere."""
         return None if self.writer is None else self.writer.table.name
+
+    @property
+    def whole(self) -> Pipeline[Any]:
+        """Return the pipeline that answers it, perhaps among others."""
+        return self.pipeline.whole if isinstance(self.pipeline, GroupView) else self.pipeline
+
+    def answer_in(self, prepared: PreparedEpoch) -> ZSet:
+        """Return its own answer of an epoch of that pipeline."""
+        return self.pipeline.answer_of(prepared.answers) if isinstance(self.pipeline, GroupView) else prepared.delta
 
     @property
     def takes_back(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from zset_join.core.relation import Relation
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyFinder
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
@@ -29,9 +30,7 @@ class LatestTable:
         key_types: the types the key is compared in.
         null_safe: per key column, whether NULL is a value like any other.
         tombstone_retention_us: how long a deleted key remembers its sequence.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with.
-        directory: where to map files; None keeps everything in memory.
+        tables: where the state lies, and how keys are hashed.
     """
 
     def __init__(
@@ -41,9 +40,7 @@ class LatestTable:
         *,
         null_safe: Sequence[bool],
         tombstone_retention_us: int,
-        hash_bits: int,
-        hash_seed: int,
-        directory: str | None,
+        tables: HashTables,
     ) -> None:
         self.side = SideState(
             replace(relation, event_time=None, watermark_delay=None),
@@ -52,9 +49,7 @@ class LatestTable:
             keeps_unmatchable=False,
             has_degree=False,
             tombstone_retention_us=tombstone_retention_us,
-            hash_bits=hash_bits,
-            hash_seed=hash_seed,
-            directory=directory,
+            tables=tables,
             name="right",
         )
         self.changes = SideChanges(self.side, stores=True)

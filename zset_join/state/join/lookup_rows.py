@@ -8,6 +8,7 @@ import pyarrow as pa
 from zset_join.core.key_types import storage_type
 from zset_join.core.row_conversion import plain, take_rows
 from zset_join.shapes.lookup import LookupShape, RetryPolicy
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.zset import ZSet, single_batch
 
@@ -27,7 +28,7 @@ def fetched_rows(
         hash_seed: what hashes are seeded with; default: a new one.
     """
     table_rows = single_batch(rows.select(shape.table.schema.names).cast(shape.table.schema))
-    kept = KeyedRows("fetched", shape.key_schema, shape.key_schema.names, hash_seed=hash_seed)
+    kept = KeyedRows("fetched", shape.key_schema, shape.key_schema.names, tables=HashTables(hash_seed=hash_seed))
     kept.add(shape.table_keys_of(table_rows))
     positions, numbers = kept.find(keys)
     kept.close()

@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.core.errors import StateError
+from zset_join.state.rows.hash_seed import IN_MEMORY, HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows
 
 __all__ = [
@@ -91,9 +92,7 @@ class MatchMemo:
         name: of the operator's left input, for messages.
         schema: the joined row.
         identity: columns that identify a left row; none: it is append-only, and only parked rows are kept.
-        directory: where to map the files; None keeps everything in memory.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
+        tables: where the state lies, and how keys are hashed.
         file_name: first part of the file names.
     """
 
@@ -103,9 +102,7 @@ class MatchMemo:
         schema: pa.Schema,
         identity: Sequence[str],
         *,
-        directory: str | None = None,
-        hash_bits: int = 32,
-        hash_seed: int | None = None,
+        tables: HashTables = IN_MEMORY,
         file_name: str = "memo",
     ) -> None:
         self.joined_names = list(schema.names)
@@ -115,10 +112,8 @@ class MatchMemo:
             kept,
             identity,
             null_safe=True,
-            directory=directory,
+            tables=tables,
             file_name=file_name,
-            hash_bits=hash_bits,
-            hash_seed=hash_seed,
         )
         self.identity = tuple(identity)
         self._name = name

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zset_join.core.errors import OptionError, StateError
 from zset_join.storage.operations import perform
 
-__all__ = ["SEED_FILE", "choose_seed", "hash_key", "seed_of_query"]
+__all__ = ["IN_MEMORY", "SEED_FILE", "HashTables", "choose_seed", "hash_key", "seed_of_query"]
 
 SEED_FILE = "hash_seed"
 _MOST = (1 << 32) - 1
@@ -67,3 +68,47 @@ def choose_seed(hash_seed: int | None, directory: str | None) -> int:
             directory=directory,
         )
     return int(written)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashTables:
+    """Say where the tables of an operator's state lie, and how their keys are hashed.
+
+    Args:
+        directory: where to map files; None keeps everything in memory.
+        hash_bits: 32, or fewer to force collisions.
+        hash_seed: what hashes are seeded with; all tables that are compared have the same. None: that of `directory`, else a
+            new one.
+
+    >>> HashTables(hash_bits=4, hash_seed=7).beside().hash_seed
+    7
+    """
+
+    directory: str | None = None
+    hash_bits: int = 32
+    hash_seed: int | None = None
+
+    def seeded(self) -> HashTables:
+        """Return them with their seed; one that is drawn is written to the directory.
+
+        Raises:
+            OptionError: a seed that is none.
+            StateError: the file of the seed holds something else.
+        """
+        return self if self.hash_seed is not None else replace(self, hash_seed=choose_seed(None, self.directory))
+
+    def beside(self) -> HashTables:
+        """Return tables in memory whose hashes are those of these."""
+        return replace(self, directory=None)
+
+    @property
+    def hash_key(self) -> int:
+        """Return what the kernels are given.
+
+        Raises:
+            OptionError: a seed that is none.
+        """
+        return hash_key(self.hash_bits, choose_seed(self.hash_seed, self.directory))
+
+
+IN_MEMORY = HashTables()

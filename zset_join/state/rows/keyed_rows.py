@@ -23,7 +23,7 @@ from zset_join.core.row_conversion import conform
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.rows.chains import count_matches, list_matches
 from zset_join.kernels.values import columns as c
-from zset_join.state.rows.hash_seed import choose_seed
+from zset_join.state.rows.hash_seed import IN_MEMORY, HashTables
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.side_snapshot import restore_side, side_reader
 from zset_join.zset import ZSet
@@ -94,10 +94,8 @@ class KeyedRows:
         schema: the columns of the rows.
         key: those of them that a row is found by.
         null_safe: whether NULL equals NULL in a key; one for all columns, or one per column.
-        directory: where to map the files; None keeps everything in memory.
         file_name: first part of the file names.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
+        tables: where the state lies, and how keys are hashed.
 
     >>> kept = KeyedRows("rates", pa.schema({"k": pa.string(), "v": pa.int64()}), ("k",))
     >>> numbers = kept.add(pa.record_batch({"k": ["a", "b", "a"], "v": [1, 2, 3]}))
@@ -113,10 +111,8 @@ class KeyedRows:
         key: Sequence[str],
         *,
         null_safe: bool | Sequence[bool] = False,
-        directory: str | None = None,
         file_name: str = "rows",
-        hash_bits: int = 32,
-        hash_seed: int | None = None,
+        tables: HashTables = IN_MEMORY,
     ) -> None:
         self.relation = Relation(name=name, schema=schema, join_key=tuple(key))
         safe = [null_safe] * len(key) if isinstance(null_safe, bool) else list(null_safe)
@@ -127,9 +123,7 @@ class KeyedRows:
             keeps_unmatchable=True,
             has_degree=False,
             tombstone_retention_us=0,
-            hash_bits=hash_bits,
-            hash_seed=choose_seed(hash_seed, directory),
-            directory=directory,
+            tables=tables.seeded(),
             name=file_name,
             arranges=bool(key),
         )

@@ -34,7 +34,7 @@ from zset_join.kernels.values import columns as c
 from zset_join.shapes.kept_types import count_sequence_words
 from zset_join.state.rows.delta_arrays import DeltaArrays, table_bits
 from zset_join.state.rows.directory_lock import hold_directory
-from zset_join.state.rows.hash_seed import hash_key
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.row_arena import RowArena
 from zset_join.state.rows.sequence import sequence_nulls, sequence_words
 from zset_join.state.rows.slot_table import SlotTable
@@ -133,9 +133,7 @@ class SideState:
         keeps_unmatchable: whether rows whose key can never match matter (a preserved side).
         has_degree: whether rows count their matches (a preserved side with a residual predicate).
         tombstone_retention_us: how long a deleted key remembers its sequence.
-        hash_bits: 32, or fewer to force collisions.
-        hash_seed: what hashes are seeded with; all sides that are compared have the same.
-        directory: where to map files; None keeps everything in memory.
+        tables: where the state lies, and how keys are hashed.
         name: first part of the file names.
         compared: columns in which an upsert must differ from the live row to be a change; default all. The others are
             remembered as they come.
@@ -162,9 +160,7 @@ class SideState:
         keeps_unmatchable: bool,
         has_degree: bool,
         tombstone_retention_us: int,
-        hash_bits: int,
-        hash_seed: int,
-        directory: str | None,
+        tables: HashTables,
         name: str,
         compared: Sequence[str] | None = None,
         arranges: bool = True,
@@ -172,9 +168,9 @@ class SideState:
         is_hybrid: bool = False,
     ) -> None:
         self.relation = relation
-        self.directory = directory
+        self.directory = directory = tables.directory
         self.name = name
-        self._hash_key = hash_key(hash_bits, hash_seed)
+        self._hash_key = tables.hash_key
         self._retention_us = tombstone_retention_us
         self.has_identity = relation.mode != "append"
         self.numbering = 0

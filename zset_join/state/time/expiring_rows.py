@@ -32,7 +32,7 @@ from zset_join.kernels.rows import side as s
 from zset_join.kernels.time.runs import NEVER
 from zset_join.kernels.values import columns as c
 from zset_join.shapes.event_time import EventTime
-from zset_join.state.rows.hash_seed import choose_seed
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
@@ -117,9 +117,7 @@ class ExpiringRows:
         key_types: the type each is compared in.
         null_safe: per key column, whether NULL is a key.
         name: first part of the file names.
-        directory: where to map the files; None keeps everything in memory.
-        hash_bits: below 32, force collisions; for tests.
-        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
+        tables: where the state lies, and how keys are hashed.
 
     Raises:
         StateError: the directory holds something else.
@@ -134,15 +132,14 @@ class ExpiringRows:
         key_types: Sequence[pa.DataType],
         null_safe: Sequence[bool],
         name: str,
-        directory: str | None,
-        hash_bits: int = 32,
-        hash_seed: int | None = None,
+        tables: HashTables,
     ) -> None:
         self.relation, self.ttl, self.name = relation, ttl, name
-        self._key, self._directory = tuple(key), directory
+        self._key, self._directory = tuple(key), tables.directory
         self._time = EventTime([relation], [str(relation.event_time)], has_watermark=True) if ttl.by_event_time else None
         self._after = ttl.after if self._time is None else self._time.of_delay(ttl.after)
-        self._hash_seed = choose_seed(hash_seed, directory)
+        directory = tables.directory
+        self._tables = tables.seeded()
         self.side = SideState(
             replace(relation, join_key=(), event_time=None, watermark_delay=None),
             key_types=[],
@@ -150,16 +147,14 @@ class ExpiringRows:
             keeps_unmatchable=True,
             has_degree=False,
             tombstone_retention_us=0,
-            hash_bits=hash_bits,
-            hash_seed=self._hash_seed,
-            directory=directory,
+            tables=self._tables,
             name=name,
             arranges=False,
         )
         self._changes = SideChanges(self.side, stores=True)
         self._expiries = Expiries(self.side, directory=directory, name=name)
         self._key_schema = pa.schema([pa.field(f"k{at}", kind) for at, kind in enumerate(key_types)])
-        self._null_safe, self._hash_bits = list(null_safe), hash_bits
+        self._null_safe = list(null_safe)
         self._keys: KeyedRows | None = None
         if ttl.by_key or ttl.reads:
             self._keys = KeyedRows(
@@ -167,10 +162,8 @@ class ExpiringRows:
                 self._key_schema,
                 self._key_schema.names,
                 null_safe=self._null_safe,
-                directory=directory,
+                tables=self._tables,
                 file_name=f"{name}_keys",
-                hash_bits=hash_bits,
-                hash_seed=self._hash_seed,
             )
             self._key_expiries = Expiries(self._keys.side, directory=directory, name=f"{name}_keys")
         self.schema = self._changes.schema
@@ -292,8 +285,7 @@ class ExpiringRows:
             self._key_schema,
             self._key_schema.names,
             null_safe=self._null_safe,
-            hash_bits=self._hash_bits,
-            hash_seed=self._hash_seed,
+            tables=self._tables.beside(),
         )
         keyed_rows.add(keys)
         return keyed_rows

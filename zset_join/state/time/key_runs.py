@@ -24,7 +24,7 @@ from zset_join.kernels.rows import side as s
 from zset_join.kernels.time import groups as g
 from zset_join.kernels.time import runs as r
 from zset_join.state.rows.directory_lock import hold_directory
-from zset_join.state.rows.hash_seed import hash_key
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.slot_table import SlotTable
 from zset_join.state.time.state_files import open_arena, refuse_half_written
 from zset_join.zset.row_layout import RowLayout
@@ -69,9 +69,7 @@ class KeyRuns:
         key_types: the type each key column is compared in.
         null_safe: per key column, whether NULL is a value like any other; else such a key matches nothing.
         runs: how many runs a key has.
-        hash_bits: 32, or fewer to force collisions.
-        hash_seed: what hashes are seeded with.
-        directory: where to map files; None keeps everything in memory.
+        tables: where the state lies, and how keys are hashed.
         facts: what else the files depend on.
 
     Raises:
@@ -84,14 +82,12 @@ class KeyRuns:
         *,
         null_safe: bool,
         runs: int,
-        hash_bits: int,
-        hash_seed: int,
-        directory: str | None,
+        tables: HashTables,
         facts: Sequence[object] = (),
     ) -> None:
         schema = pa.schema([(f"key_{at}", kind) for at, kind in enumerate(key_types)])
         self.runs = runs
-        self.directory = directory
+        self.directory = directory = tables.directory
         self.layout = RowLayout(schema, sequence_words=3 * runs + 2)
         self._schema = schema
         self._probe = RowLayout(schema)
@@ -99,7 +95,7 @@ class KeyRuns:
         self.columns = self.layout.columns(schema.names, null_safe=flags)
         self._probe_columns = self._probe.columns(schema.names, null_safe=flags)
         self._variables = self.layout.variable_columns()
-        self._hash_key = hash_key(hash_bits, hash_seed)
+        self._hash_key = tables.hash_key
         self._facts = (*facts, self._hash_key, null_safe)
         self._let_go = hold_directory(self, directory, "keys")
         try:

@@ -30,6 +30,7 @@ from zset_join.kernels.rows import side as s
 from zset_join.kernels.time import versions as v
 from zset_join.kernels.time.runs import NEVER
 from zset_join.shapes.version_join import VersionJoinShape
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.state.rows.rejected_rows import no_rejections
 from zset_join.state.time import bad_rows as b
 from zset_join.state.time.expiring_runs import ExpiringRuns
@@ -62,9 +63,7 @@ class VersionJoin:
         on_bad_input: `error` or `quarantine`.
         retention_us: how long a DELETE that is the newest version is remembered.
         chunk_rows: rows per chunk.
-        hash_bits: below 32, force collisions.
-        hash_seed: what hashes are seeded with.
-        directory: where to map files; None keeps everything in memory.
+        tables: where the state lies, and how keys are hashed.
         place: among the joins that share the right rows.
         eager_places: how many of these places may have runs of left rows.
         table_of: the join whose right rows are shared; None: they are its own.
@@ -78,9 +77,7 @@ class VersionJoin:
         on_bad_input: str,
         retention_us: int,
         chunk_rows: int,
-        hash_bits: int,
-        hash_seed: int,
-        directory: str | None,
+        tables: HashTables,
         place: int = 0,
         eager_places: int = 0,
         table_of: VersionJoin | None = None,
@@ -93,10 +90,11 @@ class VersionJoin:
         self._is_eager, self._waits = shape.emit == "eager", shape.emit == "on_watermark"
         self._owns_table = table_of is None
         self.labels = TimeLabels() if table_of is None and shape.times.is_labelled else None
+        directory = tables.directory
         same: dict[str, Any] = {"directory": directory, "facts": facts}
         if table_of is None:
             runs = 1 + max(eager_places, int(self._is_eager))
-            self.keys = KeyRuns(shape.key_types, null_safe=True, runs=runs, hash_bits=hash_bits, hash_seed=hash_seed, **same)
+            self.keys = KeyRuns(shape.key_types, null_safe=True, runs=runs, tables=tables, facts=facts)
             words = 1 + count_order_words(right.schema, shape.tie_by, relation=right.name)
             self.right = VersionedRows(right.schema, self.keys, run=0, words=words, name="right", **same)
         else:

@@ -1,0 +1,194 @@
+"""Epochs on the driver: the answers of executors, once, across failures; and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from tests.spark.conftest import Collected, Source, weights
+from zset_join.checkpoint.reading import stored_query_id
+from zset_join.core.errors import PlanError, StateError
+from zset_join.core.options import QueryOptions
+from zset_join.sinks.parquet_changelog import read_changelog
+from zset_join.spark import JoinedStream, JoinQuery, appends, changes
+from zset_join.spark.driver.chosen_sink import ChosenSink
+from zset_join.spark.driver.epochs import DriverEpochs
+from zset_join.spark.driver.starting import driver_epochs, streamed_rows
+
+Run = Callable[..., JoinQuery]
+
+
+def _joined(orders: Source, customers: Source) -> JoinedStream:
+    left = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")
+    right = changes(customers.stream(), name="customers", keys=["customer_id"], sequence_by="ts")
+    return left.where("item <> 'ink'").join(right.select("customer_id", F.upper("name").alias("name")), on="customer_id")
+
+
+def _filled(orders: Source, customers: Source) -> None:
+    orders.add((None, 1, 10, "pen", 1), (None, 2, 11, "cup", 1), (None, 3, 10, "ink", 1))
+    orders.add((None, 1, 10, "ink", 2), ("d", 2, 11, "cup", 2), (None, 3, 10, "mug", 2))
+    orders.add((None, 4, 11, "hat", 3))
+    customers.add((10, "Ann", 1))
+    customers.add((11, "Bob", 1), (10, "Anna", 2))
+
+
+def test_the_driver_answers_what_executors_answer(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
+    _filled(orders, customers)
+    joined = _joined(orders, customers)
+    on_driver, on_executors = Collected(), Collected()
+
+    run(joined, on_driver, execution="driver")
+    run(joined, on_executors, checkpointLocation=str(tmp_path / "other"), buckets=2)
+
+    assert on_driver.total() == on_executors.total() != {}
+    assert [weights(one) for one in on_driver.epochs] == [weights(one) for one in on_executors.epochs]
+
+
+def test_a_restart_goes_on_with_the_next_epoch_and_gives_outputs_what_they_lack(
+    orders: Source, customers: Source, run: Run
+) -> None:
+    _filled(orders, customers)
+    sink = Collected()
+    sink.fails_in = 1
+    with pytest.raises(StreamingQueryException, match="failed in epoch 1"):
+        run(_joined(orders, customers), sink, execution="driver")
+
+    sink.fails_in = -1
+    orders.add((None, 5, 10, "bag", 4))
+    query = run(_joined(orders, customers), sink, execution="driver")
+
+    assert sorted((row[0], row[2]) for row in sink.total()) == [(10, 3), (10, 5), (11, 4)]
+    assert len(sink.epochs) == query._runner.progress.entries[-1]["epoch"] + 1
+
+
+def test_a_batch_that_spark_gives_again_is_not_applied_again(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    _filled(orders, customers)
+    sink = Collected()
+    run(_joined(orders, customers), sink, execution="driver")
+    before = list(sink.epochs)
+    last = len(before) - 1
+    for path in (tmp_path / "checkpoint" / "commits").glob(f"*{last}*"):
+        path.unlink()  # Spark does not know that the epoch is done
+
+    query = run(_joined(orders, customers), sink, execution="driver")
+
+    assert sink.epochs == before
+    assert [entry["replayed"] for entry in query._runner.progress.entries] == [True]
+
+
+def test_a_batch_of_the_same_number_over_other_input_is_refused(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    _filled(orders, customers)
+    sink = Collected()
+    run(_joined(orders, customers), sink, execution="driver")
+    last = len(sink.epochs) - 1
+    for folder in ("commits", "offsets"):
+        for path in (tmp_path / "checkpoint" / folder).glob(f"*{last}*"):
+            path.unlink()
+    orders.add((None, 9, 10, "late", 9))
+
+    with pytest.raises(StateError) as refused:
+        run(_joined(orders, customers), sink, execution="driver", wait=True)
+
+    assert refused.value.code == "EPOCH_REPLANNED"
+
+
+@pytest.mark.parametrize("modes", [("driver", "executors"), ("executors", "driver")])
+def test_a_checkpoint_of_the_other_mode_is_refused(orders: Source, customers: Source, run: Run, modes: tuple[str, str]) -> None:
+    _filled(orders, customers)
+    run(_joined(orders, customers), Collected(), execution=modes[0])
+
+    with pytest.raises(StateError, match=rf'Start it with option."execution", "{modes[0]}"') as refused:
+        run(_joined(orders, customers), Collected(), execution=modes[1])
+
+    assert refused.value.code == "EXECUTION_CHANGED"
+
+
+def test_a_step_of_sparks_own_behind_a_stage_is_refused_with_the_cure(orders: Source, customers: Source, run: Run) -> None:
+    _filled(orders, customers)
+
+    with pytest.raises(PlanError, match=r'option."execution", "executors"') as refused:
+        run(_joined(orders, customers).where("length(name) > 3"), Collected(), execution="driver")
+
+    assert refused.value.code == "SPARK_ONLY_STEP"
+
+
+def test_outputs_are_files_tables_and_functions(orders: Source, customers: Source, tmp_path: Path) -> None:
+    _filled(orders, customers)
+    seen: list[tuple[int, Any]] = []
+
+    def function(rows: DataFrame, epoch: int) -> None:
+        seen.extend((epoch, tuple(row)) for row in rows.collect())
+
+    writer = _joined(orders, customers).writeStream.option("checkpointLocation", str(tmp_path / "cp"))
+    writer = writer.option("execution", "driver").toDuckDB(tmp_path / "v.duckdb", "v").toParquet(tmp_path / "log")
+    query = writer.foreachBatch(function).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+    lines = read_changelog(str(tmp_path / "log")).to_pylist()
+    in_log = weights((tuple(line[name] for name in query.schema.names), line["_weight"]) for line in lines)
+    in_function = weights((row[:-1], row[-1]) for _, row in seen)
+    with duckdb.connect(str(tmp_path / "v.duckdb")) as database:
+        in_view = weights((row, 1) for row in database.execute("FROM v").fetchall())
+    assert in_log == in_function == in_view != {}
+
+
+def test_a_query_of_one_source_keeps_rows_that_pass(orders: Source, run: Run) -> None:
+    orders.add((None, 1, 10, "pen", 1), (None, 2, 11, "cup", 1))
+    orders.add((None, 1, 12, "ink", 2))
+    sink = Collected()
+
+    run(appends(orders.stream(), name="orders").where("item <> 'cup'").select("order_id", "item"), sink, execution="driver")
+
+    assert sink.total() == {(1, "pen"): 1, (1, "ink"): 1}
+
+
+def test_what_spark_calls_can_be_pickled_and_opens_the_checkpoint_by_itself(
+    orders: Source, customers: Source, tmp_path: Path
+) -> None:
+    _filled(orders, customers)
+    query, place = _joined(orders, customers)._on_driver, str(tmp_path / "cp")
+    options = QueryOptions.from_options({"checkpointLocation": place, "execution": "driver"})
+    sinks = {query.plan.name: [ChosenSink(None, "duckdb", {"path": str(tmp_path / "v.duckdb"), "table": "v"})]}
+    written = driver_epochs(query, options, sinks, name="q", more={})
+    epochs: DriverEpochs = pickle.loads(cloudpickle.dumps(written))
+
+    stream = streamed_rows(query, written).writeStream.option("checkpointLocation", place).foreachBatch(epochs)
+    stream.trigger(availableNow=True).start().awaitTermination()
+    epochs.close()
+
+    with duckdb.connect(str(tmp_path / "v.duckdb")) as database:
+        assert sorted(row[0] for row in database.execute("SELECT order_id FROM v").fetchall()) == [3, 4]
+    assert stored_query_id(place) == json.loads((tmp_path / "cp" / "metadata").read_text())["id"]
+
+
+def test_a_baseline_comes_before_the_first_batch_and_need_not_be_given_again(orders: Source, run: Run) -> None:
+    schema = orders.stream().schema
+    first = orders.spark.createDataFrame([(None, 1, 10, "pen", 0), (None, 2, 11, "cup", 0)], schema)
+    sink = Collected()
+
+    def view(**given: Any) -> JoinedStream:
+        stream = changes(
+            orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'", **given
+        )
+        return stream.select("order_id", "item")
+
+    run(view(baseline=first), sink, execution="driver")
+    assert sink.total() == {(1, "pen"): 1, (2, "cup"): 1}
+    orders.add(("d", 1, 10, "pen", 1), (None, 2, 11, "mug", 1))
+    run(view(), sink, execution="driver")
+
+    assert sink.total() == {(2, "mug"): 1}

@@ -1,0 +1,278 @@
+"""Views that come, go, pause and catch up while a session runs: after every statement each holds what DuckDB's query does."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from zset_join.core.errors import BadInputError, SqlError, ZsetJoinError
+from zset_join.pipeline.changing import ChangingPipeline
+from zset_join.plan import merging
+from zset_join.sql import Session, connect
+from zset_join.sql.tables.view_groups import GroupView
+from zset_join.stages.stage import StageOptions
+
+_TABLES = (
+    "CREATE TABLE orders (id INT, customer STRING, day INT, total INT, PRIMARY KEY (id))",
+    "CREATE TABLE customers (customer STRING, city STRING, PRIMARY KEY (customer))",
+    "CREATE TABLE clicks (customer STRING, n INT)",
+)
+_JOINED = "SELECT o.id, o.day, o.total, c.city FROM orders o JOIN customers c ON o.customer = c.customer"
+_QUERIES = (
+    _JOINED,
+    f"SELECT city, sum(total) AS total, count(*) AS n FROM ({_JOINED}) j GROUP BY city",
+    f"SELECT day, max(total) AS most FROM ({_JOINED}) j WHERE total > 3 GROUP BY day",
+    f"SELECT city, total FROM ({_JOINED}) j WHERE day = 1",
+    "SELECT customer, sum(total) AS total FROM orders GROUP BY customer",
+    "SELECT customer, sum(total) AS total FROM orders WHERE total > 4 GROUP BY customer",
+    "SELECT k.customer, k.n, c.city FROM clicks k LEFT JOIN customers c ON k.customer = c.customer",
+    "SELECT count(*) AS n, sum(total) AS total FROM orders",
+    "SELECT DISTINCT day FROM orders",
+    "SELECT id, total * 2 AS twice FROM orders WHERE day < 2",
+)
+_NAMES = ("ada", "bob", "cid", "dan")
+
+
+class _Played:
+    """A session, and the same tables in DuckDB."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.session: Session = connect()
+        self.peer = duckdb.connect()
+        for text in _TABLES:
+            self.session.sql(text)
+            self.peer.execute(text.replace("STRING", "VARCHAR"))
+        self.texts: dict[str, str] = {}
+        self.sums: dict[str, Counter[Any]] = {}
+        self.paused: dict[str, list[Any]] = {}
+        self.made = 0
+
+    def run(self, steps: int) -> None:
+        """Run statements, and compare behind each."""
+        for _ in range(steps):
+            self._statement()
+            self.compare()
+
+    def _statement(self) -> None:
+        kind = self.chance.choices(
+            ("insert", "click", "update", "delete", "move", "create", "drop", "pause", "resume"), (6, 2, 2, 1, 2, 5, 2, 2, 3)
+        )[0]
+        chance, running = self.chance, sorted(self.texts.keys() - self.paused.keys())
+        if kind == "insert":
+            rows = [(chance.randrange(12), chance.choice(_NAMES), chance.randrange(3), chance.randrange(9)) for _ in range(2)]
+            rows = list({row[0]: row for row in rows}.values())
+            self.both(f"INSERT INTO orders VALUES {', '.join(map(repr, rows))}", replaces=True)
+        elif kind == "click":
+            self.both(f"INSERT INTO clicks VALUES ('{chance.choice(_NAMES)}', {chance.randrange(3)})")
+        elif kind == "update":
+            self.both(f"UPDATE orders SET total = {chance.randrange(9)} WHERE day = {chance.randrange(3)}")
+        elif kind == "delete":
+            self.both(f"DELETE FROM orders WHERE id < {chance.randrange(3)}")
+        elif kind == "move":
+            self.both(f"INSERT INTO customers VALUES ('{chance.choice(_NAMES)}', 'c{chance.randrange(3)}')", replaces=True)
+        elif kind == "create":
+            self.made += 1
+            self.create(f"v{self.made}", chance.choice([*_QUERIES, *(f"SELECT * FROM {name}" for name in running)]))
+        elif kind == "drop" and running and len(self.texts) > 1:
+            name = chance.choice(running)
+            if not any(name in text for text in self.texts.values()):
+                self.session.sql(f"DROP MATERIALIZED VIEW {name}")
+                self.peer.execute(f"DROP VIEW {name}")
+                del self.texts[name], self.sums[name]
+        elif kind == "pause" and running:
+            name = chance.choice(running)
+            self.session.sql(f"PAUSE MATERIALIZED VIEW {name}")
+            self.paused[name] = _bag(self._running(name).table())
+        elif kind == "resume" and self.paused:
+            name = chance.choice(sorted(self.paused))
+            self.session.sql(f"RESUME MATERIALIZED VIEW {name}")
+            del self.paused[name]
+
+    def create(self, name: str, text: str) -> None:
+        self.session.sql(f"CREATE MATERIALIZED VIEW {name} AS {text}")
+        self.peer.execute(f"CREATE VIEW {name} AS {text}")
+        self.texts[name], self.sums[name] = text, Counter()
+
+    def both(self, text: str, *, replaces: bool = False) -> None:
+        self.session.sql(text)
+        self.peer.execute(text.replace("INSERT INTO", "INSERT OR REPLACE INTO") if replaces else text)
+
+    def _running(self, name: str) -> Any:
+        (running,) = [one for one in self.session.running if one.name == name]
+        return running
+
+    def compare(self) -> None:
+        """Hold every view against DuckDB's query, and what its changes add up to as well."""
+        for name in self.texts:
+            running = self._running(name)
+            wanted = _bag(self.peer.sql(f"SELECT * FROM {name}").to_arrow_table())
+            wanted = self.paused.get(name, wanted)
+            changes = running.changelog().to_pylist()
+            for line in changes:
+                *values, weight = line.values()
+                self.sums[name][tuple(values)] += weight
+            assert _bag(running.table()) == wanted, (name, self.texts[name])
+            assert sorted(self.sums[name].elements(), key=repr) == wanted, (name, self.texts[name])
+
+
+def _bag(table: pa.Table) -> list[Any]:
+    return sorted((tuple(line.values()) for line in table.to_pylist()), key=repr)
+
+
+def _shares_any_stage(patch: pytest.MonkeyPatch) -> None:
+    """Plant: stages are one whatever stands before them."""
+    patch.setattr(merging, "_identity", lambda node, feeds: (node.stage.kind, len(feeds)))
+
+
+def _forgets_conditions(patch: pytest.MonkeyPatch) -> None:
+    """Plant: the steps of a feed do not count."""
+    right = merging._identity
+    patch.setattr(
+        merging, "_identity", lambda node, feeds: right(node, [[replace(feed, steps=()) for feed in given] for given in feeds])
+    )
+
+
+def _begins_empty(patch: pytest.MonkeyPatch) -> None:
+    """Plant: a view that is taken over has forgotten what its stages knew."""
+    right = ChangingPipeline.take_over
+
+    def take_over(self: ChangingPipeline, other: ChangingPipeline) -> None:
+        for state in other.plan.states:
+            other._memory.states[state.number] = state.stage.build(StageOptions(), None)  # type: ignore[union-attr]
+        right(self, other)
+
+    patch.setattr(ChangingPipeline, "take_over", take_over)
+
+
+def _drops_too_much(patch: pytest.MonkeyPatch) -> None:
+    """Plant: what a dropped view shared is taken from the others."""
+    right = ChangingPipeline.drop
+
+    def drop(self: ChangingPipeline, name: str) -> None:
+        stages = self.plan.stages_of(name)
+        for state in self.plan.states:
+            if state.number in stages:
+                self._memory.states[state.number] = state.stage.build(self._options, None)  # type: ignore[union-attr]
+        right(self, name)
+
+    patch.setattr(ChangingPipeline, "drop", drop)
+
+
+def _answers_all_again(patch: pytest.MonkeyPatch) -> None:
+    """Plant: a view that goes on gives all of its rows once more."""
+    patch.setattr(GroupView, "behind", lambda self, _: self)
+
+
+_PLANTED: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
+    _shares_any_stage,
+    _forgets_conditions,
+    _begins_empty,
+    _drops_too_much,
+    _answers_all_again,
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_view_holds_what_duckdb_says(seed: int) -> None:
+    played = _Played(seed)
+    with played.session:
+        played.run(50)
+
+
+@pytest.mark.parametrize("plant", _PLANTED)
+def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    found = False
+    for seed in range(4):
+        played = _Played(seed)
+        try:
+            played.run(50)
+        except (AssertionError, ZsetJoinError, KeyError):
+            found = True
+            break
+
+    assert found
+
+
+def test_views_over_one_join_keep_it_once_in_one_pipeline() -> None:
+    played = _Played(0)
+    for number, text in enumerate(_QUERIES[:4]):
+        played.create(f"v{number}", text)
+        played.both(f"INSERT INTO orders VALUES ({number}, 'ada', 1, 5)", replaces=True)
+        played.both("INSERT INTO customers VALUES ('ada', 'oslo')", replaces=True)
+        played.compare()
+
+    whole = {id(running.whole): running.whole for running in played.session.running}
+    (pipeline,) = whole.values()
+    assert [node.stage.kind for node in pipeline.plan.nodes] == ["join", "aggregate", "aggregate"]
+
+
+def test_a_failing_view_is_named_and_paused_while_the_others_go_on() -> None:
+    with connect() as session:
+        session.sql("CREATE TABLE a (k INT, v INT, PRIMARY KEY (k)); CREATE TABLE b (k INT, w INT, PRIMARY KEY (k))")
+        session.sql("CREATE MATERIALIZED VIEW fine AS SELECT a.k, v, w FROM a JOIN b ON a.k = b.k")
+        session.sql("CREATE MATERIALIZED VIEW shares AS SELECT a.k, v / w AS share FROM a JOIN b ON a.k = b.k")
+        fine, shares = session.running
+        session.sql("INSERT INTO a VALUES (1, 6); INSERT INTO b VALUES (1, 2)")
+
+        with pytest.raises(BadInputError, match='query "shares"') as refused:
+            session.sql("INSERT INTO b VALUES (1, 0)")
+        assert (refused.value.facts["query"], fine.table().to_pylist()) == ("shares", [{"k": 1, "v": 6, "w": 2}])
+
+        session.sql("PAUSE MATERIALIZED VIEW shares; INSERT INTO b VALUES (1, 0)")
+        assert fine.table().to_pylist() == [{"k": 1, "v": 6, "w": 0}]
+        with pytest.raises(BadInputError, match='query "shares"'):
+            session.sql("RESUME MATERIALIZED VIEW shares")
+        assert (shares.is_paused, shares.table().to_pylist()) == (True, [{"k": 1, "share": 3.0}])
+
+        session.sql("INSERT INTO b VALUES (1, 3); RESUME MATERIALIZED VIEW shares")
+        assert shares.table().to_pylist() == [{"k": 1, "share": 2.0}]
+
+
+def test_a_paused_view_that_writes_into_a_table_brings_the_difference() -> None:
+    with connect() as session:
+        session.sql(
+            "CREATE TABLE t (g STRING, k INT, v INT, PRIMARY KEY (k)); CREATE TABLE sums (g STRING, s BIGINT, PRIMARY KEY (g))"
+        )
+        session.sql("CREATE MATERIALIZED VIEW m INTO sums AS SELECT g, sum(v) AS s FROM t GROUP BY g")
+        reader = session.sql("SELECT g, s * 10 AS ten FROM sums").start()
+        session.sql("INSERT INTO t VALUES ('x', 1, 1), ('y', 2, 1); PAUSE MATERIALIZED VIEW m")
+        session.sql("INSERT INTO t VALUES ('x', 1, 5); DELETE FROM t WHERE k = 2")
+        assert _bag(reader.table()) == [("x", 10), ("y", 10)]
+
+        session.sql("RESUME MATERIALIZED VIEW m")
+        assert _bag(reader.table()) == [("x", 50)]
+
+
+def test_a_view_without_kept_tables_is_not_paused() -> None:
+    with connect(keep_tables=False) as session:
+        session.sql("CREATE TABLE t (k INT); CREATE MATERIALIZED VIEW m AS SELECT k FROM t")
+        with pytest.raises(SqlError) as refused:
+            session.sql("PAUSE MATERIALIZED VIEW m")
+        assert refused.value.code == "TABLES_NOT_KEPT"
+        with pytest.raises(SqlError, match="no materialized view"):
+            session.sql("PAUSE MATERIALIZED VIEW n")
+
+
+@pytest.mark.parametrize("where", ["memory", "directory"])
+def test_a_view_catches_up_behind_a_pause(where: str, tmp_path: Any) -> None:
+    with connect(directory=None if where == "memory" else tmp_path / "s") as session:
+        session.sql(
+            "CREATE TABLE t (k INT, v INT, PRIMARY KEY (k)); CREATE MATERIALIZED VIEW m AS SELECT v, count(*) AS n FROM t GROUP BY v"
+        )
+        session.sql("CREATE MATERIALIZED VIEW other AS SELECT k FROM t; INSERT INTO t VALUES (1, 1)")
+        said = str(session.sql("PAUSE MATERIALIZED VIEW m; PAUSE MATERIALIZED VIEW m"))
+        session.sql("INSERT INTO t VALUES (2, 1); INSERT INTO t VALUES (1, 2)")
+        held, other = (_bag(running.table()) for running in session.running)
+        session.sql("RESUME MATERIALIZED VIEW m")
+
+        assert (said, held, other) == ("m is paused already", [(1, 1)], [(1,), (2,)])
+        assert _bag(session.running[0].table()) == [(1, 1), (2, 1)]

@@ -1,0 +1,123 @@
+"""One more view for a plan that runs, and one less: stages stay what they are, and so keep their state.
+
+    merged, places = merged_plan(running, added)      the stages of `running` first, as they are; those of `added` behind them
+    left, places = plan_without(merged, "by_day")     the stages that serve no other view are gone
+
+The law: a merged plan answers each view as the plan it came from. A stage of the added plan is one of the running plan where it
+does the same to the same rows and its answer follows from these rows alone (`Stage.follows_from_rows`): what the running stage
+has answered so far is then what the added one has answered over the same tables, however these came about. All other stages of
+the added plan are stages of their own.
+
+Cost: the stages of both plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from zset_join.plan.query_plan import Feed, QueryPlan, SharedIndex, StageNode
+from zset_join.plan.row_steps import OpaqueStep
+from zset_join.plan.unnamed import text_of
+from zset_join.stages.written import write_relation
+
+__all__ = ["are_mergeable", "merged_plan", "plan_without"]
+
+
+def are_mergeable(plan: QueryPlan, added: QueryPlan) -> bool:
+    """Return whether two plans describe what both read alike, and name their views differently."""
+    known = {source.name: source for source in plan.sources}
+    is_alike = all(known.get(source.name, source) == source for source in added.sources)
+    return is_alike and not {view.name for view in plan.views} & {view.name for view in added.views}
+
+
+def merged_plan(plan: QueryPlan, added: QueryPlan) -> tuple[QueryPlan, Mapping[int, int]]:
+    """Return a plan with the views of two, and where the stages of the second one are in it.
+
+    Args:
+        plan: its stages keep their numbers.
+        added: one that is mergeable with it.
+    """
+    nodes = list(plan.nodes)
+    known: dict[Hashable, int] = {}
+    settled: set[int] = set()
+    for node in plan.nodes:
+        if _follows(node, settled):
+            settled.add(node.number)
+            known.setdefault(_identity(node, node.feeds), node.number)
+    places: dict[int, int] = {}
+    for node in added.nodes:
+        feeds = tuple(_moved(given, places) for given in node.feeds)
+        place = known.get(_identity(node, feeds))
+        if place is None:
+            place = len(nodes)
+            nodes.append(StageNode(place, node.stage, feeds))
+        places[node.number] = place
+    names = {source.name for source in plan.sources}
+    shared = [_index(index, places) for index in added.shared]
+    merged = QueryPlan(
+        sources=(*plan.sources, *(source for source in added.sources if source.name not in names)),
+        nodes=tuple(nodes),
+        views=(*plan.views, *(replace(view, feeds=_moved(view.feeds, places)) for view in added.views)),
+        shared=(*plan.shared, *shared),
+        copies=(*plan.copies, *((places[number], why) for number, why in added.copies)),
+    )
+    return merged, places
+
+
+def plan_without(plan: QueryPlan, name: str) -> tuple[QueryPlan, Mapping[int, int]]:
+    """Return a plan without one of its views, and the new number of every stage that is left.
+
+    Args:
+        plan: one of two views or more.
+        name: the view.
+
+    Raises:
+        OptionError: `VIEW_NAME`: there is none of that name.
+    """
+    gone = plan.view(name)
+    views = [view for view in plan.views if view is not gone]
+    left = sorted({number for view in views for number in plan.stages_of(view.name)})
+    places = {number: place for place, number in enumerate(left)}
+    nodes = [
+        StageNode(place, plan.nodes[number].stage, tuple(_moved(given, places) for given in plan.nodes[number].feeds))
+        for number, place in places.items()
+    ]
+    feeds = [feed for node in nodes for given in node.feeds for feed in given]
+    read = {feed.origin for feed in (*feeds, *(feed for view in views for feed in view.feeds))}
+    # The joins that look up in one table wait for time, so they are of one view, and stay or go together.
+    shared = [_index(index, places) for index in plan.shared if set(index.readers) <= places.keys()]
+    return (
+        QueryPlan(
+            sources=tuple(source for source in plan.sources if source.name in read),
+            nodes=tuple(nodes),
+            views=tuple(replace(view, feeds=_moved(view.feeds, places)) for view in views),
+            shared=tuple(shared),
+            copies=tuple((places[number], why) for number, why in plan.copies if number in places),
+        ),
+        places,
+    )
+
+
+def _follows(node: StageNode, settled: set[int]) -> bool:
+    """Say whether what a stage has answered follows from the rows of the sources below it alone."""
+    feeds = [feed for given in node.feeds for feed in given]
+    return (
+        node.stage.follows_from_rows
+        and all(isinstance(feed.origin, str) or feed.origin in settled for feed in feeds)
+        and not any(isinstance(step, OpaqueStep) for feed in feeds for step in feed.steps)
+    )
+
+
+def _identity(node: StageNode, feeds: Sequence[Sequence[Feed]]) -> Hashable:
+    """Return what is equal for stages that do the same to the same rows."""
+    fed = tuple(tuple((feed.origin, *(text_of(step.to_json()) for step in feed.steps)) for feed in given) for given in feeds)
+    return text_of(node.stage.to_json()), text_of(write_relation(node.stage.output)), fed
+
+
+def _moved(feeds: Iterable[Feed], places: Mapping[int, int]) -> tuple[Feed, ...]:
+    return tuple(feed if isinstance(feed.origin, str) else replace(feed, origin=places[feed.origin]) for feed in feeds)
+
+
+def _index(index: SharedIndex, places: Mapping[int, int]) -> SharedIndex:
+    return replace(index, readers=tuple(places[number] for number in index.readers))

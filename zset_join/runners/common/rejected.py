@@ -1,0 +1,100 @@
+"""Rows that are put aside, as every runner collects them before it writes them down in its own form.
+
+The law: of every input and epoch, rows in = rows applied + rows here. A row is here once, with the first reason that was found.
+
+Memory: the rows that were put aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.core.row_conversion import take_rows
+from zset_join.zset import ZSet
+
+__all__ = ["Rejected", "RejectedRows", "listed", "rejected_rows", "taken", "without"]
+
+
+@dataclass(slots=True)
+class Rejected:
+    """Collect the rows of one input, or of one output, that are put aside.
+
+    Args:
+        rows: the rows, one Z-set per piece.
+        codes: one code per row.
+        reasons: one reason per row.
+    """
+
+    rows: list[ZSet] = field(default_factory=list)
+    codes: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+    def add(self, rows: ZSet, codes: Sequence[str], reasons: Sequence[str]) -> None:
+        """Put rows aside; none is no piece."""
+        if len(rows):
+            self.rows.append(rows)
+            self.codes += codes
+            self.reasons += reasons
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRows:
+    """Hold what was put aside of one input or output.
+
+    Args:
+        name: what messages call it.
+        rejected: the rows.
+        is_of_source: a source refused them, and none of them reached a stage.
+    """
+
+    name: str
+    rejected: Rejected
+    is_of_source: bool = False
+
+
+def listed(judged: pa.Table, names: Sequence[str]) -> Iterator[tuple[int, npt.NDArray[np.int64], list[str], list[str]]]:
+    """Yield, per input with rows in a table of `Operator.rejections`, its number, the positions of the rows, codes and reasons.
+
+    Args:
+        judged: the table.
+        names: of the inputs.
+    """
+    which = judged.column("input").to_pylist()
+    positions = judged.column("row").to_numpy()
+    codes, reasons = judged.column("code").to_pylist(), judged.column("reason").to_pylist()
+    for number, name in enumerate(names):
+        lines = [line for line, of_input in enumerate(which) if of_input == name]
+        if lines:
+            yield number, positions[lines], [codes[line] for line in lines], [reasons[line] for line in lines]
+
+
+def rejected_rows(judged: pa.Table, names: Sequence[str], deltas: Sequence[ZSet]) -> Iterator[RejectedRows]:
+    """Yield the rows in a table of `Operator.rejections`, input by input.
+
+    Args:
+        judged: the table.
+        names: of the inputs.
+        deltas: what they were fed.
+    """
+    for number, positions, codes, reasons in listed(judged, names):
+        yield RejectedRows(names[number], Rejected([taken(deltas[number], positions)], codes, reasons))
+
+
+def taken(delta: ZSet, positions: npt.NDArray[np.int64]) -> ZSet:
+    """Return the rows of a delta at some positions, in the order of these."""
+    return ZSet(take_rows(delta.rows, positions), np.ascontiguousarray(delta.weights[positions]))
+
+
+def without(delta: ZSet, positions: npt.NDArray[np.int64]) -> ZSet:
+    """Return the rows of a delta that are not at some positions."""
+    kept = np.ones(len(delta), np.bool_)
+    kept[positions] = False
+    return taken(delta, np.flatnonzero(kept))

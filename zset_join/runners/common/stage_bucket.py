@@ -1,0 +1,123 @@
+"""One bucket of one stage in an epoch: the same steps in this process and in a task of Spark.
+
+    is it to be asked?  ->  answer, in the state before  ->  rows it refuses  ->  log what it was fed  ->  receipt
+
+Who runs it brings the rows, opens the state (in memory, or `BucketState` over a checkpoint) and takes the answer away.
+
+The law: nothing here folds an epoch in, so a bucket that is asked again in the same state gives the same answer and receipt.
+
+Cost: beside the operator's own, a few calls per bucket that is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zset_join.checkpoint.bucket import BucketState
+from zset_join.core.tick import Tick
+from zset_join.runners.common.bucket_receipt import BucketReceipt
+from zset_join.runners.common.rejected import Rejected, RejectedRows, listed, rejected_rows, taken, without
+from zset_join.stages.stage import Stage
+from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator, due_of, is_timed
+
+__all__ = ["GLOBAL_BUCKET", "StageBucket", "log_input", "report", "report_due", "sifted"]
+
+GLOBAL_BUCKET = 0
+"""The bucket of a stage without a key, which alone has its rows; what begins alone begins there."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageBucket:
+    """Run one stage, bucket by bucket.
+
+    Args:
+        stage: what is computed.
+        shown: the columns of its answer.
+        is_timed: it may have something to say when time passes.
+        begins_alone: it answers in the first epoch though no row came.
+    """
+
+    stage: Stage
+    shown: pa.Schema
+    is_timed: bool
+    begins_alone: bool
+
+    @classmethod
+    def of(cls, stage: Stage) -> StageBucket:
+        """Return it, with what an epoch does not ask the stage for once more."""
+        return cls(stage, stage.output.schema, stage.waits_for_time, stage.begins_alone)
+
+    def begins(self, bucket: int, *, is_first: bool) -> bool:
+        """Say whether a bucket answers because nothing was asked of it before."""
+        return self.begins_alone and is_first and bucket == GLOBAL_BUCKET
+
+    def answer(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Yield the answer in pieces, retractions first, with the columns that the stage shows."""
+        shown = self.shown
+        names = shown.names
+        for chunk in operator.answer(tick, deltas):
+            if chunk.rows.schema.names == names:
+                yield chunk
+            else:
+                columns = [chunk.rows.column(name) for name in names]
+                yield ZSet(pa.RecordBatch.from_arrays(columns, schema=shown), chunk.weights)
+
+    def rejected(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[RejectedRows]:
+        """Return the rows that the operator leaves out of what it is fed, input by input."""
+        judged = operator.rejections(tick, deltas)
+        return list(rejected_rows(judged, [one.name for one in operator.inputs], deltas)) if judged.num_rows else []
+
+
+def sifted(
+    operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet], rejected: Sequence[Rejected], *, codes: str
+) -> list[ZSet]:
+    """Return deltas without the rows an operator would not take, until there are none.
+
+    Args:
+        operator: in the state before the epoch.
+        tick: the epoch.
+        deltas: of its first inputs; the others, such as what is outside, come later.
+        rejected: per input, where such rows are put.
+        codes: what the code of a row begins with that is taken out.
+    """
+    left = list(deltas)
+    names = [relation.name for relation in operator.inputs][: len(left)]
+    unasked = [ZSet.empty(relation.schema) for relation in operator.inputs[len(left) :]]
+    while True:
+        judged = operator.rejections(tick, [*left, *unasked])
+        judged = judged.filter(pc.starts_with(judged.column("code"), codes)) if judged.num_rows else judged
+        if not judged.num_rows:
+            return left
+        for number, bad, found, reasons in listed(judged, names):
+            rejected[number].add(taken(left[number], bad), found, reasons)
+            left[number] = without(left[number], bad)
+
+
+def report_due(operator: DurableOperator, tick: Tick, receipt: BucketReceipt) -> bool:
+    """Say whether a time has come that an operator waits for; the receipt has when it is to be asked again."""
+    if not is_timed(operator):
+        return False
+    due = due_of(operator)
+    receipt.due = [due.watermark_us, due.processing_time_us]
+    return due.is_due(watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us)
+
+
+def log_input(state: BucketState, deltas: Sequence[ZSet], receipt: BucketReceipt, *, is_due: bool) -> None:
+    """Write down what an open bucket was fed in the epoch; `is_due`: also where it has no rows."""
+    started = time.perf_counter()
+    receipt.log = state.log(deltas, is_due=is_due)
+    receipt.seconds["log"] = time.perf_counter() - started
+
+
+def report(state: BucketState, receipt: BucketReceipt) -> None:
+    """Report what an open bucket is like, and what was written on the way."""
+    receipt.seconds.update(state.seconds)
+    receipt.snapshot, receipt.merged = state.snapshot, state.merged
+    receipt.is_warm, receipt.was_rebuilt = state.is_warm, state.was_rebuilt
+    receipt.statistics |= state.operator.statistics()

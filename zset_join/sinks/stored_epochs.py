@@ -1,0 +1,75 @@
+"""Which epochs an output holds, for who looks at it and does not write: nothing is made, changed or fenced off.
+
+The law: what is found was true at one moment, and stays true: an output that holds an epoch holds it for ever.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zset_join.core.epoch_chain import short_mark
+from zset_join.core.errors import SinkError
+
+__all__ = ["StoredEpochs", "marks_of", "stored_views"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEpochs:
+    """What one output holds.
+
+    Args:
+        query_id: whose output it is; of one of several views `<query>/<view>`.
+        last: its last epoch; None before the first.
+        mark_of: gives the short mark (see `epoch_chain.short_mark`) of an epoch it holds; None where it has none, is not there,
+            or is too long ago.
+        table: name of the table, where there are several in one place.
+        detail: what else tells how to read it, such as the form.
+    """
+
+    query_id: str
+    last: int | None
+    mark_of: Callable[[int], str | None]
+    table: str | None = None
+    detail: str = ""
+
+
+def marks_of(digests: Mapping[int, str | None]) -> Callable[[int], str | None]:
+    """Return what gives the mark of an epoch, from the digests of epochs."""
+
+    def mark_of(epoch: int) -> str | None:
+        digest = digests.get(epoch)
+        return short_mark(epoch, digest) if digest else None
+
+    return mark_of
+
+
+def stored_views(rows: Iterable[Mapping[str, Any]], table: str | None) -> list[StoredEpochs]:
+    """Return what the lines of a table `_zset_join_epochs` say.
+
+    Args:
+        rows: its lines; those of older versions have no `chain`.
+        table: the view wanted; None for all.
+
+    Raises:
+        SinkError: there is no such view, or none.
+
+    >>> found = stored_views([{"view": "v", "query_id": "q", "epoch": 4, "chain": '[[4, "d4"]]'}], None)
+    >>> found[0].last, found[0].mark_of(4) == short_mark(4, "d4"), found[0].mark_of(3)
+    (4, True, None)
+    """
+    known = list(rows)
+    found = [row for row in known if table is None or row["view"].lower() == table.lower()]
+    if not found:
+        raise SinkError(
+            f"the database has the views {sorted(row['view'] for row in known)}, and not {table!r}. Name one of them, or leave "
+            "the name out for all.",
+            code="SINK_IO",
+            table=table,
+        )
+    return [
+        StoredEpochs(row["query_id"], row["epoch"], marks_of(dict(json.loads(row.get("chain") or "[]"))), table=row["view"])
+        for row in found
+    ]

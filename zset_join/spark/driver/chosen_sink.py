@@ -1,0 +1,40 @@
+"""An output as a user chose it: the sink itself where the query is written, how to make it anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zset_join.connectors import sink
+from zset_join.sinks.sink import Sink
+
+__all__ = ["ChosenSink"]
+
+
+class ChosenSink:
+    """Hold a sink; where it has a connector's name, only name and options travel to another process.
+
+    Args:
+        made: the sink; None: it is made when it is asked for.
+        connector: its name in `zset_join.connectors`; None of a sink of the user's own, which travels as it is.
+        options: of the connector.
+    """
+
+    def __init__(self, made: Sink | None, connector: str | None = None, options: Mapping[str, Any] | None = None) -> None:
+        self._made = made
+        self._connector = connector
+        self._options = dict(options or {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ChosenSink, (self._made if self._connector is None else None, self._connector, self._options))
+
+    @property
+    def sink(self) -> Sink:
+        """Return the sink.
+
+        Raises:
+            OptionError: it cannot be made here.
+        """
+        if self._made is None:
+            self._made = sink(self._connector or "", **self._options)
+        return self._made

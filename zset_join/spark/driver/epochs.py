@@ -1,0 +1,348 @@
+"""One epoch on the driver: what `foreachBatch` calls.
+
+    committed already? -> no: Spark's rows are collected -> the pipeline answers, commits, writes its outputs
+                       -> yes (a replay): the outputs that lack it are given the answer that was committed
+
+The law: epoch N is Spark's batch N; the chain of the pipeline decides whether it counts already. The digest of what Spark says
+a batch reads (`offsets/<N>` in its checkpoint) is kept with the epoch, so that a batch of the same number over other input is
+refused.
+
+All that is needed is a plan, options and sinks, which can be pickled: over Spark Connect the function runs in a process of
+the server, where the pipeline is opened with the first batch. No JVM is reached but through the batch itself.
+
+Memory: the rows of an epoch as Arrow has them, and the state of the query.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from zset_join.checkpoint.reading import checkpoint_folder, has_commits
+from zset_join.core.errors import StateError
+from zset_join.core.options import QueryOptions
+from zset_join.core.shown_values import shown_names, shown_value
+from zset_join.core.tick import Tick
+from zset_join.pipeline import Pipeline
+from zset_join.pipeline.dead_letters import PartlyRead
+from zset_join.pipeline.place import Place
+from zset_join.pipeline.processing_time import processing_time_us
+from zset_join.query.several import PlannedQuery
+from zset_join.runners.common.rejected import Rejected
+from zset_join.sinks.sink import Sink
+from zset_join.spark.driver.chosen_sink import ChosenSink
+from zset_join.spark.driver.collected import CollectedLayout, SourceRows
+from zset_join.spark.epoch.disk_failures import disk_failure
+from zset_join.spark.epoch.frame_sink import FrameSink
+from zset_join.spark.epoch.heartbeat import Heartbeat
+from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
+from zset_join.spark.epoch.lost_records import lost_records
+from zset_join.spark.epoch.offsets import offsets_digest
+from zset_join.spark.epoch.progress import ProgressLog
+from zset_join.spark.rows.baseline import resolve_baselines
+from zset_join.spark.rows.user_functions import UserFunction, with_functions
+from zset_join.spark.worker.quarantine import refusal, undecodable_reasons
+from zset_join.stages import StageOptions
+from zset_join.storage.folder import open_folder
+from zset_join.storage.full_disk import nothing_committed
+from zset_join.tools.savepoint import Savepoint, backup
+from zset_join.zset import ZSet
+
+__all__ = ["DriverEpochs", "DriverSettings", "spark_query_id"]
+
+_log = logging.getLogger("zset_join.epochs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverSettings:
+    """What the epochs of a query are run with; it can be pickled.
+
+    Args:
+        query: what is computed.
+        layout: how the rows of its sources are collected.
+        options: of the query.
+        stage_options: what operators take of them.
+        sinks: the outputs of each view, by its name.
+        dead_letters: where rows that were put aside are written.
+        name: what log lines call the query.
+        inputs: what a checkpoint remembers of the streams.
+        functions: the user's own functions in them.
+    """
+
+    query: PlannedQuery
+    layout: CollectedLayout
+    options: QueryOptions
+    stage_options: StageOptions
+    sinks: Mapping[str, Sequence[ChosenSink]]
+    dead_letters: str
+    name: str
+    inputs: tuple[Mapping[str, Any], ...] = ()
+    functions: tuple[UserFunction, ...] = ()
+
+    def described(self, stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Return what a checkpoint remembers beside the plan, under which the query goes on.
+
+        Args:
+            stored: what it remembers so far; None of a new one.
+
+        Raises:
+            StateError: a baseline that comes too late or was not loaded; functions that have changed.
+        """
+        is_loaded = has_commits(self.options.checkpoint_location)
+        given = resolve_baselines({"inputs": list(self.inputs)}, stored, is_loaded=is_loaded)
+        return with_functions(given, stored, self.functions, self.options.udf_version)
+
+    @property
+    def is_timed(self) -> bool:
+        """Say whether a stage may have something to say when time passes."""
+        return any(node.stage.waits_for_time for node in self.query.plan.nodes)
+
+
+@dataclass(eq=False)
+class DriverEpochs:
+    """Run the epochs of one query on the driver; callable, for `foreachBatch`.
+
+    Args:
+        settings: what they are run with.
+        baseline: the rows that come before those of the first batch, as these are collected; it does not travel.
+
+    Attributes:
+        error: what stopped the query, as it was raised here; None while it runs.
+        progress: what the newest epochs did.
+        heartbeat: brings an epoch when something is due though no row comes; None where nothing waits for a time.
+        lock: held while an epoch runs.
+    """
+
+    settings: DriverSettings
+    baseline: DataFrame | None = None
+    error: BaseException | None = None
+    heartbeat: Heartbeat | None = None
+    progress: ProgressLog = field(default_factory=ProgressLog)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    _pipeline: Pipeline[Any] | None = None
+    _query_id: str = ""
+    _last_outcome: Callable[[], Any] = nothing_committed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as the settings alone: what is open stays where it is."""
+        return (DriverEpochs, (self.settings,))
+
+    @property
+    def location(self) -> str:
+        """Return `checkpointLocation`."""
+        return self.settings.options.checkpoint_location
+
+    @property
+    def _sinks(self) -> dict[str, list[Sink]]:
+        """Return the outputs of each view, by its name."""
+        return {view: [one.sink for one in chosen] for view, chosen in self.settings.sinks.items()}
+
+    @property
+    def is_open(self) -> bool:
+        """Say whether the checkpoint is held."""
+        return self._pipeline is not None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the only view."""
+        return self.settings.query.plan.output.schema
+
+    def attach(self, query_id: str | None, session: SparkSession | None = None) -> None:
+        """Open checkpoint and outputs, and give the outputs the last epoch where they lack it.
+
+        Args:
+            query_id: Spark's; None where it keeps none.
+            session: for outputs that are given DataFrames; default: the one that is active.
+
+        Raises:
+            StateError: the checkpoint does not fit, or is in use.
+            SinkError: an output does not fit.
+        """
+        given = self.settings
+        self._query_id = query_id or ""
+        for sink in self._frame_sinks():
+            sink.session = session or SparkSession.active()
+        options = given.options
+        place = Place(
+            location=options.checkpoint_location,
+            query_id=query_id,
+            local_state_dir=options.local_state_dir,
+            local_state_retention_seconds=options.local_state_retention_seconds,
+            dead_letters=given.dead_letters,
+            retain_input_log=options.retain_input_log,
+            described=given.described,
+        )
+        self._pipeline = Pipeline(
+            given.query,
+            place,
+            keep_view=False,
+            outputs=self._sinks if given.query.has_several else [*next(iter(self._sinks.values()))],
+            options=given.stage_options,
+            idle_timeout_seconds=options.idle_timeout_seconds,
+            snapshot_after_bytes=options.snapshot_after_bytes,
+        )
+
+    def begin(self) -> None:
+        """Let `join_progress` find the counts of the query: the end of a start that nothing has refused."""
+        self._opened()
+        self.progress.publish(self._query_id)
+
+    def explanation(self) -> str:
+        """Return what `explain` prints."""
+        outputs = [repr(sink) for sinks in self._sinks.values() for sink in sinks]
+        return "\n".join([f"Output to {'; '.join(outputs)}", "Runs on the driver", self.settings.query.plan.explain(buckets=1)])
+
+    def next_due(self) -> tuple[int, int] | None:
+        """Return the last epoch, and the processing time at which a stage must be asked though no row comes; None for never."""
+        pipeline = self._pipeline
+        due_us = None if pipeline is None else pipeline.directory.next_time_us()
+        return None if pipeline is None or due_us is None else (pipeline.epoch - 1, due_us)
+
+    def __call__(self, batch: DataFrame, epoch: int) -> None:
+        """Run one epoch.
+
+        Raises:
+            ZsetJoinError: whatever is wrong with input, state or output; see `Pipeline.step`.
+        """
+        try:
+            with self.lock:
+                self._run(batch, epoch)
+        except BaseException as error:
+            failure = self.failure_of(error)
+            self.error = error if failure is None else failure
+            if failure is not None:
+                raise failure from error
+            raise
+
+    def failure_of(self, error: BaseException) -> StateError | None:
+        """Return what Spark, or Python, reports in its own words in ours; None where we have none for it."""
+        return disk_failure(error, self.location, self._last_outcome) or lost_records(error, self.location)
+
+    def close(self) -> None:
+        """Close the outputs and let go of the checkpoint, once no epoch runs."""
+        with self.lock:
+            pipeline, self._pipeline = self._pipeline, None
+            if pipeline is not None:
+                pipeline.close()
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Keep epochs from running."""
+        with self.lock:
+            yield
+
+    def backup(self, directory: str | Path) -> Savepoint:
+        """Copy checkpoint and outputs between two epochs, also after the query has stopped."""
+        with self.pause():
+            places = [place for sinks in self._sinks.values() for sink in sinks for place in _at_rest(sink)]
+            return backup(self.location, directory, outputs=tuple(places), is_held=self.is_open)
+
+    def _opened(self) -> Pipeline[Any]:
+        if self._pipeline is None:
+            raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
+        return self._pipeline
+
+    def _frame_sinks(self) -> list[FrameSink]:
+        return [sink for sinks in self._sinks.values() for sink in sinks if isinstance(sink, FrameSink)]
+
+    def _run(self, batch: DataFrame, epoch: int) -> None:
+        session = batch.sparkSession
+        if self._pipeline is None:
+            self.attach(spark_query_id(self.location), session)
+            self.begin()
+        pipeline = self._opened()
+        for sink in self._frame_sinks():
+            sink.session = session
+        started = time.perf_counter()
+        seconds: dict[str, float] = {}
+        read = offsets_digest(self.location, epoch)
+        checkpoint = pipeline.directory.checkpoint
+        is_replay = checkpoint.committed(epoch, read) is not None
+        rows: dict[str, Any] = {}
+        now_us = processing_time_us(None, None if checkpoint.last is None else checkpoint.last.processing_time_us)
+        if not is_replay:
+            rows = self._collected(batch, epoch)
+            keep_epoch_rows(self.settings.query.plan.nodes, checkpoint_folder(self.location), Tick(epoch, now_us))
+            seconds["collect"] = time.perf_counter() - started
+        answering = time.perf_counter()
+        pipeline.step(rows, epoch=epoch, read=read, processing_time=now_us)
+        finished = time.perf_counter()
+        seconds |= {"answer": finished - answering, "total": finished - started}
+        rounded = {name: round(value, 4) for name, value in seconds.items()}
+        self.progress.entries.append({**pipeline.progress, "replayed": is_replay, "seconds": rounded})
+        _log.info("%s: epoch %d on the driver, %s", self.settings.name, epoch, rounded)
+        if self.heartbeat is not None:
+            self.heartbeat.wake()
+
+    def _collected(self, batch: DataFrame, epoch: int) -> dict[str, Any]:
+        """Return the rows of an epoch; those of baselines come before the first ones of any stream."""
+        layout = self.settings.layout
+        rows = self._rows(layout.parted(batch.toArrow()), epoch)
+        if epoch or self.baseline is None:
+            return rows
+        first = self._rows(layout.parted(self.baseline.toArrow()), epoch)
+        return {name: _together(first.get(name), rows.get(name)) for name in {**first, **rows}}
+
+    def _rows(self, parted: Mapping[str, SourceRows], epoch: int) -> dict[str, Any]:
+        """Return what the pipeline is given.
+
+        Raises:
+            BadInputError: rows that cannot be read, and bad input is refused.
+        """
+        return {name: self._of_source(name, rows, epoch) for name, rows in parted.items()}
+
+    def _of_source(self, name: str, rows: SourceRows, epoch: int) -> Any:
+        if not len(rows.rejected):
+            return rows.delta
+        rejected = Rejected()
+        rejected.add(rows.rejected, *undecodable_reasons(rows.raw))
+        if self.settings.options.on_bad_input == "error":
+            key = self.settings.query.plan.source(name).relation.primary_key
+            raise refusal(name, key, rejected, Tick(epoch))
+        return PartlyRead(rows.delta, _letters(rejected))
+
+
+def _together(first: Any, then: Any) -> Any:
+    """Return the rows of a source, those of its baseline first."""
+    given = [one for one in (first, then) if one is not None]
+    if len(given) == 1:
+        return given[0]
+    deltas = [one.rows if isinstance(one, PartlyRead) else one for one in given]
+    unread = [one.unread for one in given if isinstance(one, PartlyRead)]
+    rows = ZSet.concat(deltas, schema=deltas[0].schema)
+    return PartlyRead(rows, pa.concat_tables(unread)) if unread else rows
+
+
+def _letters(rejected: Rejected) -> pa.Table:
+    """Return rows that cannot be read as `Undecodable` has them."""
+    lines = []
+    for piece in rejected.rows:
+        names = shown_names(piece.rows.schema.names)
+        lines += [{name: shown_value(piece.rows.column(name), at) for name in names} for at in range(len(piece))]
+    texts = [json.dumps(line, default=str, ensure_ascii=False) for line in lines]
+    return pa.table({"row": pa.array(texts, pa.string()), "code": rejected.codes, "reason": rejected.reasons})
+
+
+def _at_rest(sink: Sink) -> tuple[str, ...]:
+    rest: Callable[[], tuple[str, ...]] | None = getattr(sink, "at_rest", None)
+    return () if rest is None else rest()
+
+
+def spark_query_id(location: str) -> str | None:
+    """Return the id of the query that Spark keeps in its checkpoint; None where it keeps none.
+
+    Args:
+        location: `checkpointLocation`.
+    """
+    content = open_folder(location).read("metadata")
+    return None if content is None else str(json.loads(bytes(content))["id"])

@@ -1,0 +1,182 @@
+"""The queries of a session in this process: those that can be are views of one pipeline, with one epoch and one state.
+
+    group = ViewGroup("revenue", view, options=..., ...)      a query on its own, until it holds what its tables do
+    groups[0].take_over(group)                                and from then on a view beside the others
+
+The law: what a query answers does not depend on the queries that it shares a group with.
+
+A query stays in a group of its own where it writes into a table of the session, asks the outside, puts bad input aside (its
+dead letters are its own), drops the oldest rows of a join, or keeps what came. Queries of other settings are another group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.pipeline.changing import ChangingPipeline
+from zset_join.pipeline.contents import repeated
+from zset_join.pipeline.pipeline import Pipeline
+from zset_join.query import View
+from zset_join.query.reading import Reading
+from zset_join.stages.stage import StageOptions
+from zset_join.zset import ZSet
+from zset_join.zset.protocol import NextDue
+
+__all__ = ["GroupView", "ViewGroup"]
+
+
+class ViewGroup:
+    """Run queries as the views of one pipeline.
+
+    Args:
+        name: of its first query.
+        view: what that keeps.
+        options: what operators take from its settings.
+        idle_seconds: processing time after which a silent source holds no watermark up.
+        keep_inputs: keep every change that comes.
+        stays_alone: it takes no other query over, nor does another one take it.
+
+    Attributes:
+        views: its queries, as they are known by name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        view: View,
+        *,
+        options: StageOptions,
+        idle_seconds: float | None,
+        keep_inputs: bool,
+        stays_alone: bool,
+    ) -> None:
+        self.pipeline = ChangingPipeline(
+            {name: view}, options=options, idle_timeout_seconds=idle_seconds, keep_inputs=keep_inputs
+        )
+        limit = options.buffer_limit
+        self._stays_alone = stays_alone or options.on_bad_input == "quarantine" or limit.policy == "evict_oldest"
+        self.views = {name: GroupView(self, name)}
+
+    def can_take_over(self, other: ViewGroup) -> bool:
+        """Return whether the queries of another group may be views of this one."""
+        return not (self._stays_alone or other._stays_alone) and self.pipeline.can_take_over(other.pipeline)
+
+    def take_over(self, other: ViewGroup) -> None:
+        """Take the queries of another group into this one."""
+        self.pipeline.take_over(other.pipeline)
+        for name, view in other.views.items():
+            view.group = self
+            self.views[name] = view
+        other.views = {}
+
+    def drop(self, name: str) -> None:
+        """End a query."""
+        if self.views.pop(name, None) is not None:
+            self.pipeline.drop(name)
+
+
+class GroupView:
+    """Show one query of a group as a pipeline of its own would.
+
+    Args:
+        group: it.
+        name: of the query.
+
+    Attributes:
+        progress: counts of the last epoch that had rows for it, or an answer.
+        schema: its columns.
+    """
+
+    def __init__(self, group: ViewGroup, name: str) -> None:
+        self.group = group
+        self.progress: Mapping[str, Any] = {}
+        self.schema: pa.Schema = group.pipeline.plan.output_of(name).schema
+        self._name = name
+        self._is_paused = False
+        self._held: ZSet | None = None
+        self._caught_up: ZSet | None = None
+
+    @property
+    def whole(self) -> Pipeline[dict[str, ZSet]]:
+        """Return the pipeline that answers it."""
+        return self.group.pipeline
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Return the names of its sources; while it is paused, none."""
+        if self._is_paused:
+            return ()
+        plan = self.group.pipeline.plan
+        feeds = [feed for number in plan.stages_of(self._name) for given in plan.nodes[number].feeds for feed in given]
+        read = {feed.origin for feed in (*feeds, *plan.view(self._name).feeds)}
+        return tuple(source.name for source in plan.sources if source.name in read)
+
+    @property
+    def readings(self) -> Mapping[str, Reading]:
+        """Return how the rows of each of its sources are read."""
+        return {name: self.group.pipeline.readings[name] for name in self.sources}
+
+    @property
+    def epoch(self) -> int:
+        """Return the number of the next epoch of the group."""
+        return self.group.pipeline.epoch
+
+    @property
+    def dead_letters(self) -> pa.Table:
+        """Return the rows of the last epoch that were put aside."""
+        return self.group.pipeline.dead_letters
+
+    def view(self) -> pa.Table:
+        """Return what it holds."""
+        return repeated(self.contents(), self.schema)
+
+    def contents(self) -> ZSet:
+        """Return what it holds, each distinct row with its weight."""
+        return self.group.pipeline.contents(self._name) if self._held is None else self._held
+
+    def answer_of(self, answers: Mapping[str, ZSet]) -> ZSet:
+        """Return its own among the answers of the group; of the first one behind a pause, what changed meanwhile."""
+        if self._held is None:
+            return answers[self._name]
+        if self._caught_up is None:
+            before = ZSet(self._held.rows, -self._held.weights)
+            empty = ZSet.empty(self.schema)
+            whole = ZSet.concat([before, answers[self._name]], schema=self.schema)
+            self._caught_up = next(whole.tidy_chunks(max(len(whole), 1)), empty)
+        return self._caught_up
+
+    def pause(self) -> None:
+        """Leave the group with what it holds."""
+        self._held, self._is_paused = self.contents(), True
+        self.close()
+
+    def behind(self, paused: GroupView) -> GroupView:
+        """Return itself, as what goes on from where another one was paused: its first answer is the difference."""
+        self._held = paused.contents()
+        return self
+
+    def took(self) -> None:
+        """Note the counts of an epoch that the group has taken."""
+        self._held = self._caught_up = None
+        counts = self.group.pipeline.progress
+        own, read = counts.get("views", {}).get(self._name, {}), self.sources
+        self.progress = {**counts, **own, "rows": {name: rows for name, rows in counts["rows"].items() if name in read}}
+
+    def next_due(self) -> NextDue:
+        """Return when the group has something to say though no row comes."""
+        return self.group.pipeline.next_due()
+
+    def verify(self) -> Any:
+        """Compare it with the batch query over everything that came."""
+        return self.group.pipeline.verify(view=self._name)
+
+    def explain_row(self, row: Mapping[str, Any], *, most_changes: int = 100) -> Any:
+        """Tell which changes made the rows with given values, and which unmade them."""
+        return self.group.pipeline.explain_row(row, view=self._name, most_changes=most_changes)
+
+    def close(self) -> None:
+        """End it."""
+        self.group.drop(self._name)
