@@ -28,24 +28,6 @@ def test_a_changed_query_holds_what_the_new_one_holds_and_goes_on_like_it() -> N
     assert min(outcome.kept, outcome.rebuilt, outcome.returned, outcome.rows) > 5
 
 
-_feeds, _derived, _table, _match = (
-    fingerprints.Fingerprints.text,
-    derivation.derived_steps,
-    kept_rows._Table.__call__,
-    evolving.Evolution._match,
-)
-
-
-def _without_deletes(self: Any) -> Any:
-    rows = _table(self)
-    return type(rows)(rows.rows.filter(rows.weights > 0), rows.weights[rows.weights > 0])
-
-
-def _shares_copies(self: Any) -> None:
-    _match(self)
-    self._copied.clear()
-
-
 def _keeps_nothing(self: Any) -> None:
     del self
 
@@ -58,7 +40,6 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
     ),
     "rows that a condition dropped are taken for all rows": (derivation, "unmet_conditions", lambda have, want: []),
     "rows without NULL in a key are taken for all rows": (kept_rows, "gaps_of", lambda given: ()),
-    "deleted keys are forgotten": (kept_rows._Table, "__call__", _without_deletes),
     "a copy of a row counts once": (
         kept_rows._Summed,
         "__call__",
