@@ -11,10 +11,10 @@ from faults.profiles import chosen
 from faults.tally import Tally
 
 # The long profile injures every byte of every file.
-SAMPLE = chosen(short=125, long=None)
-BYTES = chosen(short=125, long=15_000)
-SWAPS = chosen(short=75, long=None)
-FILES = chosen(short=145, long=1_600)  # the long profile: 482 swaps, and every file missing, empty, longer
+SAMPLE = chosen(short=75, long=None)
+BYTES = chosen(short=75, long=15_000)
+SWAPS = chosen(short=45, long=None)
+FILES = chosen(short=115, long=1_600)  # the long profile: 482 swaps, and every file missing, empty, longer
 
 pytestmark = pytest.mark.usefixtures("warm")
 

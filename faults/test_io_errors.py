@@ -12,7 +12,7 @@ from faults.io_errors import search
 from faults.profiles import chosen
 from faults.tally import Tally
 
-ERRORS_OF_A_QUERY = chosen(short=60, long=1_500)
+ERRORS_OF_A_QUERY = chosen(short=30, long=1_500)
 FAULTS = ("EIO", "ENOSPC", "half a write, then ENOSPC", "half a write", "failed sync")
 QUERIES: tuple[tuple[str, Shape, Kind], ...] = (
     ("full", "upserts", "changelog"),

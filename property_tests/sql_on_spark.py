@@ -93,7 +93,7 @@ class _File:
         """Run the statements of the file on both engines, then its queries."""
         queries: list[tuple[str, Query, Query]] = []
         self._there.mode = "once"
-        for mark, text in read(self._name)[1]:
+        for mark, text in read(self._name):
             if mark.startswith("+FUNCTION"):
                 for session in (self._here, self._there):
                     session.create_temporal_table_function(*mark.split()[1:])

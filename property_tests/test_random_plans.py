@@ -14,7 +14,7 @@ from zset_join.zset import ZSet
 from zset_join.zset.protocol import Operator
 
 _SMALL = SIZES[:2]
-_BATCHES, _PLANS = 4, 8
+_BATCHES, _PLANS = 2, 8
 _TRIES = 40
 
 

@@ -23,7 +23,7 @@ from zset_join.kernels.rows import side as s
 from zset_join.kernels.values import columns as c
 from zset_join.testing.comparison import exact_answer, exact_tables
 
-CASES = {"push": 40, "scout": 1000, "nightly": 20_000}
+CASES = {"push": 24, "scout": 1000, "nightly": 20_000}
 HUNTED = 1500
 Make = Callable[..., Any]
 

@@ -13,7 +13,7 @@ from property_tests.timed_histories import KINDS, TimedCase
 from property_tests.timed_laws import TIMED_LAWS
 from property_tests.timed_mutants import TIMED_MUTANTS, TimedMutant
 
-CASES = {"push": 12, "scout": 60, "nightly": 2000}
+CASES = {"push": 6, "scout": 60, "nightly": 2000}
 HUNTED = 400
 
 

@@ -25,6 +25,7 @@ from zset_join.operators.timed_join import TimedJoin
 from zset_join.shapes.as_of_join import as_of_relation
 from zset_join.shapes.temporal_join import temporal_relation
 from zset_join.shapes.version_join import VersionJoinShape
+from zset_join.state.rows.hash_seed import HashTables
 from zset_join.testing.comparison import delta_of
 from zset_join.testing.reference import Counts, total
 from zset_join.testing.reference_temporal import LiveRows, TemporalHistory, TimedRow, batch_as_of, first_rows
@@ -139,10 +140,12 @@ class TimedCase:
 
     def make(self, directory: str | None = None, change: Callable[[VersionJoinShape], VersionJoinShape] = same) -> Any:
         """Build the operator; `change` plants a bug in what it is told."""
-        more: dict[str, Any] = {"hash_bits": self.hash_bits, "hash_seed": self.seed & 0xFFFFFFFF, "directory": directory}
-        more["chunk_rows"] = self.chunk_rows
+        hashing: dict[str, Any] = {"hash_bits": self.hash_bits, "hash_seed": self.seed & 0xFFFFFFFF, "directory": directory}
+        more: dict[str, Any] = {"chunk_rows": self.chunk_rows}
         if self.kind == "dedup":
+            more |= hashing
             return Deduplicate(self.left, keys=["k"], order_by=self.order_by, keep=self.keep_row, n=self.n, **more)  # type: ignore[arg-type]
+        more["tables"] = HashTables(**hashing)
         shape = self.shape()
         output = as_of_relation(shape) if self.kind == "as_of" else temporal_relation(shape)
         joined = TimedJoin(change(shape), output, facts=(), on_bad_input="error", tombstone_retention_seconds=9, **more)

@@ -52,6 +52,15 @@ def program(spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     sys.modules.pop("shop", None)
 
 
+def test_position_tells_the_epoch_of_an_output_that_spark_wrote(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["position", "shop.duckdb"]) == 0
+    header, line, *_ = capsys.readouterr().out.splitlines()
+
+    assert header.split() == ["output", "kind", "query", "view", "epoch", "mark"]
+    assert (line.split()[:2], line.split()[4]) == (["shop.duckdb#orders", "duckdb"], "0")
+    assert len(line.split()[5]) == 16
+
+
 def test_verify_says_whether_the_view_is_right(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", program]) == 0
     assert capsys.readouterr().out.startswith("equal: 2 rows expected, 2 emitted")

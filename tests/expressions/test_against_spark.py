@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from tests.sweeps import for_each
 from zset_join.core.errors import BadInputError
 from zset_join.expressions import Call, Cast, Column, Expression, Literal, check, describe, evaluate, left, lit, right
 
@@ -275,7 +276,7 @@ def spark_answers(spark: SparkSession) -> pa.Table:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("place", range(len(PREDICATES)), ids=[describe(predicate) for predicate in PREDICATES])
+@for_each("place", {describe(predicate): place for place, predicate in enumerate(PREDICATES)})
 def test_a_condition_holds_for_the_pairs_for_which_spark_finds_it_true(place: int, spark_answers: pa.Table) -> None:
     left_rows, right_rows = pairs()
     predicate = PREDICATES[place]
@@ -290,7 +291,7 @@ def test_a_condition_holds_for_the_pairs_for_which_spark_finds_it_true(place: in
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("place", range(len(VALUES)), ids=[describe(value) for value in VALUES])
+@for_each("place", {describe(value): place for place, value in enumerate(VALUES)})
 def test_an_expression_has_the_value_and_the_type_that_spark_gives(place: int, spark_answers: pa.Table) -> None:
     left_rows, right_rows = pairs()
     answer = spark_answers.column(f"e{len(PREDICATES) + place}").combine_chunks()
@@ -304,7 +305,7 @@ def test_an_expression_has_the_value_and_the_type_that_spark_gives(place: int, s
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("condition", "code"), FAILURES, ids=[describe(condition) for condition, _ in FAILURES])
+@for_each(("condition", "code"), {describe(condition): (condition, code) for condition, code in FAILURES})
 def test_what_spark_refuses_to_compute_is_refused_here_as_well(condition: Expression, code: str, spark: SparkSession) -> None:
     left_rows, right_rows = pairs()
     frame = spark.createDataFrame(pa.table({"left": left_rows, "right": right_rows}))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from tests.sweeps import for_each
 from zset_join.core.errors import BadInputError, PlanError
 from zset_join.expressions import Call, Expression, col, describe, lit
 from zset_join.expressions.functions import (
@@ -190,7 +191,7 @@ def spark_answers(spark: SparkSession) -> pa.Table:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("place", range(len(EXPRESSIONS)), ids=[describe(expression) for expression in EXPRESSIONS])
+@for_each("place", {describe(expression): place for place, expression in enumerate(EXPRESSIONS)})
 def test_a_function_has_the_values_and_the_type_that_spark_gives(place: int, spark_answers: pa.Table) -> None:
     answer = spark_answers.column(f"e{place}").combine_chunks()
     ours = values(EXPRESSIONS[place])

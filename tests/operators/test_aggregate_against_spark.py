@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import lines_of, net
+from tests.sweeps import for_each
 from zset_join.aggregates import AggregateCall
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
@@ -102,8 +103,11 @@ def as_zset(table: pa.Table) -> dict[Any, int]:
     return net(lines_of([ZSet.of(table)]))
 
 
-@pytest.mark.parametrize("group_by", [["k"], []], ids=["groups", "all"])
-@pytest.mark.parametrize(("kind", "functions", "values"), COLUMNS, ids=[str(kind) for kind, _, _ in COLUMNS])
+GROUPED = {f"{kind} in groups": (kind, functions, values, ["k"]) for kind, functions, values in COLUMNS}
+TOGETHER = {f"{kind} of all": (kind, functions, values, []) for kind, functions, values in COLUMNS[::5]}
+
+
+@for_each(("kind", "functions", "values", "group_by"), GROUPED | TOGETHER)
 def test_the_maintained_groups_are_those_of_sparks_batch_query(
     kind: pa.DataType, functions: tuple[str, ...], values: list[Any], group_by: list[str], spark: SparkSession
 ) -> None:
@@ -119,7 +123,7 @@ def test_the_maintained_groups_are_those_of_sparks_batch_query(
     assert aggregate.output.schema.names == theirs.schema.names
 
 
-@pytest.mark.parametrize("kind", [pa.int32(), pa.float64(), pa.decimal128(12, 2)], ids=str)
+@for_each("kind", [pa.int32(), pa.float64(), pa.decimal128(12, 2)])
 def test_moments_agree_with_spark_to_fourteen_digits(kind: pa.DataType, spark: SparkSession) -> None:
     history = History(kind, pa.array([1, 3, 100, 250], pa.int32()).cast(kind).to_pylist())
     calls = [AggregateCall(function, "v") for function in MOMENTS]

@@ -212,7 +212,7 @@ def assert_says_what_it_holds(run: Run) -> None:
         assert (np.abs(said - resident) < np.maximum(0.1 * resident, LEAST_MB)).all()
 
 
-@pytest.mark.parametrize("run", runs(RUNS, short=("join 64", "values 100")))
+@pytest.mark.parametrize("run", runs(RUNS, short=("join 64",)))
 def test_an_operator_that_spills_all_the_time_stays_within_its_budget_and_says_what_it_holds(run: list[Any]) -> None:
     done = run_apart(*run)
     resident, peak, _, delta = done.epochs.T
@@ -224,7 +224,7 @@ def test_an_operator_that_spills_all_the_time_stays_within_its_budget_and_says_w
     assert_says_what_it_holds(done)
 
 
-@pytest.mark.parametrize("run", runs(SMALL_RUNS, short=("join 9",)))
+@pytest.mark.parametrize("run", runs(SMALL_RUNS, short=("values 20",)))
 def test_with_a_small_budget_it_stays_within_that_and_what_an_epoch_needs_and_says_what_it_holds(run: list[Any]) -> None:
     done = run_apart(*run)
     _, peak, _, delta = done.epochs.T

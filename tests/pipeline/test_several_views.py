@@ -7,10 +7,12 @@ import pyarrow as pa
 import pytest
 
 from zset_join import BadInputError, OptionError, SinkError, StateError
+from zset_join.changelog.formats import RecordOptions
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as users write it
 from zset_join.pipeline.outputs import FunctionSink
+from zset_join.pipeline.records import records
 from zset_join.plan.one_view import one_view
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.sinks.duckdb_view import DuckDBViewSink
@@ -204,6 +206,26 @@ def test_a_source_that_two_views_describe_otherwise_is_refused():
         Pipeline({"one": joined(), "two": other})
 
     assert refused.value.code == "SAME_NAME"
+
+
+def test_records_that_two_views_describe_alike_are_one_source_and_otherwise_refused():
+    def described(**options):
+        given = {"schema": "id BIGINT, total BIGINT", "keys": "id", **options}
+        return records("orders", "debezium-json", **given)
+
+    pipeline = Pipeline({"sum": described().agg(F.sum("total").alias("t")), "large": described().where("total > 1")})
+    answers = pipeline.step({"orders": ['{"op":"c","after":{"id":1,"total":5}}']})
+
+    assert {name: delta.to_pylist() for name, delta in answers.items()} == {"sum": [((5,), 1)], "large": [((1, 5), 1)]}
+    assert [node.stage.kind for node in pipeline.plan.nodes].count("latest") == 1
+    for others in (
+        {"schema": "id BIGINT, total STRING"},
+        {"keys": ["id", "total"]},
+        {"options": RecordOptions(decimals="base64")},
+        {"dead_letters": print},
+    ):
+        with pytest.raises(OptionError, match="in two ways"):
+            Pipeline({"one": described(), "two": described(**others)})
 
 
 def test_an_output_that_cannot_hold_a_row_names_its_view():

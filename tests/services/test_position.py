@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
+from faults.several_outputs import Bank, kill_at_seams, seams_of
 from faults.sinks import SINKS
+from faults.tally import Tally
+from property_tests.bank import bank_epoch, bank_views
 from tests.tools.test_position import ROWS, link, opened, written
 from tools.servers.kafka_broker import KafkaBroker
 from tools.servers.postgres_server import PostgresServer
 from zset_join.core.errors import OptionError, SinkError
+from zset_join.pipeline import Pipeline
 from zset_join.sinks.kafka_topic import KafkaTopicSink
 from zset_join.sinks.postgres_view import PostgresViewSink
-from zset_join.tools.position import positions
+from zset_join.tools.position import OutputPosition, positions
 
 
 def address_of(database: PostgresServer) -> str:
@@ -63,3 +68,29 @@ def test_a_topic_is_read_while_its_driver_lives(kafka: KafkaBroker, tmp_path: Pa
         positions([f"kafka://{kafka.servers}/nothing"])
     with pytest.raises(OptionError, match="expected kafka"):
         positions([f"kafka://{kafka.servers}"])
+
+
+def test_a_pipeline_killed_between_outputs_in_postgres_and_files_brings_all_to_the_same_epoch(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    warm = Pipeline(bank_views())
+    for epoch in range(3):
+        warm.step(bank_epoch(epoch))
+
+    def read(output: OutputPosition) -> set[tuple[Any, ...]]:
+        return set(postgres.execute(f'SELECT * FROM "{output.view}"'))
+
+    bank = Bank(
+        tmp_path / "bank",
+        more=lambda: {name: [PostgresViewSink(postgres.conninfo, name)] for name in ("by_account", "by_branch")},
+        addresses=[address_of(postgres)],
+        read=read,
+        clear=postgres.clear,
+    )
+    seams, tally = seams_of(bank), Tally()
+
+    kill_at_seams(bank, [*range(10, 16), seams - 1], tally)
+
+    assert tally.problems == []
+    assert (seams, tally.of("kills observed"), tally.of("comparisons")) == (48, 7, 2 * 7 * 7)
+    assert tally.of("apart") > 0

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source, view_of, weights
-from tests.sweeps import some_of
+from tests.sweeps import for_each, some_of
 from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import left, right
@@ -370,7 +370,7 @@ WRONG: dict[str, tuple[Callable[..., Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("make", "complaint"), WRONG.values(), ids=WRONG.keys())
+@for_each(("make", "complaint"), WRONG)
 def test_a_chain_that_cannot_run_is_refused_when_it_is_written(
     streams: list[ChangeStream], make: Callable[..., Any], complaint: str
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import Source
-from tests.sweeps import some_of
+from tests.sweeps import for_each, some_of
 from zset_join.core.errors import OptionError
 from zset_join.spark import JoinedStream, JoinQuery, changes
 from zset_join.tools.inspection import open_state
@@ -133,7 +133,7 @@ def test_a_damaged_cold_file_is_noticed_and_the_bucket_rebuilt(
     assert states(query)[-1]["left_cold_rows"] > 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "named"),
     [
         ({"max_hot_bytes": "1000"}, "max_hot_bytes was given '1000'"),

@@ -208,7 +208,7 @@ def test_a_declaration_says_everything_once_and_what_it_says_means_something(tex
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith("everyday")])
 def test_a_number_too_many_is_refused_warned_of_or_changes_the_plan(name: str) -> None:
     """The law: something written at any place of a statement that runs is never passed over."""
-    ran = [text.rstrip(" ;\n") for mark, text in read(name)[1] if mark.startswith("+")]
+    ran = [text.rstrip(" ;\n") for mark, text in read(name) if mark.startswith("+")]
     made = [text for text in ran if text.startswith(("CREATE TABLE", "CREATE STREAM", "CREATE MUTABLE", "CREATE SOURCE"))]
     with connect(dialect=name.split("/")[0], clock=lambda: 0) as session, warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -233,7 +233,7 @@ def test_a_word_too_many_in_a_declaration_is_refused_or_warned_of(name: str) -> 
     accepted = []
     with connect(dialect=name.split("/")[0], clock=lambda: 0) as session, warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        for number, (mark, text) in enumerate(read(name)[1]):
+        for number, (mark, text) in enumerate(read(name)):
             words = re.findall(r"'(?:[^']|'')*'|[\w.]+|\S", text.rstrip(" ;\n"))
             ends = [place for place, word in enumerate(words) if place and word in {"SELECT", "WITH", "VALUES", "WHERE", "SET"}]
             end = min([*ends, len(words)])

@@ -92,3 +92,17 @@ def test_a_query_that_is_not_rehearsed_is_stopped_and_named_and_the_others_go_on
     assert rows(totals) == [(3, 6), (4, 1)]
     with pytest.raises(StateError, match="DIVIDE_BY_ZERO"):
         prices.table()
+
+
+def test_a_paused_view_lets_the_others_take_what_it_cannot_and_goes_on_later(session: Session) -> None:
+    session.sql("SET on_bad_input = 'error'; INSERT INTO items VALUES (1, 2)")
+    session.sql("CREATE MATERIALIZED VIEW plain AS SELECT id, item FROM orders")
+    session.sql("CREATE MATERIALIZED VIEW prices AS " + BEHIND_A_JOIN)
+    plain, prices = session.running
+    session.sql("INSERT INTO orders VALUES (1, 1, 6)")
+
+    session.sql("PAUSE MATERIALIZED VIEW prices; INSERT INTO orders VALUES (2, 1, 10)")
+    paused = rows(plain), rows(prices)
+    session.sql("RESUME MATERIALIZED VIEW prices")
+
+    assert (paused, rows(prices)) == (([(1, 1), (2, 1)], [(1, 3.0)]), [(1, 8.0)])

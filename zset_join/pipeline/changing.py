@@ -17,7 +17,7 @@ Known limits: in memory, and without `keep_inputs`: what came before a view is n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from zset_join.core.errors import PlanError
@@ -93,11 +93,12 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
             and not self._begins_later(self.epoch, other)
         )
 
-    def take_over(self, other: ChangingPipeline) -> None:
+    def take_over(self, other: ChangingPipeline, *, untouched: Collection[str] = ()) -> None:
         """Answer the views of another pipeline from now on; that one is of no use afterwards.
 
         Args:
             other: one that it can take over, and that has taken what the sources of both have had so far.
+            untouched: sources that have had no rows: whatever reads nothing else can be shared.
 
         Raises:
             PlanError: `NOT_MERGEABLE`, see `can_take_over`.
@@ -110,7 +111,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
                 views=other.views,
             )
         theirs = other._given_away()
-        plan, places = merged_plan(self.plan, other.plan)
+        plan, places = merged_plan(self.plan, other.plan, untouched=untouched)
         mine = self._given_away()
         times = [*mine.known.stages, *[None] * (len(plan.nodes) - len(self.plan.nodes))]
         operators, is_new = dict(mine.operators), set(range(len(self.plan.nodes), len(plan.nodes)))

@@ -45,7 +45,7 @@ from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.common.bucket_receipt import BucketReceipt, dues_after, histories_after
 from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, log_input, report, report_due
 from zset_join.runners.common.start_checks import check_stages
-from zset_join.stages.effect import CHANGEABLE, Effects
+from zset_join.stages.effect import CHANGEABLE, EffectPlace, Effects, asks_outside
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.full_disk import EpochOutcome, nothing_committed, reporting_full_disk
@@ -104,7 +104,7 @@ class PipelineDirectory:
         self._is_timed = [node.stage.waits_for_time for node in plan.nodes]
         place = place_of(directory)
         location = self.location = place.location
-        self._dead_letters = Path(place.dead_letters)
+        self._dead_letters = place.dead_letters
         self._owner, query_id = _claim(place)
         seed = seed_of_query(query_id) if options.hash_seed is None else options.hash_seed
         self._options = replace(options, hash_seed=seed)
@@ -403,8 +403,11 @@ class DurableEpoch:
 
     def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
         """Return the deltas that the operator of a stage is asked with, what the outside says among them."""
-        node, folder = self.plan.nodes[number], self.checkpoint.files.folder
-        return self.effects.completed(node.stage, operator, tick, fed, options=self.options, name=node.name, folder=folder)
+        node = self.plan.nodes[number]
+        if not asks_outside(node.stage):
+            return fed
+        place = EffectPlace(options=self.options, name=node.name, folder=self.checkpoint.files.folder)
+        return self.effects.opened(node.stage, place).completed(operator, tick, fed)
 
     def next_due(self, number: int) -> NextDue:
         """Return when a stage must be asked though no row comes to it.

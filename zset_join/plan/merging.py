@@ -4,16 +4,16 @@
     left, places = plan_without(merged, "by_day")     the stages that serve no other view are gone
 
 The law: a merged plan answers each view as the plan it came from. A stage of the added plan is one of the running plan where it
-does the same to the same rows and its answer follows from these rows alone (`Stage.follows_from_rows`): what the running stage
-has answered so far is then what the added one has answered over the same tables, however these came about. All other stages of
-the added plan are stages of their own.
+does the same to the same rows, and its answer follows from these alone (`Stage.follows_from_rows`) or no row has come to it:
+what the running stage has answered so far is then what the added one has answered over the same tables. All other stages of the
+added plan are stages of their own, and so are joins that look up in one table of a plan.
 
 Cost: the stages of both plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from zset_join.plan.query_plan import Feed, QueryPlan, SharedIndex, StageNode
@@ -31,24 +31,27 @@ def are_mergeable(plan: QueryPlan, added: QueryPlan) -> bool:
     return is_alike and not {view.name for view in plan.views} & {view.name for view in added.views}
 
 
-def merged_plan(plan: QueryPlan, added: QueryPlan) -> tuple[QueryPlan, Mapping[int, int]]:
+def merged_plan(plan: QueryPlan, added: QueryPlan, *, untouched: Collection[str] = ()) -> tuple[QueryPlan, Mapping[int, int]]:
     """Return a plan with the views of two, and where the stages of the second one are in it.
 
     Args:
         plan: its stages keep their numbers.
         added: one that is mergeable with it.
+        untouched: sources that have had no rows.
     """
     nodes = list(plan.nodes)
     known: dict[Hashable, int] = {}
-    settled: set[int] = set()
+    settled: dict[str | int, bool] = {source.name: source.name in untouched for source in plan.sources}
     for node in plan.nodes:
-        if _follows(node, settled):
-            settled.add(node.number)
+        if _is_settled(node, settled):
             known.setdefault(_identity(node, node.feeds), node.number)
+    for number in (number for index in plan.shared for number in index.readers):
+        known = {identity: one for identity, one in known.items() if one != number}
+    apart = {number for index in added.shared for number in index.readers}
     places: dict[int, int] = {}
     for node in added.nodes:
         feeds = tuple(_moved(given, places) for given in node.feeds)
-        place = known.get(_identity(node, feeds))
+        place = None if node.number in apart else known.get(_identity(node, feeds))
         if place is None:
             place = len(nodes)
             nodes.append(StageNode(place, node.stage, feeds))
@@ -99,14 +102,21 @@ def plan_without(plan: QueryPlan, name: str) -> tuple[QueryPlan, Mapping[int, in
     )
 
 
-def _follows(node: StageNode, settled: set[int]) -> bool:
-    """Say whether what a stage has answered follows from the rows of the sources below it alone."""
+def _is_settled(node: StageNode, settled: dict[str | int, bool]) -> bool:
+    """Say whether what a stage has answered follows from the rows of the sources below it alone.
+
+    Args:
+        node: the stage.
+        settled: by each stage before it that is so, and by each source, whether no row has come; the stage is added.
+    """
     feeds = [feed for given in node.feeds for feed in given]
-    return (
-        node.stage.follows_from_rows
-        and all(isinstance(feed.origin, str) or feed.origin in settled for feed in feeds)
-        and not any(isinstance(step, OpaqueStep) for feed in feeds for step in feed.steps)
-    )
+    if any(feed.origin not in settled or any(isinstance(step, OpaqueStep) for step in feed.steps) for feed in feeds):
+        return False
+    is_empty = all(settled[feed.origin] for feed in feeds)
+    if is_empty or node.stage.follows_from_rows:
+        settled[node.number] = is_empty
+        return True
+    return False
 
 
 def _identity(node: StageNode, feeds: Sequence[Sequence[Feed]]) -> Hashable:

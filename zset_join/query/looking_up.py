@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from zset_join.query.rows import Rows
 from zset_join.stages.lookup_join import LookupJoinRequest
 from zset_join.stages.process_time_join import ProcessTimeJoinRequest
 
-__all__ = ["PROCESSING_TIME", "check_reloaded", "loaded_table", "lookup_join", "temporal_join"]
+__all__ = ["PROCESSING_TIME", "CurrentWords", "LookupWords", "check_reloaded", "loaded_table", "lookup_join", "temporal_join"]
 
 PROCESSING_TIME = "processing_time"
 """As `as_of`: the moment at which a row comes."""
@@ -30,18 +30,33 @@ PROCESSING_TIME = "processing_time"
 _R = TypeVar("_R", bound=Rows)
 
 
-def lookup_join(
-    view: _R,
-    source: LookupSource,
-    on: Any,
-    how: str = "inner",
-    *,
-    hint: Lookup | None = None,
-    columns: Sequence[str] | None = None,
-    constants: Mapping[str, Any] | None = None,
-    condition: Expression | str | None = None,
-    alias: str | None = None,
-) -> _R:
+@dataclass(frozen=True, kw_only=True)
+class LookupWords:
+    """Hold the arguments of `View.lookup_join`, which explains them."""
+
+    on: Any
+    how: str = "inner"
+    hint: Lookup | None = None
+    columns: Sequence[str] | None = None
+    constants: Mapping[str, Any] | None = None
+    condition: Expression | str | None = None
+    alias: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurrentWords:
+    """Hold the arguments of `View.temporal_join` by processing time, which explains them."""
+
+    on: Any
+    how: str
+    snapshot: str
+    null_safe: bool | Sequence[bool]
+    condition: Expression | str | None
+    index: str | None
+    reload_interval: Any
+
+
+def lookup_join(view: _R, source: LookupSource, words: LookupWords) -> _R:
     """Describe a lookup join; see `View.lookup_join`.
 
     Raises:
@@ -54,6 +69,7 @@ def lookup_join(
             "join, or temporal_join.",
             code="NOT_A_SOURCE",
         )
+    on, hint, columns, constants = words.on, words.hint, words.columns, words.constants
     if hint is not None and not isinstance(hint, Lookup):
         raise OptionError(
             f"hint is a {type(hint).__name__}; expected Lookup(...), or Lookup.from_hint({{...}}) for options by their SQL "
@@ -72,20 +88,20 @@ def lookup_join(
             code="JOIN_KEY_LENGTH",
         )
     wanted = tuple(source.schema.names if columns is None else columns)
-    table = OutsideRows(alias or source.name, source.schema)
+    table = OutsideRows(words.alias or source.name, source.schema)
     request = LookupJoinRequest(
         source=source,
         keys=tuple(keys),
         columns=wanted,
-        how=_how(how),
+        how=_how(words.how),
         hint=Lookup() if hint is None else hint,
         constants=dict(constants or {}),
         using=using,
-        condition=None if condition is None else condition_over(condition, view, table),
-        alias=alias,
+        condition=None if words.condition is None else condition_over(words.condition, view, table),
+        alias=words.alias,
         name=view.name,
     )
-    return view.operate(request).alias(f"{view.name}_lookup_{alias or source.name}")
+    return view.operate(request).alias(f"{view.name}_lookup_{words.alias or source.name}")
 
 
 def _key(view: Rows, source: LookupSource, entry: Any, on: Any) -> tuple[Expression, str]:
@@ -116,49 +132,40 @@ def _key(view: Rows, source: LookupSource, entry: Any, on: Any) -> tuple[Express
     return expression, column
 
 
-def temporal_join(
-    left: _R,
-    right: Any,
-    on: Any,
-    how: str = "inner",
-    *,
-    as_of: Any,
-    snapshot: str = "current",
-    null_safe: bool | Sequence[bool] = False,
-    condition: Expression | str | None = None,
-    index: str | None = None,
-    reload_interval: Any = None,
-) -> _R:
+def temporal_join(left: _R, right: Any, words: CurrentWords) -> _R:
     """Describe a temporal join; see `View.temporal_join`.
 
     Raises:
         PlanError: see the message; it names the argument, its value and the cure.
     """
-    if as_of != PROCESSING_TIME:
-        raise OptionError(
-            f"temporal_join(as_of={as_of!r}) is not understood; expected PROCESSING_TIME of zset_join.pipeline.",
-            code="ARGUMENT",
-            argument="as_of",
-        )
     if not isinstance(right, Rows):
-        check_reloaded(snapshot=snapshot, null_safe=null_safe, index=index)
-        hint = Lookup(cache="full", reload_interval=reload_interval)
-        return lookup_join(left, loaded_table(right), on, how, hint=hint, condition=condition)
-    if reload_interval is not None:
+        check_reloaded(snapshot=words.snapshot, null_safe=words.null_safe, index=words.index)
+        hint = Lookup(cache="full", reload_interval=words.reload_interval)
+        asked = LookupWords(on=words.on, how=words.how, hint=hint, condition=words.condition)
+        return lookup_join(left, loaded_table(right), asked)
+    if words.reload_interval is not None:
         raise OptionError(
-            f'reload_interval={reload_interval!r} is for a table that is loaded, and "{right.name}" follows its changes. '
+            f'reload_interval={words.reload_interval!r} is for a table that is loaded, and "{right.name}" follows its changes. '
             "Leave it out.",
             code="ARGUMENT",
             argument="reload_interval",
         )
-    pairs, flags, using, more = equal_pairs(left, right, on, null_safe, condition)
+    pairs, flags, using, more = equal_pairs(left, right, words.on, words.null_safe, words.condition)
     names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
     compared = [column for _, expression in pairs if (column := plain_column(expression)) is not None]
-    used = chosen_index(right, compared, index, exactly=False)
+    used = chosen_index(right, compared, words.index, exactly=False)
     index_name = None if used is None else used.name
     find_by = () if used is None or len(used.columns) == len(pairs) else used.columns
     request = ProcessTimeJoinRequest(
-        pairs, _how(how), snapshot, flags, using=using, condition=more, names=names, index=index_name, find_by=find_by
+        pairs,
+        _how(words.how),
+        words.snapshot,
+        flags,
+        using=using,
+        condition=more,
+        names=names,
+        index=index_name,
+        find_by=find_by,
     )
     looked_up = replace(right, node=current_versions(right.node))
     return left.operate(request, looked_up).alias(f"{left.name}_as_of_now_{names[1]}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from zset_join.core.errors import OptionError, PlanError
@@ -24,9 +24,40 @@ from zset_join.stages.deduplicate import DedupRequest
 from zset_join.stages.expiring import lasting
 from zset_join.stages.temporal_join import TemporalJoinStage, TemporalRequest
 
-__all__ = ["dedup", "describe", "join_asof", "temporal_join", "versioned_by", "view_for"]
+__all__ = ["AsOfWords", "TemporalWords", "dedup", "describe", "join_asof", "temporal_join", "versioned_by", "view_for"]
 
 _R = TypeVar("_R", bound=Rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemporalWords:
+    """Hold the arguments of `View.temporal_join` by event time, which explains them."""
+
+    on: Any
+    as_of: str | None
+    how: str
+    emit: Emit
+    late: Late | None
+    keep_probe_for: Any
+    max_watermark_jump: Any
+    condition: Expression | str | None
+    is_change_time: bool
+    index: str | None
+    delete_column: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsOfWords:
+    """Hold the arguments of `View.join_asof`, which explains them."""
+
+    on: Any
+    left_time: str
+    right_time: str
+    op: AsOfComparison
+    how: str
+    tie: AsOfTie
+    tolerance: Any
+    condition: Expression | str | None
 
 
 def versioned_by(view: _R, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> _R:
@@ -60,23 +91,7 @@ def dedup(view: _R, *, keys: Sequence[str] | str, order_by: Sequence[str] | str,
     return view.operate(request).alias(f"{view.name}_dedup")
 
 
-def temporal_join(
-    left: _R,
-    right: Rows,
-    *,
-    on: Any,
-    as_of: str | None,
-    how: str,
-    emit: Emit,
-    late: Late | None,
-    keep_probe_for: Any,
-    max_watermark_jump: Any,
-    condition: Expression | str | None,
-    is_change_time: bool,
-    index: str | None,
-    delete_column: str | None = None,
-    warns: bool = True,
-) -> _R:
+def temporal_join(left: _R, right: Rows, words: TemporalWords, *, warns: bool = True) -> _R:
     """Join with the versions of another view; see `View.temporal_join`."""
     _check_view(right, "temporal_join")
     declared, right = right, right.every_change()
@@ -89,9 +104,9 @@ def temporal_join(
             code="NOT_VERSIONED",
             name=right.name,
         )
-    pairs, using = _pairs(left, right, on)
+    pairs, using = _pairs(left, right, words.on)
     names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
-    as_of = left.node.relation.event_time if as_of is None else as_of
+    as_of = left.node.relation.event_time if words.as_of is None else words.as_of
     if as_of is None:
         raise PlanError(
             f'temporal_join: "{left.name}" has no event time. Describe its source with watermark=("ts", "10 seconds"), or give '
@@ -107,19 +122,20 @@ def temporal_join(
             name=left.name,
             missing=[as_of],
         )
+    jump, condition = words.max_watermark_jump, words.condition
     options = TemporalOptions(
-        how=how,
-        emit=emit,
-        late=late,
-        keep_probe_for=duration(keep_probe_for, field.type, left.name) if keep_probe_for else 0,
-        max_watermark_jump=None if max_watermark_jump is None else duration(max_watermark_jump, field.type, left.name),
-        delete_column=versions.delete_column or delete_column,
+        how=words.how,
+        emit=words.emit,
+        late=words.late,
+        keep_probe_for=duration(words.keep_probe_for, field.type, left.name) if words.keep_probe_for else 0,
+        max_watermark_jump=None if jump is None else duration(jump, field.type, left.name),
+        delete_column=versions.delete_column or words.delete_column,
         residual=None if condition is None else condition_over(condition, left, right),
         using=using,
     )
-    used = chosen_index(declared, versions.key, index, exactly=True)
+    used = chosen_index(declared, versions.key, words.index, exactly=True)
     index_name = None if used is None else used.name
-    request = TemporalRequest(pairs, as_of, versions.key, options, is_change_time, names, index_name)
+    request = TemporalRequest(pairs, as_of, versions.key, options, words.is_change_time, names, index_name)
     versioned = replace(right, node=versions.node)
     joined = left.operate(request, versioned).alias(f"{left.name}_temporal_{names[1]}")
     if warns and isinstance(joined.node, Operate) and isinstance(joined.node.stage, TemporalJoinStage):
@@ -144,41 +160,29 @@ def view_for(other: Any, reload_interval: Any) -> Rows:
     return other
 
 
-def join_asof(
-    left: _R,
-    right: Rows,
-    *,
-    on: Any,
-    left_time: str,
-    right_time: str,
-    op: AsOfComparison,
-    how: str,
-    tie: AsOfTie,
-    tolerance: Any,
-    condition: Expression | str | None,
-) -> _R:
+def join_asof(left: _R, right: Rows, words: AsOfWords) -> _R:
     """Join with the nearest row of another view; see `View.join_asof`."""
     _check_view(right, "join_asof")
-    pairs, using = _pairs(left, right, on)
+    pairs, using = _pairs(left, right, words.on)
     names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
     reach = None
-    if tolerance is not None:
-        if left_time not in left.columns:
+    if words.tolerance is not None:
+        if words.left_time not in left.columns:
             raise PlanError(
-                f'join_asof: left_time="{left_time}" is no column of "{left.name}"; its columns are {left.columns}.',
+                f'join_asof: left_time="{words.left_time}" is no column of "{left.name}"; its columns are {left.columns}.',
                 code="UNKNOWN_COLUMN",
                 name=left.name,
-                missing=[left_time],
+                missing=[words.left_time],
             )
-        reach = duration(tolerance, left.arrow_schema.field(left_time).type, left.name)
+        reach = duration(words.tolerance, left.arrow_schema.field(words.left_time).type, left.name)
     options = AsOfOptions(
-        left_time=left_time,
-        right_time=right_time,
-        op=op,
-        how=how,
-        tie=tie,
+        left_time=words.left_time,
+        right_time=words.right_time,
+        op=words.op,
+        how=words.how,
+        tie=words.tie,
         tolerance=reach,
-        residual=None if condition is None else condition_over(condition, left, right),
+        residual=None if words.condition is None else condition_over(words.condition, left, right),
         using=using,
     )
     return left.operate(AsOfRequest(pairs, options, names), right).alias(f"{left.name}_as_of_{names[1]}")

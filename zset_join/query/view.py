@@ -108,9 +108,10 @@ class View(Rows):
         Raises:
             PlanError: see the message; it names the argument, its value and the cure.
         """
-        return looking_up.lookup_join(
-            self, source, on, how, hint=hint, columns=columns, constants=constants, condition=condition, alias=alias
+        words = looking_up.LookupWords(
+            on=on, how=how, hint=hint, columns=columns, constants=constants, condition=condition, alias=alias
         )
+        return looking_up.lookup_join(self, source, words)
 
     def versioned_by(self, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> Self:
         """Say which column of this source says when a row happened or a version began.
@@ -216,21 +217,17 @@ class View(Rows):
             PlanError: see the message; it names the argument, its value and the cure.
         """
         if as_of == looking_up.PROCESSING_TIME:
-            return looking_up.temporal_join(
-                self,
-                other,
-                on,
-                how,
-                as_of=as_of,
+            now = looking_up.CurrentWords(
+                on=on,
+                how=how,
                 snapshot=snapshot,
                 null_safe=null_safe,
                 condition=condition,
                 index=index,
                 reload_interval=reload_interval,
             )
-        return timed.temporal_join(
-            self,
-            timed.view_for(other, reload_interval),
+            return looking_up.temporal_join(self, other, now)
+        words = timed.TemporalWords(
             on=on,
             as_of=as_of,
             how=how,
@@ -240,10 +237,10 @@ class View(Rows):
             max_watermark_jump=max_watermark_jump,
             condition=condition,
             delete_column=delete_column,
-            warns=self._warns,
             is_change_time=is_change_time,
             index=index,
         )
+        return timed.temporal_join(self, timed.view_for(other, reload_interval), words, warns=self._warns)
 
     def join_asof(
         self,
@@ -274,9 +271,7 @@ class View(Rows):
         Raises:
             PlanError: see the message.
         """
-        return timed.join_asof(
-            self,
-            other,
+        words = timed.AsOfWords(
             on=on,
             left_time=left_time,
             right_time=right_time,
@@ -286,3 +281,4 @@ class View(Rows):
             tolerance=tolerance,
             condition=condition,
         )
+        return timed.join_asof(self, other, words)

@@ -107,6 +107,7 @@ class JsonRecordReader:
         self.schema = schema
         self.keys = tuple(keys)
         self.options = options or RecordOptions()
+        self._source = source
         missing = [name for name in self.keys if name not in schema.names]
         if missing or not (keys or self.format.old):
             raise PlanError(
@@ -145,6 +146,17 @@ class JsonRecordReader:
         self._connection.execute("SET lock_configuration = true")
         _add_functions(self._connection, [*schema.types, *METADATA.values()])
         self._exact = ExactRecords(self._connection, self.format)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether another one reads the same records in the same way."""
+        return isinstance(other, JsonRecordReader) and self._description == other._description
+
+    def __hash__(self) -> int:
+        return hash((self.format.name, self.keys, self._source))
+
+    @property
+    def _description(self) -> tuple[Any, ...]:
+        return self.format, self.schema, self.keys, self.options, self._source
 
     def read(self, records: pa.Table | pa.RecordBatch) -> ReadRecords:
         """Read records.

@@ -12,13 +12,15 @@
     )
 
 Rooms, from the bottom up: `rows` (DataFrames to rows), `worker` (the task of a bucket), `planning` (a view's stages), `epoch`
-(one epoch on the driver), `tools` (verify, sample, explain a row, rescale), `api` (the words a user writes).
+(one epoch on the driver), `tools` (verify, sample, explain a row, rescale), `driver` (epochs without executors), `api` (the
+words a user writes).
 """
 
 from __future__ import annotations
 
 import zset_join.spark.installed  # noqa: F401 - first of all: it reports a missing package
 from zset_join.spark.api.query import JoinQuery
+from zset_join.spark.api.several import writeStream
 from zset_join.spark.api.streams import appends, changes
 from zset_join.spark.api.views import ChangeStream, JoinedStream, UnionedStream, View
 from zset_join.spark.api.writer import JoinStreamWriter
@@ -44,4 +46,5 @@ __all__ = [
     "join_progress",
     "local_session",
     "rescale",
+    "writeStream",
 ]

@@ -40,6 +40,7 @@ from zset_join.sql.tables.results import Query, Running, has_row_of_nothing, sor
 from zset_join.sql.tables.settings import idle_timeout, stage_options
 from zset_join.sql.tables.stored_tables import StoredTables
 from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, decoded_rows, source_of
+from zset_join.storage import local
 from zset_join.zset import ZSet
 
 __all__ = ["LastingSession"]
@@ -126,6 +127,10 @@ class LastingSession(InDirectory, Session):
             running.close()
             raise
         self.running.append(running)
+        running.is_paused = self._pause_of(running).exists()
+        if running.is_paused:
+            self._publish()
+            return running
         try:
             if running.writes is not None and not running.takes_back:
                 self.claims_of(running.writes)  # its rows may not go over keys that others claim
@@ -144,25 +149,32 @@ class LastingSession(InDirectory, Session):
             assert isinstance(running, LastingRunning)  # noqa: S101 - this session starts no other
             self._unclaim(running)
             running.close()
+            self._publish()
 
     def pause(self, running: Running) -> None:
-        """Let a query take nothing until `resume`, or until its statements are run again."""
+        """Let a query take nothing until `resume`, also where its statements are run again meanwhile."""
+        local.write_atomic(self._pause_of(running), b"")
         running.is_paused = True
 
     def resume(self, running: Running) -> None:
-        """Let a query take, epoch by epoch, what its tables got meanwhile, and go on.
+        """Let a query take what was inserted meanwhile, in one epoch, and go on.
 
         Raises:
-            ZsetJoinError: it cannot be answered; it stays paused behind the epochs that could be.
+            ZsetJoinError: it cannot be answered; it stays paused.
         """
         assert isinstance(running, LastingRunning)  # noqa: S101 - this session starts no other
         running.is_paused = False
         try:
-            self._drain([([running], None)], wait_seconds=0.0)
+            advance_together([running], self._clock(), self.claims, wait_seconds=0.0, is_behind=True)
         except BaseException:
             running.is_paused = True
             raise
+        local.remove_file(self._pause_of(running))
         self.settle()
+
+    def _pause_of(self, running: Running) -> Path:
+        """Return the file that is there as long as a query is paused."""
+        return self._place(running.name) / "paused"
 
     def read(self, *, wait_seconds: float = _WAIT_SECONDS) -> int:
         """Let every query take what has come in its tables, until none has anything; return the number of epochs.
@@ -223,6 +235,7 @@ class LastingSession(InDirectory, Session):
                     failed.append(error)
                     left.remove(group)
             rounds += moved
+        self._publish()
         if failed:
             raise failed[0]
         return rounds

@@ -60,6 +60,12 @@ class LastingRunning(Running):
                 rows[name], positions[name] = taken, position
         return rows, positions
 
+    def poll_missed(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return by table what came during a pause, and the positions behind it."""
+        polled = {name: source.poll_missed() for name, source in self.sources.items()}
+        taken = {name: (rows, position) for name, (rows, position) in polled.items() if rows is not None}
+        return {name: rows for name, (rows, _) in taken.items()}, {name: position for name, (_, position) in taken.items()}
+
     def rewind(self) -> None:
         """Go back to the positions of the last epoch that was committed."""
         for name, source in self.sources.items():
@@ -124,6 +130,7 @@ def advance_together(
     *,
     wait_seconds: float,
     only: set[str] | None = None,
+    is_behind: bool = False,
 ) -> bool:
     """Take an epoch of what has come in each query of a group, in all or in none; return whether there was something.
 
@@ -133,12 +140,13 @@ def advance_together(
         claims: by table, which keys are claimed.
         wait_seconds: how long a source without rows is waited for.
         only: tables to read; None for all.
+        is_behind: they were paused, and take what they missed at once.
 
     Raises:
         ZsetJoinError: what stopped it; what was read and not taken is read again by the next call.
     """
     try:
-        polled = [(one, *one.poll(wait_seconds=wait_seconds, only=only)) for one in group]
+        polled = [(one, *(one.poll_missed() if is_behind else one.poll(wait_seconds=wait_seconds, only=only))) for one in group]
         with ExitStack() as stack:
             answered = []
             for running, rows, positions in polled:

@@ -299,6 +299,20 @@ class SessionOnSpark(InDirectory, Session):
         self._changed |= {name for running in self.running for name in running.reads}
         self._answer()
 
+    def views(self) -> dict[str, pa.Table]:
+        """Raise: inside Spark every query has epochs of its own.
+
+        Raises:
+            SqlError: `NOT_OFFERED`.
+        """
+        raise SqlError(
+            "inside Spark every query has epochs of its own, so there is no moment of all of them. Read the table() of each.",
+            code="NOT_OFFERED",
+        )
+
+    def _publish(self) -> None:
+        """Do nothing: see `views`."""
+
     def advance(self) -> None:
         """Do nothing: inside Spark queries wake up by themselves when something is due."""
 

@@ -137,6 +137,9 @@ class Rehearsal(Session):
     def _rows_held(self, table: Table) -> pa.Table | ZSet | None:
         return self._tables.inserted(table)
 
+    def _publish(self) -> None:
+        """Do nothing: nobody reads what is rehearsed."""
+
     @staticmethod
     def _rehearsing(query: Query, *, keep_view: bool) -> Pipeline:
         return Pipeline(

@@ -83,6 +83,7 @@ class Session:
         self._stored: dict[str, Pipeline] = {}
         self._groups: list[ViewGroup] = []
         self._fed: set[str] = set()
+        self._seen: Mapping[str, Callable[[], pa.Table]] = {}
         self._feeds: list[Feed] = []
         self._held: dict[int, Any] = {}
         self.claims: dict[str, KeyClaims] = {}
@@ -277,6 +278,7 @@ class Session:
             raise
         self.running.append(running)
         self._join(group, query)
+        self._publish()
         return running
 
     def pause(self, running: Running) -> None:
@@ -296,6 +298,7 @@ class Session:
             view.pause()
             self._groups = [group for group in self._groups if group.views]
         running.is_paused = True
+        self._publish()
 
     def resume(self, running: Running) -> None:
         """Let a query catch up with its tables and go on; its first epoch has what became of its rows meanwhile.
@@ -318,6 +321,7 @@ class Session:
         finally:
             if not running.is_paused:
                 self._join(group, running.query)
+            self._publish()
 
     def _group(self, name: str, query: Query, *, stays_alone: bool) -> ViewGroup:
         return ViewGroup(
@@ -334,7 +338,7 @@ class Session:
         if self._keep_tables or not query.bound.reads & self._fed:
             for other in self._groups:
                 if other.can_take_over(group):
-                    other.take_over(group)
+                    other.take_over(group, fed=self._fed)
                     return
         self._groups.append(group)
 
@@ -347,6 +351,7 @@ class Session:
             self._unclaim(running)
             running.pipeline.close()
             self._groups = [group for group in self._groups if group.views]
+            self._publish()
             if isinstance(running.output, SinkWriter):
                 running.output.close()
 
@@ -365,6 +370,7 @@ class Session:
         """Let go of what is kept of a dropped table."""
         for running in [one for one in self.running if name in one.reads or one.name == name]:
             self.stop(running)
+        self._fed.discard(name)
         for kept in (self._stored.pop(name, None), self.claims.pop(name, None)):
             if kept is not None:
                 kept.close()
@@ -387,6 +393,18 @@ class Session:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def views(self) -> dict[str, pa.Table]:
+        """Return what all running queries hold, by name, all after one and the same INSERT; any thread may call it.
+
+        A paused one shows what it held, and with a directory one that an error stopped what it took last. Cost: of an epoch, a
+        reference per query; of a call, the rows that came since the last.
+        """
+        return {name: read() for name, read in self._seen.items()}
+
+    def _publish(self) -> None:
+        """Make an epoch visible that all queries have taken: one assignment."""
+        self._seen = {running.name: running.seen() for running in self.running}
 
     def view_of(self, query: Query) -> Any:
         """Return a query as a view of the fluent API of this session's engine."""
@@ -425,14 +443,20 @@ class Session:
         with SharedEpoch(self, now) as epoch:
             epoch.answer({table.name: rows})
             self._fed |= epoch.tables
-            epoch.commit()
+            try:
+                epoch.commit()
+            finally:  # an output that fails has its epoch, as all queries have
+                self._publish()
 
     def _step(self, running: Running, rows: Mapping[str, Any], now: int) -> None:
         """Take an epoch of one query, and of those that read what it writes; or of none."""
         with SharedEpoch(self, now) as epoch:
             epoch.answer({}, first=(running, rows))
             self._fed |= epoch.tables
-            epoch.commit()
+            try:
+                epoch.commit()
+            finally:  # an output that fails has its epoch, as all queries have
+                self._publish()
 
     def table(self, name: str) -> Table:
         """Return a table."""

@@ -13,6 +13,7 @@ for it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -22,10 +23,29 @@ from zset_join.storage.folder import Folder
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["CHANGEABLE", "Effect", "EffectStage", "Effects", "unchangeable"]
+__all__ = ["CHANGEABLE", "Effect", "EffectPlace", "EffectStage", "Effects", "asks_outside", "unchangeable"]
 
 CHANGEABLE = "  asks: "
 """How a line of `explain()` begins that tells of options which may change between starts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectPlace:
+    """Say for which bucket a fetch step is.
+
+    Args:
+        options: of the query.
+        name: of the stage in its plan.
+        bucket: number of the bucket.
+        buckets: how many there are; limits of the query are shared among them.
+        folder: of the checkpoint, where answers are written down; None for a query that keeps nothing.
+    """
+
+    options: StageOptions
+    name: str
+    bucket: int = 0
+    buckets: int = 1
+    folder: Folder | None = None
 
 
 class Effect(Protocol):
@@ -62,24 +82,11 @@ class EffectStage(Protocol):
         """Return the deltas that the operator is asked with if the outside knows nothing; nobody is asked."""
         ...
 
-    def open_effect(
-        self,
-        options: StageOptions,
-        *,
-        name: str,
-        bucket: int,
-        buckets: int,
-        folder: Folder | None,
-        beside: Effect | None = None,
-    ) -> Effect:
+    def open_effect(self, place: EffectPlace, beside: Effect | None = None) -> Effect:
         """Return the fetch step of one bucket.
 
         Args:
-            options: of the query.
-            name: of the stage in its plan.
-            bucket: number of the bucket.
-            buckets: how many there are; limits of the query are shared among them.
-            folder: of the checkpoint, where answers are written down; None for a query that keeps nothing.
+            place: the bucket.
             beside: the step of another bucket in this process; both use the same connections.
         """
         ...
@@ -94,9 +101,13 @@ def unchangeable(stage: Stage) -> dict[str, Any]:
     return described
 
 
+def asks_outside(stage: Stage) -> bool:
+    """Say whether a stage asks the outside. Cost: a look into a table."""
+    return _asks(type(stage))
+
+
 @cache
 def _asks(kind: type[Stage]) -> bool:
-    """Return whether stages of a class ask the outside; looked at once per class, for every epoch of every stage needs it."""
     return issubclass(kind, EffectStage)
 
 
@@ -106,36 +117,18 @@ class Effects:
     def __init__(self) -> None:
         self._opened: dict[tuple[str, int], Effect] = {}
 
-    def completed(
-        self,
-        stage: Stage,
-        operator: DurableOperator,
-        tick: Tick,
-        deltas: Sequence[ZSet],
-        *,
-        options: StageOptions,
-        name: str,
-        bucket: int = 0,
-        buckets: int = 1,
-        folder: Folder | None = None,
-    ) -> list[ZSet]:
-        """Return the deltas that the operator of a stage is asked with: the same ones where it asks nobody."""
-        if not _asks(type(stage)):
-            return list(deltas)
-        effect = self.opened(
-            cast(EffectStage, stage), options=options, name=name, bucket=bucket, buckets=buckets, folder=folder
-        )
-        return effect.completed(operator, tick, deltas)
+    def opened(self, stage: Stage, place: EffectPlace) -> Effect:
+        """Return the fetch step of a bucket, kept from epoch to epoch; those of one stage use the same connections.
 
-    def opened(
-        self, stage: EffectStage, *, options: StageOptions, name: str, bucket: int, buckets: int, folder: Folder | None
-    ) -> Effect:
-        """Return the fetch step of a bucket, kept from epoch to epoch; those of one stage use the same connections."""
-        effect = self._opened.get((name, bucket))
+        Args:
+            stage: one that asks the outside, see `asks_outside`.
+            place: the bucket.
+        """
+        key = place.name, place.bucket
+        effect = self._opened.get(key)
         if effect is None:
-            beside = next((one for (other, _), one in self._opened.items() if other == name), None)
-            effect = stage.open_effect(options, name=name, bucket=bucket, buckets=buckets, folder=folder, beside=beside)
-            self._opened[name, bucket] = effect
+            beside = next((one for (name, _), one in self._opened.items() if name == place.name), None)
+            effect = self._opened[key] = cast(EffectStage, stage).open_effect(place, beside)
         return effect
 
     def forget(self, through_epoch: int) -> None:

@@ -33,7 +33,7 @@ from zset_join.operators.lookup_join import LookupJoin
 from zset_join.shapes.lookup import LookupShape, looked_up_relation
 from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
 from zset_join.stages.comparisons import Comparison, compared_in_condition
-from zset_join.stages.effect import CHANGEABLE, Effect
+from zset_join.stages.effect import CHANGEABLE, Effect, EffectPlace
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import ComputedKeys, InputRows, StageRequest, keyed_rows, keys_computed, keys_to_compute
 from zset_join.stages.stage import Joined, OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
@@ -239,24 +239,17 @@ class LookupJoinStage(Stage):
             directory=directory,
         )
 
-    def open_effect(
-        self,
-        options: StageOptions,
-        *,
-        name: str,
-        bucket: int,
-        buckets: int,
-        folder: Folder | None,
-        beside: Effect | None = None,
-    ) -> Effect:
+    def open_effect(self, place: EffectPlace, beside: Effect | None = None) -> Effect:
         """Return the fetch step of one bucket."""
-        processes = min(buckets, int(options.more.get("lookup_processes", buckets)))
-        settings = self.settings(options).share(buckets=buckets, processes=processes)
+        more, buckets = place.options.more, place.buckets
+        processes = min(buckets, int(more.get("lookup_processes", buckets)))
+        settings = self.settings(place.options).share(buckets=buckets, processes=processes)
         if isinstance(beside, _LookupEffect):
             asking = beside.asking
         else:
-            asking = _Asking(self.source, self.shape, settings, options.more.get("lookup_clock"), folder, name)
-        return _LookupEffect(self.shape, asking, FetchJournal(folder, stage=name, bucket=bucket), settings.max_parked_rows)
+            asking = _Asking(self.source, self.shape, settings, more.get("lookup_clock"), place.folder, place.name)
+        journal = FetchJournal(place.folder, stage=place.name, bucket=place.bucket)
+        return _LookupEffect(self.shape, asking, journal, settings.max_parked_rows)
 
     def rehearsed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
         """Return the deltas that the operator is asked with if the outside knows nothing; nobody is asked."""

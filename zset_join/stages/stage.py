@@ -28,7 +28,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -36,15 +36,14 @@ from zset_join.core.errors import PlanError
 from zset_join.core.extensions import load_extensions
 from zset_join.core.options import BufferLimit, HotBudget
 from zset_join.core.relation import Relation
+from zset_join.shapes.join import JoinShape
 from zset_join.stages.comparisons import Comparison
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
-if TYPE_CHECKING:
-    from zset_join.stages.join import JoinStage
-
 __all__ = [
     "NO_LIMIT",
+    "EquiJoin",
     "Joined",
     "OutputKey",
     "Reduction",
@@ -270,7 +269,7 @@ class Stage(Protocol):
         return None
 
     @property
-    def equi_join(self) -> JoinStage | None:
+    def equi_join(self) -> EquiJoin | None:
         """Return it as a join of two inputs by equal keys; None for any other stage."""
         return None
 
@@ -360,6 +359,70 @@ class Stage(Protocol):
 
     def to_json(self) -> dict[str, Any]:
         """Return everything about it, JSON-ready, with its `kind`."""
+        ...
+
+
+class EquiJoin(Stage, Protocol):
+    """What tools read of a join of two inputs by equal keys."""
+
+    @property
+    def left(self) -> Relation:
+        """Return the rows of one input."""
+        ...
+
+    @property
+    def right(self) -> Relation:
+        """Return the rows of the other one."""
+        ...
+
+    @property
+    def relations(self) -> tuple[Relation, Relation]:
+        """Return the rows of both, left first."""
+        ...
+
+    @property
+    def how(self) -> str:
+        """Return which rows are in the answer."""
+        ...
+
+    @property
+    def using(self) -> bool:
+        """Say whether the columns of the key are shown once."""
+        ...
+
+    @property
+    def key_pairs(self) -> tuple[tuple[str, str], ...]:
+        """Return the pairs of columns that are compared."""
+        ...
+
+    @property
+    def key_types(self) -> tuple[pa.DataType, ...]:
+        """Return the types in which they are compared."""
+        ...
+
+    @property
+    def flags(self) -> tuple[bool, ...]:
+        """Return, per key column, True for `<=>`."""
+        ...
+
+    @property
+    def residual(self) -> Any:
+        """Return what a pair must satisfy as well; None for nothing."""
+        ...
+
+    @property
+    def is_append_only(self) -> bool:
+        """Say whether rows are only ever added, on both sides."""
+        ...
+
+    @property
+    def hidden(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return, per input, the columns that the answer does not show."""
+        ...
+
+    @property
+    def shape(self) -> JoinShape:
+        """Return what it looks like from outside, hidden columns left out."""
         ...
 
 

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Source
+from tests.sweeps import for_each
 from zset_join.core.errors import PlanError
 from zset_join.expressions import left, right
 from zset_join.spark import ChangeStream, appends, changes
@@ -51,7 +52,7 @@ def test_explain_prints_the_plan(pair: tuple[ChangeStream, ChangeStream], capsys
     assert "Route by primary key (order_id)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "complaint"),
     [
         ({"on": None}, "names no key column; a cross join has no bounded change"),

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Source
+from tests.sweeps import for_each
 from zset_join.core.errors import PlanError, ZsetJoinError
 from zset_join.spark import appends, changes
 from zset_join.spark.api.streams import REJECT, WEIGHT
@@ -75,7 +76,7 @@ def test_an_append_stream_has_every_column(customers: Source) -> None:
     assert (stream.stream.mode, stream.stream.columns) == ("append", ("customer_id", "name", "ts"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "complaint"),
     [
         ({}, "keys is missing; an upsert replaces the row with the same key"),
@@ -103,7 +104,7 @@ def test_a_refused_argument_names_itself_its_value_and_the_cure(
         changes(orders.stream(), name="orders", **arguments)
 
 
-@pytest.mark.parametrize("name", ["", "  ", None, "stream"])
+@for_each("name", ["", "  ", None, "stream"])
 def test_a_stream_needs_a_name_of_its_own(orders: Source, name: Any) -> None:
     with pytest.raises(ZsetJoinError, match="name="):
         appends(orders.stream(), name=name)

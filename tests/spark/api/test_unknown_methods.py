@@ -8,12 +8,13 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.api.test_query import join_of
 from tests.spark.conftest import Source
+from tests.sweeps import for_each
 from zset_join.core.errors import MissingMethodError, PlanError
 from zset_join.spark import appends
 from zset_join.spark.api.unknown_methods import missing_on_view, missing_on_writer
 
 
-@pytest.mark.parametrize(("method", "says"), [("show", "writeStream"), ("orderBy", "sort"), ("explode_all", "no attribute")])
+@for_each(("method", "says"), [("show", "writeStream"), ("orderBy", "sort"), ("explode_all", "no attribute")])
 def test_a_view_says_what_to_use(method: str, says: str) -> None:
     error = missing_on_view(method)
 
@@ -36,7 +37,7 @@ def test_views_and_writers_raise_them_and_hasattr_says_no(orders: Source, custom
     assert not hasattr(view, "show")
 
 
-@pytest.mark.parametrize(("column", "code"), [("", "COLUMN_NAME"), (" ", "COLUMN_NAME"), ("_zset_weight", "RESERVED_COLUMN")])
+@for_each(("column", "code"), [("", "COLUMN_NAME"), (" ", "COLUMN_NAME"), ("_zset_weight", "RESERVED_COLUMN")])
 def test_names_that_cannot_be_columns_are_refused(
     spark: SparkSession, orders: Source, customers: Source, column: str, code: str
 ) -> None:

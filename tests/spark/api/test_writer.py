@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import Collected, Source
+from tests.sweeps import for_each
 from zset_join.core.errors import OptionError, PlanError, SinkError
 from zset_join.spark import JoinedStream, JoinStreamWriter, appends, changes
 
@@ -25,7 +26,7 @@ def joined(orders: Source, customers: Source) -> JoinedStream:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("build", "complaint"),
     [
         (lambda writer: writer.trigger(), "exactly one of processingTime, once, availableNow"),
@@ -104,7 +105,7 @@ def test_explain_refuses_an_option_as_start_does(joined: JoinedStream) -> None:
         joined.writeStream.option("bucket", 3).explain()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "told"),
     [
         (

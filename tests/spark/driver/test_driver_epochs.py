@@ -17,10 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source, weights
 from zset_join.checkpoint.reading import stored_query_id
-from zset_join.core.errors import PlanError, StateError
+from zset_join.core.errors import OptionError, PlanError, ResourceError, StateError
 from zset_join.core.options import QueryOptions
 from zset_join.sinks.parquet_changelog import read_changelog
-from zset_join.spark import JoinedStream, JoinQuery, appends, changes
+from zset_join.spark import JoinedStream, JoinQuery, appends, changes, writeStream
 from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.epochs import DriverEpochs
 from zset_join.spark.driver.starting import driver_epochs, streamed_rows
@@ -137,6 +137,9 @@ def test_outputs_are_files_tables_and_functions(orders: Source, customers: Sourc
     writer = writer.option("execution", "driver").toDuckDB(tmp_path / "v.duckdb", "v").toParquet(tmp_path / "log")
     query = writer.foreachBatch(function).trigger(availableNow=True).start()
     query.awaitTermination()
+    given = len(seen)
+    writer.start().awaitTermination()  # nothing is new
+    assert len(seen) == given
 
     lines = read_changelog(str(tmp_path / "log")).to_pylist()
     in_log = weights((tuple(line[name] for name in query.schema.names), line["_weight"]) for line in lines)
@@ -192,3 +195,56 @@ def test_a_baseline_comes_before_the_first_batch_and_need_not_be_given_again(ord
     run(view(), sink, execution="driver")
 
     assert sink.total() == {(2, "mug"): 1}
+
+
+def test_several_views_are_one_query_with_outputs_of_their_own(orders: Source, customers: Source, tmp_path: Path) -> None:
+    _filled(orders, customers)
+    joined = _joined(orders, customers)
+    views = {"rows": joined.select("order_id", "name"), "counts": joined.groupBy("name").count()}
+    path = str(tmp_path / "v.duckdb")
+    writer = writeStream(views).options(checkpointLocation=str(tmp_path / "cp")).trigger(availableNow=True)
+    writer = writer.view("rows").toDuckDB(path, "r").view("counts").toDuckDB(path, "c")
+    with pytest.raises(OptionError, match=r'Add .option."execution", "driver"'):
+        writer.start()
+
+    query = writer.option("execution", "driver").start()
+    query.awaitTermination()
+
+    with duckdb.connect(path) as database:
+        assert database.execute("FROM r ORDER BY 1").fetchall() == [(3, "ANNA"), (4, "BOB")]
+        assert database.execute("FROM c ORDER BY 1").fetchall() == [("ANNA", 1), ("BOB", 1)]
+    assert set(query._runner.progress.entries[-1]["views"]) == {"rows", "counts"}
+
+
+def test_limits_of_the_driver_refuse_before_and_behind_an_epoch(orders: Source, customers: Source, run: Run) -> None:
+    _filled(orders, customers)
+    sink = Collected()
+
+    with pytest.raises(ResourceError, match="maxFilesPerTrigger") as large:
+        run(_joined(orders, customers), sink, execution="driver", maxDeltaBytes=1)
+    assert large.value.code == "DELTA_TOO_LARGE"
+    assert not sink.epochs
+
+    with pytest.raises(StateError, match="driverMemory") as outgrown:
+        run(_joined(orders, customers), sink, execution="driver", driverMemory=1)
+    assert (outgrown.value.code, outgrown.value.facts["epoch"], len(sink.epochs)) == ("DRIVER_STATE_TOO_LARGE", 0, 1)
+
+
+def test_auto_takes_the_driver_where_it_can_and_the_checkpoint_keeps_the_place(
+    orders: Source, customers: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def explained(view: JoinedStream, **options: Any) -> str:
+        view.writeStream.options(execution="auto", **options).explain()
+        return capsys.readouterr().out
+
+    joined = _joined(orders, customers)
+    assert "Runs on the driver (it is new, and nothing in it needs executors): budget 5 bytes" in explained(
+        joined, driverMemory=5
+    )
+    assert "Runs on the driver" not in explained(joined, buckets=2)
+    assert "Runs on the driver" not in explained(joined.where("length(name) > 3"))
+    _filled(orders, customers)
+    place = str(tmp_path / "cp")
+    writer = joined.writeStream.options(checkpointLocation=place, execution="executors", buckets=1)
+    writer.trigger(availableNow=True).toSink(Collected()).start().awaitTermination()
+    assert "Runs on the driver" not in explained(joined, checkpointLocation=place)

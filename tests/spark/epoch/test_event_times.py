@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source
-from tests.sweeps import some_of
+from tests.sweeps import for_each, some_of
 from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.spark import StateTtl, appends
@@ -113,25 +113,6 @@ def test_an_eager_join_answers_at_once_and_corrects(bought: Source, rates: Sourc
     ]
 
 
-def test_the_nearest_row_in_time_is_found_and_replaced(bought: Source, rates: Source, run: Run) -> None:
-    bought.add((1, "EUR", 1000), (2, "JPY", 5)).add()
-    rates.add(("EUR", 800, 1.2)).add(("EUR", 990, 1.25), ("EUR", 1001, 9.9))
-    trades = appends(bought.stream(), name="bought")
-    quotes = appends(rates.stream(), name="rates")
-    sink = Collected()
-
-    query = run(
-        trades.join_asof(quotes, on="currency", how="left", left_time="t", right_time="at", tolerance=500), sink, buckets=2
-    )
-
-    assert sink.total() == {("EUR", 1, 1000, 990, 1.25): 1, ("JPY", 2, 5, None, None): 1}
-    assert query.lastProgress["join"]["corrections"] == {"as_of_join-0": 1}
-    schema = "currency string, id long, t long, at long, rate double, _weight long"
-    emitted = bought.spark.createDataFrame([(*row, weight) for row, weight in sink.total().items()], schema)
-    report = query.verify(actual_df=emitted)
-    assert report.equal, str(report)
-
-
 def test_times_of_text_go_by_their_bytes_and_on_from_the_checkpoint(
     bought: Source, rates: Source, run: Run, tmp_path: Path
 ) -> None:
@@ -149,6 +130,7 @@ def test_times_of_text_go_by_their_bytes_and_on_from_the_checkpoint(
     query = run(view, sink, buckets=2)
 
     assert sink.total() == {("EUR", 1, "day 9", "day 800", 1.25): 1, ("EUR", 2, "day 80", "day 79", 1.5): 1}
+    assert query.lastProgress["join"]["corrections"] == {"as_of_join-0": 2}
     emitted = bought.spark.createDataFrame([*sink.total()], "currency string, id long, t string, at string, rate double")
     assert query.verify(actual_df=emitted.withColumn("_weight", F.lit(1).cast("long"))).equal
 
@@ -163,7 +145,7 @@ def test_the_watermark_of_a_dataframe_is_taken_over(bought: Source) -> None:
     assert appends(timed, name="bought").stream.event_time is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("watermark", "error", "words"),
     [
         (("nowhere", "1 second"), PlanError, "nowhere"),
@@ -222,6 +204,8 @@ def test_a_row_too_far_ahead_of_its_stream_reaches_no_stage_whatever_the_query_d
     left = appends(bought.stream(), name="bought", watermark=("t", 0), max_watermark_jump=100)
     right = appends(rates.stream(), name="rates", watermark=("at", 0), max_watermark_jump=100)
     sink = Collected()
+    with pytest.raises(Exception, match=r"TIME_JUMP.*epoch 1.*, at most 110"):
+        run(made(left, right), sink)
 
     run(made(left, right), sink, onBadInput="quarantine", deadLetterPath=str(tmp_path / "dead"))
 
@@ -233,14 +217,6 @@ def test_a_row_too_far_ahead_of_its_stream_reaches_no_stage_whatever_the_query_d
     letters = bought.spark.read.parquet(str(tmp_path / "dead")).where("stream = 'rates'").collect()
     assert [(one["code"], one["rates"]["at"]) for one in letters] == [("TIME_JUMP", 9_000)]
     assert letters[0]["reason"].endswith("allows: at = 9000, at most 110")
-
-
-def test_such_a_row_stops_the_query_where_bad_input_does(bought: Source, rates: Source, run: Run) -> None:
-    bought.add((1, "EUR", 10)).add((2, "EUR", 111))
-    left = appends(bought.stream(), name="bought", watermark=("t", 0), max_watermark_jump=100)
-
-    with pytest.raises(Exception, match=r'relation "bought".*epoch 1.*t = 111, at most 110'):
-        run(left.dedup("currency", order_by="t desc"), Collected())
 
 
 def test_a_bound_is_measured_from_a_watermark(bought: Source) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source
+from tests.sweeps import for_each
 from zset_join.spark import ChangeStream, JoinQuery, View, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.spark.epoch.epoch_plan import EpochPlan
@@ -96,7 +97,7 @@ APART: dict[str, tuple[Describe, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("describe", FUSED.values(), ids=FUSED.keys())
+@for_each("describe", FUSED)
 def test_rows_that_are_in_the_next_stages_bucket_already_stay_there(tables: SimpleNamespace, describe: Describe) -> None:
     view = describe(tables)
 
@@ -104,7 +105,7 @@ def test_rows_that_are_in_the_next_stages_bucket_already_stay_there(tables: Simp
     assert "fused: rows of " in view.placed.explanation()
 
 
-@pytest.mark.parametrize(("describe", "why"), APART.values(), ids=APART.keys())
+@for_each(("describe", "why"), APART)
 def test_rows_that_may_be_in_another_bucket_are_shuffled_and_explain_says_why(
     tables: SimpleNamespace, describe: Describe, why: str
 ) -> None:

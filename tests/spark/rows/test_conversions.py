@@ -113,6 +113,7 @@ def test_files_of_json_and_csv_are_read_by_the_table_inside_spark(spark: SparkSe
     assert seen(got["csv"], len(texts)) == [as_seen(expected) for *_, expected in texts]
 
 
+@pytest.mark.long
 def test_nested_values_of_records_convert_as_flat_ones_do(spark: SparkSession) -> None:
     deep = pa.struct([("d", pa.decimal128(38, 2)), ("l", pa.list_(pa.int8())), ("m", pa.map_(pa.string(), pa.float64()))])
     given = pa.schema([("id", pa.int64()), ("deep", deep)])

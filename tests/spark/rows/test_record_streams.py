@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.changelog.formats.records import ORDERS, debezium, table_of
 from tests.spark.conftest import Collected
+from tests.sweeps import for_each
 from zset_join.changelog.formats import RecordOptions
 from zset_join.changelog.formats.records import UNAVAILABLE
 from zset_join.core.errors import BadInputError, OptionError, PlanError
@@ -304,7 +305,7 @@ def test_the_schema_of_an_envelope_is_taken_from_it(spark: SparkSession, tmp_pat
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("format_name", "columns", "keys", "mode", "left"),
     [
         (

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from tests.sweeps import for_each
 from zset_join.core.errors import PlanError
 from zset_join.expressions import left, right
 from zset_join.lookup.sources.function import FunctionSource
@@ -96,18 +97,20 @@ def two(df: DataFrame) -> JoinedStream:
     return appends(df, name="p").join(appends(df.select("id"), name="q"), on="id")
 
 
-@pytest.mark.parametrize("use", REFUSED)
-def test_a_collation_is_refused_where_equality_or_order_matters(people: Callable[..., DataFrame], use: str) -> None:
+@for_each("use", REFUSED)
+def test_a_collation_is_refused_where_equality_or_order_matters(
+    people: Callable[..., DataFrame], use: Callable[[DataFrame], Any]
+) -> None:
     with pytest.raises(PlanError, match="UTF8_BINARY") as refused:
-        REFUSED[use](people())
+        use(people())
 
     assert refused.value.code == "COLLATION"
 
 
-@pytest.mark.parametrize("kind", NESTED)
-def test_a_collation_is_found_wherever_it_is_nested(people: Callable[..., DataFrame], kind: str) -> None:
+@for_each("nested", NESTED)
+def test_a_collation_is_found_wherever_it_is_nested(people: Callable[..., DataFrame], nested: str) -> None:
     with pytest.raises(PlanError, match=r"UTF8_LCASE|UNICODE_CI|UTF8_BINARY_RTRIM") as refused:
-        two(people(NESTED[kind])).select("name").distinct()
+        two(people(nested)).select("name").distinct()
 
     assert refused.value.code == "COLLATION"
 
@@ -120,11 +123,11 @@ def test_bytes_and_the_cures_of_the_message_are_taken(people: Callable[..., Data
     assert changes(lowered, name="p", keys=["name"]).stream.keys == ("name",)
 
 
-@pytest.mark.parametrize("kind", NESTED)
-def test_a_view_keeps_the_collation_of_columns_that_pass_by(people: Callable[..., DataFrame], kind: str) -> None:
-    view = joined(people, NESTED[kind])
+@for_each("nested", NESTED)
+def test_a_view_keeps_the_collation_of_columns_that_pass_by(people: Callable[..., DataFrame], nested: str) -> None:
+    view = joined(people, nested)
 
-    assert view.schema["name"].dataType.simpleString() == people(NESTED[kind]).schema["name"].dataType.simpleString()
+    assert view.schema["name"].dataType.simpleString() == people(nested).schema["name"].dataType.simpleString()
 
 
 def test_expressions_are_evaluated_under_the_collation_as_the_batch_query_does(
@@ -150,7 +153,7 @@ def test_unequal_bytes_are_a_difference_for_verify(
     assert not query.verify(actual_df=wrong).equal
 
 
-@pytest.mark.parametrize(
+@for_each(
     "expression",
     ["interval 1 day", "interval '1:02' hour to minute", "array(interval 1 hour)", "time'01:02:03'", "named_struct('a', 1S)"],
 )
@@ -162,7 +165,7 @@ def test_types_come_back_as_they_were(spark: SparkSession, expression: str) -> N
     assert back["x"].dataType.simpleString() == given["x"].dataType.simpleString()
 
 
-@pytest.mark.parametrize("expression", ["parse_json('1')", "array(parse_json('1'))", "interval 1 month"])
+@for_each("expression", ["parse_json('1')", "array(parse_json('1'))", "interval 1 month"])
 def test_types_that_would_not_come_back_are_refused(spark: SparkSession, expression: str) -> None:
     given = spark.sql(f"select {expression} as x").schema
 

@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected
-from tests.sweeps import some_of
+from tests.sweeps import for_each, some_of
 from zset_join.spark import JoinQuery, changes
 from zset_join.spark.rows.text_select import select_text, sums_per_row
 
 
-@pytest.mark.parametrize("name", ["plain", "a b", "a`b", "a,b", "a\x1f,\x1fb", "dot.ted", "é"])
+@for_each("name", ["plain", "a b", "a`b", "a,b", "a\x1f,\x1fb", "dot.ted", "é"])
 def test_a_selection_as_text_is_the_selection(spark: SparkSession, name: str) -> None:
     rows = spark.createDataFrame([(1, 2)], [name, "other"])
     quoted = "`" + name.replace("`", "``") + "`"

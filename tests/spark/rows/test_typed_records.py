@@ -34,7 +34,7 @@ def fuzzed(format_name: str, records: int) -> pa.Table:
             "maxwell-json": ("maxwell-json", None),
             "upsert-json": ("upsert-json", None),
         },
-        short=("debezium-json, base64",),
+        short=(),
     ),
 )
 def test_values_and_texts_give_the_same_lines(spark: SparkSession, format_name: str, decimals: str | None) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.api.test_query import Run, emitted, join_of, names, upserts
 from tests.spark.conftest import CUSTOMERS, Collected, Source
-from tests.sweeps import some_of
+from tests.sweeps import for_each, some_of
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, checkpoint_folder, read_committed, stored_buckets, stored_plan
 from zset_join.checkpoint.snapshot import read_snapshot
@@ -175,22 +175,6 @@ def test_groups_move_with_all_that_they_remember(orders: Source, customers: Sour
     }
 
 
-def test_groups_that_the_plan_does_not_describe_are_refused(
-    orders: Source, customers: Source, run: Run, tmp_path: Path
-) -> None:
-    first(orders, customers)
-    run(join_of(orders, customers).groupBy("name").count(), Collected())
-    plan = tmp_path / "checkpoint" / "zset" / "stages.json"
-    described = [one for one in stored_plan(str(tmp_path / "checkpoint"))["stages"] if one["name"] != "aggregate-1"]
-    plan.write_bytes(seal({"stages": described}, version=CHECKPOINT_FORMAT, name="stages.json"))
-
-    with pytest.raises(StateError, match=r"\['aggregate-1'\]") as refused:
-        rescale(tmp_path / "checkpoint", buckets=3)
-
-    assert refused.value.code == "UNKNOWN_STAGE"
-    assert stored_buckets(str(tmp_path / "checkpoint")) == 2
-
-
 def test_an_epoch_that_spark_asks_for_again_is_answered_from_the_buckets_it_was_committed_in(
     orders: Source, customers: Source, run: Run, tmp_path: Path
 ) -> None:
@@ -216,29 +200,32 @@ def test_an_epoch_that_spark_asks_for_again_is_answered_from_the_buckets_it_was_
     assert query.verify(*final_tables(orders, customers), actual_df=emitted(query, sink)).equal
 
 
-@pytest.mark.parametrize("operation", ["put_new of the record", "claim"])
 def test_a_rescaling_that_fails_before_its_record_changes_nothing(
-    orders: Source, customers: Source, run: Run, tmp_path: Path, operation: str
+    orders: Source, customers: Source, run: Run, tmp_path: Path
 ) -> None:
     sink, location = Collected(), str(tmp_path / "checkpoint")
     first(orders, customers)
     run(join_of(orders, customers, "full"), sink)
     before = read_committed(location)
 
-    def fail(seen: Operation, act: Callable[[], Any]) -> Any:
-        if {"claim": "owners/", "put_new of the record": "rescalings/"}[operation] in seen.path and seen.kind == "link":
-            raise OSError(5, "Input/output error", seen.path)
-        return act()
+    afterwards = []
+    for folder in ("owners/", "rescalings/"):
 
-    with observe(fail), pytest.raises(OSError, match="Input/output"):
-        rescale(location, buckets=3)
-    after = read_committed(location)
+        def fail(seen: Operation, act: Callable[[], Any], folder: str = folder) -> Any:
+            if folder in seen.path and seen.kind == "link":
+                raise OSError(5, "Input/output error", seen.path)
+            return act()
+
+        with observe(fail), pytest.raises(OSError, match="Input/output"):
+            rescale(location, buckets=3)
+        afterwards.append(read_committed(location))
     late_and_new(orders, customers)
     query = run(join_of(orders, customers, "full"), sink)
 
     assert before is not None
-    assert after is not None
-    assert (after.buckets, after.histories) == (before.buckets, before.histories)
+    for after in afterwards:
+        assert after is not None
+        assert (after.buckets, after.histories) == (before.buckets, before.histories)
     assert query.verify(*final_tables(orders, customers), actual_df=emitted(query, sink)).equal
 
 
@@ -250,84 +237,75 @@ def stopped(orders: Source, customers: Source, run: Run, tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")
 
 
-def test_the_number_it_has_already_is_left_as_it_is(spark: SparkSession, stopped: str) -> None:
-    report = rescale(stopped, buckets=2)
-
-    assert str(report) == "the checkpoint has 2 buckets already; nothing was done"
-    assert not (Path(stopped) / "zset" / "rescalings").exists()
-
-
-@pytest.mark.parametrize("buckets", [0, -1, 4097, "many", 2.5, True])
-def test_a_number_that_is_none_is_refused(spark: SparkSession, tmp_path: Path, buckets: Any) -> None:
-    with pytest.raises(OptionError, match="buckets") as refused:
-        rescale(tmp_path / "checkpoint", buckets=buckets)
-
-    assert refused.value.code == "OPTION_VALUE"
-
-
-def test_a_place_without_a_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="no checkpoint of a join") as refused:
-        rescale(tmp_path / "checkpoint", buckets=3)
-
-    assert refused.value.code == "NO_CHECKPOINT"
-
-
-def test_a_checkpoint_in_use_is_refused(spark: SparkSession, stopped: str) -> None:
-    committed = read_committed(stopped)
-    assert committed is not None
-    running = Ownership.claim(checkpoint_folder(stopped), committed.files.query_id)
-
-    with pytest.raises(StateError, match="in use by process") as refused:
-        rescale(stopped, buckets=3)
-
-    running.release()
-    assert refused.value.code == "CHECKPOINT_IN_USE"
-
-
-def test_a_damaged_checkpoint_is_refused_and_left_alone(spark: SparkSession, stopped: str, tmp_path: Path) -> None:
-    shutil.rmtree(tmp_path / "local")
-    log = next((Path(stopped) / "zset" / "log").glob("join-0/*.arrows"))
+def damaged(checkpoint: Path) -> None:
+    log = next((checkpoint / "zset" / "log").glob("join-0/*.arrows"))
     log.write_bytes(log.read_bytes()[:-1] + b"\x7f")
 
-    with pytest.raises(StateError, match="does not have the checksum") as refused:
-        rescale(stopped, buckets=3, local_state_dir=str(tmp_path / "local"))
 
-    assert refused.value.code == "DAMAGED_FILE"
-    assert stored_buckets(stopped) == 2
+def newer(checkpoint: Path) -> None:
+    (checkpoint / "zset" / "format.json").write_bytes(b'{"format":9,"crc32":"00000000","body":{}}')
 
 
-def test_a_newer_checkpoint_is_refused(spark: SparkSession, stopped: str) -> None:
-    (Path(stopped) / "zset" / "format.json").write_bytes(b'{"format":9,"crc32":"00000000","body":{}}')
-
-    with pytest.raises(StateError) as refused:
-        rescale(stopped, buckets=3)
-
-    assert refused.value.code == "STATE_FORMAT"
+def without_plan(checkpoint: Path) -> None:
+    (checkpoint / "zset" / "stages.json").unlink()
 
 
-def test_a_checkpoint_without_its_plan_says_how_to_get_one(spark: SparkSession, stopped: str) -> None:
-    (Path(stopped) / "zset" / "stages.json").unlink()
-
-    with pytest.raises(StateError, match="Start the query once") as refused:
-        rescale(stopped, buckets=3)
-
-    assert refused.value.code == "PLAN_MISSING"
+def without_a_stage(checkpoint: Path) -> None:
+    described = [one for one in stored_plan(str(checkpoint))["stages"] if one["name"] != "aggregate-1"]
+    plan = seal({"stages": described}, version=CHECKPOINT_FORMAT, name="stages.json")
+    (checkpoint / "zset" / "stages.json").write_bytes(plan)
 
 
-def test_the_option_buckets_must_fit_the_new_number(orders: Source, customers: Source, run: Run, stopped: str) -> None:
-    rescale(stopped, buckets=3)
+UNFIT: dict[str, tuple[Callable[[Path], None], str]] = {
+    "DAMAGED_FILE": (damaged, "does not have the checksum"),
+    "STATE_FORMAT": (newer, "STATE_FORMAT"),
+    "PLAN_MISSING": (without_plan, "Start the query once"),
+    "UNKNOWN_STAGE": (without_a_stage, r"\['aggregate-1'\]"),
+    "NO_CHECKPOINT": (shutil.rmtree, "no checkpoint of a join"),
+}
 
-    with pytest.raises(StateError, match="has 3") as refused:
-        run(join_of(orders, customers), Collected(), buckets=2)
 
-    assert refused.value.code == "BUCKETS_CHANGED"
+def records_of(checkpoint: Path) -> dict[Path, bytes]:
+    """Return what a checkpoint records, but for who owns it."""
+    found = [path for path in (checkpoint / "zset").rglob("*.json") if "owners" not in path.parts]
+    return {path: path.read_bytes() for path in found}
 
 
-def test_what_older_versions_know_is_written_as_long_as_nothing_was_rescaled(
+def test_a_checkpoint_that_cannot_get_another_number_is_refused_and_left_alone(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    first(orders, customers)
+    run(join_of(orders, customers).groupBy("name").count(), Collected())
+
+    for code, (spoil, told) in UNFIT.items():
+        spoiled = tmp_path / code
+        shutil.copytree(tmp_path / "checkpoint", spoiled)
+        spoil(spoiled)
+        before = records_of(spoiled)
+        with pytest.raises(StateError, match=told) as refused:
+            rescale(spoiled, buckets=3, local_state_dir=str(tmp_path / code / "local"))
+        assert refused.value.code == code
+        assert records_of(spoiled) == before
+    unchanged = rescale(tmp_path / "checkpoint", buckets=2)
+    committed = read_committed(str(tmp_path / "checkpoint"))
+    assert committed is not None
+    running = Ownership.claim(checkpoint_folder(str(tmp_path / "checkpoint")), committed.files.query_id)
+    with pytest.raises(StateError, match="in use by process") as in_use:
+        rescale(tmp_path / "checkpoint", buckets=3)
+    running.release()
+
+    assert in_use.value.code == "CHECKPOINT_IN_USE"
+    assert str(unchanged) == "the checkpoint has 2 buckets already; nothing was done"
+    assert not (tmp_path / "checkpoint/zset/rescalings").exists()
+
+
+def test_the_option_buckets_must_fit_and_what_older_versions_know_is_written_until_something_was_rescaled(
     orders: Source, customers: Source, run: Run, stopped: str
 ) -> None:
     commits = Path(stopped) / "zset" / "commits"
     rescale(stopped, buckets=3)
+    with pytest.raises(StateError, match="has 3") as refused:
+        run(join_of(orders, customers), Collected(), buckets=2)
     moves_and_deletes(orders, customers)
     sink = Collected()
     sink.epochs.append([])  # epoch 0 went to another sink
@@ -335,7 +313,16 @@ def test_what_older_versions_know_is_written_as_long_as_nothing_was_rescaled(
 
     formats = [json.loads(path.read_bytes())["format"] for path in sorted(commits.glob("*.json"))]
 
+    assert refused.value.code == "BUCKETS_CHANGED"
     assert formats == [4, 5, 5]
+
+
+@for_each("buckets", [0, -1, 4097, "many", 2.5, True])
+def test_a_number_that_is_none_is_refused(spark: SparkSession, tmp_path: Path, buckets: Any) -> None:
+    with pytest.raises(OptionError, match="buckets") as refused:
+        rescale(tmp_path / "checkpoint", buckets=buckets)
+
+    assert refused.value.code == "OPTION_VALUE"
 
 
 @pytest.mark.long

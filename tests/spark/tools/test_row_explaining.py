@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.api.test_query import Run, join_of
 from tests.spark.conftest import Collected, Source
+from tests.sweeps import for_each
 from zset_join.checkpoint.row_history import RowHistory
 from zset_join.core.errors import OptionError
 from zset_join.spark import JoinedStream
@@ -88,7 +89,7 @@ def test_rows_are_explained_by_what_the_view_shows_and_groups_by_their_rows(ask:
     assert [[change.row.get("order_id") for change in event.changes] for event in of_two.events] == [[1, 3, None], [1]]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("view", "row", "why"),
     [
         (by_name, {"n": 2}, r'"n" is made of several rows by an aggregate.* ask for groups by their key: \[\'who\'\]'),
@@ -106,7 +107,6 @@ def test_rows_are_explained_by_what_the_view_shows_and_groups_by_their_rows(ask:
         (shown, {"id": None}, "names no value"),
         (by_name, {"who": 7}, "is no value of the column"),
     ],
-    ids=["aggregate", "groups of groups", "all rows", "unknown", "nothing", "type"],
 )
 def test_a_question_without_an_answer_is_refused(
     orders: Source, customers: Source, view: Callable[[JoinedStream], JoinedStream], row: dict[str, Any], why: str

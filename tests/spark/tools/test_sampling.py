@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.api.test_query import Run, emitted, join_of, names, upserts
 from tests.spark.conftest import Collected, Source, view_of
-from tests.sweeps import some_of
+from tests.sweeps import for_each, some_of
 from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
 from zset_join.spark import ChangeStream, JoinedStream, changes
@@ -109,7 +109,7 @@ VIEWS: dict[str, tuple[View, str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("view", "how", "columns"), VIEWS.values(), ids=VIEWS.keys())
+@for_each(("view", "how", "columns"), VIEWS)
 def test_a_sample_goes_by_the_best_key_that_a_view_shows(
     orders: Source, customers: Source, view: View, how: str, columns: tuple[str, ...]
 ) -> None:
@@ -217,7 +217,7 @@ class Placed:
         return self.planned_stages[-1].after
 
 
-@pytest.mark.parametrize(("column", "filtered"), [("item", {"orders"}), ("customer_id", {"customers"})])
+@for_each(("column", "filtered"), [("item", {"orders"}), ("customer_id", {"customers"})])
 def test_a_stream_is_filtered_where_all_places_that_it_reaches_ask_for_the_same(
     orders: Source, customers: Source, column: str, filtered: set[str]
 ) -> None:
@@ -268,7 +268,7 @@ def test_every_wrong_row_of_the_sample_is_found(orders: Source, customers: Sourc
     assert sampled.different_rows == 2 * len(keys) == report.expected_rows + report.actual_rows
 
 
-@pytest.mark.parametrize("share", [0, 0.0, -0.1, 1.5, float("nan"), True, "0.1"])
+@for_each("share", [0, 0.0, -0.1, 1.5, float("nan"), True, "0.1"])
 def test_a_share_that_is_none_is_refused(orders: Source, customers: Source, share: Any) -> None:
     with pytest.raises(OptionError, match=r"sample=.*expected a fraction above 0 and up to 1, such as 0.01") as refused:
         sample_of(join_of(orders, customers).placed, share)
@@ -276,13 +276,12 @@ def test_a_share_that_is_none_is_refused(orders: Source, customers: Source, shar
     assert refused.value.code == "VERIFY_SAMPLE"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("view", "why"),
     [
         (lambda joined: joined.agg(ZF.count()), "one row of all rows"),
         (lambda joined: joined.select((F.col("order_id") + 0.5).alias("half")), "none is the same to the last digit"),
     ],
-    ids=["all rows", "only floats"],
 )
 def test_a_view_without_anything_to_sample_by_is_refused(orders: Source, customers: Source, view: View, why: str) -> None:
     with pytest.raises(OptionError, match=why) as refused:

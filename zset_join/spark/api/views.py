@@ -111,20 +111,24 @@ class View(words.View):
         Raises:
             PlanError: it cannot be planned.
         """
-        streams = {id(one.source): one.stream for one in self._sources}
+        streams = self.streams
         plan, by_name = bound_plan(self.node, lambda source: streams[id(source)], name=self.name)
         return PlacedQuery(plan=plan, bindings=bindings_of(self.steps, by_name))
 
     @property
     def writeStream(self) -> JoinStreamWriter:  # noqa: N802 - the name PySpark users type
         """Return a writer to choose options, an output and a trigger with."""
-        return JoinStreamWriter(self.placed, lambda: self._on_driver)
+        return JoinStreamWriter(_PlacedView(self.name, self.placed), lambda: self._on_driver)
 
     @property
     def _on_driver(self) -> DriverQuery:
         """Return the query as the driver runs it."""
-        streams = {id(one.source): one.stream for one in self._sources}
-        return driver_query(self.node, streams, bindings_of(self.steps, {}), name=self.name)
+        return driver_query(self.node, self.streams, bindings_of(self.steps, {}), name=self.name)
+
+    @property
+    def streams(self) -> dict[int, SourceStream]:
+        """Return the streams of its sources, by `id` of these."""
+        return {id(one.source): one.stream for one in self._sources}
 
     def explain(self) -> None:
         """Print what the query will do and what it must remember, as DataFrame.explain does."""
@@ -475,6 +479,19 @@ class View(words.View):
                     names=[one.source.name],
                 )
         return view
+
+
+@dataclass(frozen=True)
+class _PlacedView:
+    """A view as its writer takes it: placed, so that what executors cannot run is refused at once."""
+
+    name: str
+    placed: PlacedQuery
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of its streams."""
+        return self.placed.session
 
 
 ChangeStream = View

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Protocol, cast
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
@@ -28,6 +28,7 @@ from zset_join.spark.api.lookup_defaults import check_connections, is_lookup_opt
 from zset_join.spark.api.query import JoinQuery, start_query
 from zset_join.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
 from zset_join.spark.api.unknown_methods import missing_on_writer
+from zset_join.spark.driver.choosing import Choice, chosen_mode, memory_budget
 from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.driver_query import DriverQuery
 from zset_join.spark.driver.epochs import DriverEpochs
@@ -52,22 +53,46 @@ from zset_join.storage.local import make_directories
 __all__ = ["JoinStreamWriter"]
 
 
+class WrittenQuery(Protocol):
+    """What is written: a view, or several."""
+
+    @property
+    def name(self) -> str:
+        """Return what messages call it."""
+        ...
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of its streams."""
+        ...
+
+    @property
+    def placed(self) -> PlacedQuery:
+        """Return it as executors run it.
+
+        Raises:
+            OptionError: they do not run it.
+        """
+        ...
+
+
 class JoinStreamWriter:
     """Collect what a running join needs; made by `View.writeStream`.
 
     Args:
-        plan: of the view, as executors run it.
+        plan: the view, for executors.
         on_driver: gives the view as the driver runs it.
     """
 
-    def __init__(self, plan: PlacedQuery, on_driver: Callable[[], DriverQuery]) -> None:
-        self._plan = plan
+    def __init__(self, plan: WrittenQuery, on_driver: Callable[[], DriverQuery]) -> None:
+        self._query = plan
         self._on_driver = on_driver
         self._options: dict[str, Any] = {}
         self._name: str | None = None
         self._trigger: dict[str, Any] = {}
         self._outputs: list[ChosenOutput] = []
-        self._sinks: list[ChosenSink] = []
+        self._sinks: dict[str, list[ChosenSink]] = {plan.name: []}
+        self._view = plan.name
 
     def __getattr__(self, name: str) -> Any:
         raise missing_on_writer(name)
@@ -292,12 +317,24 @@ class JoinStreamWriter:
         Raises:
             OptionError: an option is unknown, or its value is not allowed.
         """
+        if self._of_driver():
+            self._explain_on_driver()
+            return
         options = QueryOptions.draft(self._query_options)
-        defaults = job_defaults(self._plan.session, self._options)
+        defaults = job_defaults(self._query.session, self._options)
         output = SeveralOutputs(self._outputs).describe() if self._outputs else None
         with explained_for({} if defaults is None else {"lookup": defaults}):
-            explanation = self._plan.query_explanation(output, options)
+            explanation = self._query.placed.query_explanation(output, options)
         print(explanation)  # noqa: T201 - printing is what explain() does in PySpark
+
+    def _explain_on_driver(self) -> None:
+        query = self._on_driver()
+        stages = [node.stage for node in query.plan.nodes]
+        with explained_for(self._lookup_options(stages, 1)):
+            outputs = [f"Output to {output.describe()}" for output in self._outputs]
+            budget = memory_budget(QueryOptions.draft(self._query_options))
+            place = f"Runs on the driver ({self._choice().reason}): budget {budget:,} bytes of state"
+            print("\n".join([*outputs, place, query.plan.explain(buckets=1)]))  # noqa: T201 - as above
 
     def start(self) -> JoinQuery:
         """Check everything and start the query.
@@ -307,7 +344,7 @@ class JoinStreamWriter:
             StateError: the checkpoint belongs to another query.
             SinkError: the output belongs to another query or has other columns.
         """
-        if QueryOptions.draft(self._query_options).execution == "driver":
+        if self._of_driver():
             return self._start_on_driver()
         runner, tagged, location = self._prepared(makes_place=True)
         return start_query(
@@ -331,13 +368,13 @@ class JoinStreamWriter:
         checkpoint_folder(options.checkpoint_location)
         self._check_output()
         query = self._on_driver()
-        encoded_schema(query.plan.output.schema, format_named("weight"))
+        for view in query.plan.views:
+            encoded_schema(query.plan.output_of(view.name).schema, format_named("weight"))
         stages = [node.stage for node in query.plan.nodes]
         compile_on_first_use()
         warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
-        sinks = {query.plan.name: self._sinks}
-        name = self._name or query.plan.name
-        epochs = driver_epochs(query, options, sinks, name=name, more=self._lookup_options(stages, 1))
+        more = self._lookup_options(stages, 1)
+        epochs = driver_epochs(query, options, self._sinks, name=self._name or self._query.name, more=more)
         return query, epochs, options
 
     def attach(self) -> StoredQuery:
@@ -352,7 +389,7 @@ class JoinStreamWriter:
         """
         runner: QueryRunner
         tools: QueryTools
-        if QueryOptions.draft(self._query_options).execution == "driver":
+        if self._of_driver():
             _, epochs, options = self._prepared_on_driver()
             runner, tools, location = epochs, DriverTools(epochs), options.checkpoint_location
         else:
@@ -388,7 +425,7 @@ class JoinStreamWriter:
         """Check everything; return what runs the epochs, the rows it will be given, and the checkpoint's place."""
         options = QueryOptions.from_options(self._query_options)
         checkpoint_folder(options.checkpoint_location)
-        plan = self._plan
+        plan = self._query.placed
         limited_join(plan.planned_stages, options.buffer_limit)
         self._check_output()
         check_mode(options.checkpoint_location, "executors")
@@ -434,7 +471,7 @@ class JoinStreamWriter:
 
     def _lookup_options(self, stages: Sequence[Stage], buckets: int) -> dict[str, Any]:
         """Return what lookup joins are told of the job; refuse more tasks than connections."""
-        session = self._plan.session
+        session = self._query.session
         defaults = job_defaults(session, self._options)
         processes = min(buckets, session.sparkContext.defaultParallelism)
         more = {"lookup_processes": processes, **({} if defaults is None else {"lookup": defaults})}
@@ -445,6 +482,14 @@ class JoinStreamWriter:
                     check_connections(settings.max_connections, processes=processes, source=stage.table.name)
         return more
 
+    def _of_driver(self) -> bool:
+        """Say whether epochs run on the driver."""
+        return self._choice().mode == "driver"
+
+    def _choice(self) -> Choice:
+        has_place = any(name.replace("_", "").lower() == "checkpointlocation" for name in self._options)
+        return chosen_mode(QueryOptions.draft(self._query_options), has_place=has_place, plan=self._on_driver)
+
     def _to(self, output: ChosenOutput, sink: ChosenSink | None = None) -> JoinStreamWriter:
         if output.describe() in [chosen.describe() for chosen in self._outputs] and output.at_rest():
             raise OptionError(
@@ -452,7 +497,7 @@ class JoinStreamWriter:
                 code="SAME_OUTPUT",
             )
         self._outputs.append(output)
-        self._sinks.append(sink or ChosenSink(output.sink))
+        self._sinks.setdefault(self._view, []).append(sink or ChosenSink(output.sink))
         return self
 
 

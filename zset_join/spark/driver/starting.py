@@ -10,15 +10,17 @@ from pyspark.sql import DataFrame
 from zset_join.checkpoint.reading import checkpoint_folder, stored_description
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
+from zset_join.spark.driver.choosing import stored_mode
 from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.collected import united_rows
 from zset_join.spark.driver.driver_query import DriverQuery
 from zset_join.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.planning.source_stream import SourceStream
+from zset_join.spark.planning.stages import hybrid_stages
 from zset_join.spark.rows.baseline import has_baseline, with_start
 from zset_join.stages import StageOptions
-from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
+from zset_join.storage.folder import folder_below, open_folder
 
 __all__ = ["check_mode", "driver_epochs", "streamed_rows"]
 
@@ -33,11 +35,8 @@ def check_mode(location: str, mode: str) -> None:
     Raises:
         StateError: `EXECUTION_CHANGED`.
     """
-    stored = stored_description(location)
-    if stored is None:
-        return
-    found = "driver" if "keeps_view" in stored else "executors"
-    if found != mode:
+    found = stored_mode(location)
+    if found is not None and found != mode:
         raise StateError(
             f'the checkpoint {location} is of a query that runs with execution="{found}", and its state lies in another form '
             f'than with execution="{mode}". Start it with option("execution", "{found}"), or with a new checkpointLocation and '
@@ -75,13 +74,14 @@ def driver_epochs(
         place = folder_below(location, "dead-letters").location
     else:
         place = open_folder(options.dead_letter_path, option="deadLetterPath").location
+    shared = max(1, hybrid_stages(query.plan.nodes, options))
     stage_options = StageOptions(
         on_bad_input=options.on_bad_input,
         tombstone_retention_seconds=options.tombstone_retention_seconds,
         chunk_rows=options.chunk_rows,
         buffer_limit=options.buffer_limit,
-        hot_budget=options.hot_budget,
-        table_budget=options.table_budget,
+        hot_budget=None if options.hot_budget is None else options.hot_budget.share(shared),
+        table_budget=None if options.table_budget is None else options.table_budget.share(shared),
         more=dict(more),
     )
     settings = DriverSettings(
@@ -90,7 +90,7 @@ def driver_epochs(
         options=options,
         stage_options=stage_options,
         sinks=sinks,
-        dead_letters=str(local_path(place)) if is_local(place) else place,
+        dead_letters=place,
         name=name,
         inputs=tuple(_described(stream) for stream in query.streams.values()),
         functions=tuple(dict.fromkeys(one for stream in query.streams.values() for one in stream.functions)),

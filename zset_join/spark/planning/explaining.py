@@ -8,7 +8,7 @@ from typing import Any
 from zset_join.plan.passes.fuse_stages import Fusing
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stages import PlannedStage, StageStep, Stream
-from zset_join.stages.join import JoinStage
+from zset_join.stages.stage import EquiJoin
 
 __all__ = ["explained_query"]
 
@@ -84,7 +84,7 @@ class _Explanation:
             lines += _branch(self._side(planned, side), is_last=side == sides[-1])
         return lines
 
-    def _join(self, planned: PlannedStage, stage: JoinStage) -> list[str]:
+    def _join(self, planned: PlannedStage, stage: EquiJoin) -> list[str]:
         condition = " and ".join(
             f"{left} {'<=>' if safe else '='} {right}" for (left, right), safe in zip(stage.key_pairs, stage.flags, strict=True)
         )
@@ -133,7 +133,7 @@ def _explained(stream: Stream) -> str:
     return str(described.explained())
 
 
-def _join_memory(stage: JoinStage) -> str:
+def _join_memory(stage: EquiJoin) -> str:
     kept = []
     for given, preserved in zip(stage.inputs, (("left", "full", "left_anti"), ("right", "full")), strict=True):
         what = "all live rows" if stage.how in preserved or all(stage.flags) else "live rows with a complete key"

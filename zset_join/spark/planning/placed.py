@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.spark.planning.stages import PlannedStage, Stream
-from zset_join.stages import JoinStage, Stage
+from zset_join.stages import Stage
+from zset_join.stages.stage import EquiJoin
 
 __all__ = ["Placed", "ends_of", "feeding", "hands_on", "join_in", "kept_by", "visible_columns_of"]
 
@@ -60,7 +61,7 @@ def hands_on(stage: Stage) -> bool:
     return stage.kind in _HANDING_ON
 
 
-def join_in(stage: Stage) -> JoinStage | None:
+def join_in(stage: Stage) -> EquiJoin | None:
     """Return the join that a stage is, or around which it ends rows by time; None where there is none."""
     return stage.without_expiry.equi_join
 

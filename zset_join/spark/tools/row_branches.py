@@ -36,7 +36,8 @@ from zset_join.spark.rows.layout import WEIGHT, as_type
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.tools.batch_tables import BatchTables
 from zset_join.spark.tools.logged_changes import logged_changes, stage_histories
-from zset_join.stages import JoinStage, StageOptions
+from zset_join.stages import StageOptions
+from zset_join.stages.stage import EquiJoin
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Branch", "Question", "are_of_a_stream", "branches_of", "unfollowed"]
@@ -62,7 +63,7 @@ class Branch:
         return self.path[0]
 
     @cached_property
-    def inside(self) -> JoinStage:
+    def inside(self) -> EquiJoin:
         """Return the join itself, over what it is fed."""
         inside = join_in(self.join.stage)
         if inside is None:

@@ -38,7 +38,8 @@ from zset_join.spark.planning.normalise import hashed_type
 from zset_join.spark.planning.placed import Placed, ends_of, feeding, kept_by, visible_columns_of
 from zset_join.spark.planning.stages import PlannedStage, Stream
 from zset_join.spark.rows.names import column_named
-from zset_join.stages import JoinStage, Stage
+from zset_join.stages import Stage
+from zset_join.stages.stage import EquiJoin
 
 __all__ = ["Sample", "sample_of"]
 
@@ -178,7 +179,7 @@ def _primary_key(stream: Stream) -> Iterator[_Key]:
         yield tuple(_KeyPart(names=(name,), kind=stream.schema.field(name).type) for name in keys)
 
 
-def _join_keys(stage: JoinStage) -> Iterator[_Key]:
+def _join_keys(stage: EquiJoin) -> Iterator[_Key]:
     shown = list(_shown_keys(stage))
     # Of an inner join either side's columns show the key; otherwise it is the first of them that is not NULL.
     variants = [[[name] for name in names] for names in zip(*shown, strict=False)] if stage.how == "inner" else [shown]
@@ -249,7 +250,7 @@ def _chosen_by(stage: Stage, side: int, key: _Key) -> _Key | None:
     return tuple(parts)
 
 
-def _on_side_of_join(stage: JoinStage, side: int, key: _Key) -> _Key | None:
+def _on_side_of_join(stage: EquiJoin, side: int, key: _Key) -> _Key | None:
     relation = stage.relations[side]
     joined_by = list(zip(map(set, _shown_keys(stage)), stage.key_pairs, strict=True))
     is_padded = stage.how in (("right", "full"), ("left", "full"))[side]
@@ -265,7 +266,7 @@ def _on_side_of_join(stage: JoinStage, side: int, key: _Key) -> _Key | None:
     return tuple(parts)
 
 
-def _shows(stage: JoinStage, names: set[str], key_names: set[str]) -> bool:
+def _shows(stage: EquiJoin, names: set[str], key_names: set[str]) -> bool:
     """Say whether columns of a join show the value of a key column in every row."""
     return bool(names) and (names <= key_names if stage.how == "inner" else names == key_names)
 
@@ -278,12 +279,12 @@ def _is_wider(kind: pa.DataType, column: pa.DataType) -> bool:
         return False
 
 
-def _named(stage: JoinStage) -> dict[tuple[str, str], str]:
+def _named(stage: EquiJoin) -> dict[tuple[str, str], str]:
     """Return (side, column) to the column of a join that shows it; side `both` is a key of either."""
     return dict(zip(stage.shape.sources, stage.output.schema.names, strict=True))
 
 
-def _shown_keys(stage: JoinStage) -> Iterator[list[str]]:
+def _shown_keys(stage: EquiJoin) -> Iterator[list[str]]:
     """Yield, per key column, the columns of the join's output that show its value, the first that is not NULL."""
     named = _named(stage)
     for left, right in stage.key_pairs:

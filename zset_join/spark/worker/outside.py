@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from zset_join.checkpoint.bucket import StageContext
-from zset_join.stages import Stage, StageOptions
-from zset_join.stages.effect import Effects, EffectStage
+from zset_join.stages import Stage
+from zset_join.stages.effect import EffectPlace, Effects
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
@@ -29,32 +29,23 @@ def with_outside(
     operator: DurableOperator,
     context: StageContext,
     deltas: Sequence[ZSet],
-    *,
-    options: StageOptions,
-    bucket: int,
-    buckets: int,
+    place: EffectPlace,
     counts: dict[str, Any],
 ) -> list[ZSet]:
-    """Return the deltas that the operator of a stage is asked with: the same ones where it asks nobody.
+    """Return the deltas that the operator of a stage which asks the outside is asked with.
 
     Args:
         stage: what is computed.
         operator: of the bucket, in the state before the epoch.
         context: the epoch, and where the checkpoint is.
         deltas: those of the stage's inputs.
-        options: of the operators.
-        bucket: number of the bucket.
-        buckets: how many there are.
+        place: the bucket.
         counts: where what was done is counted.
 
     Raises:
         LookupFailedError: the outside could not be asked.
     """
-    if not isinstance(stage, EffectStage):  # a capability that few stages have, not a kind of stage
-        return list(deltas)
-    effect = _kept(context).opened(
-        stage, options=options, name=context.stage, bucket=bucket, buckets=buckets, folder=context.files.folder
-    )
+    effect = _kept(context).opened(stage, place)
     effect.forget(context.tick.epoch - 1)  # committed, with what was fetched in their logs
     heard = effect.completed(operator, context.tick, deltas)
     counts.update(effect.counts())

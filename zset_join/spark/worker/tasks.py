@@ -39,6 +39,7 @@ from zset_join.spark.worker.quarantine import DeadLetters, refusal, undecodable_
 from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.spark.worker.shared_place import SharedPlace
 from zset_join.stages import Stage, StageOptions
+from zset_join.stages.effect import EffectPlace, asks_outside
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator, corrections_of, is_timed
 
@@ -168,16 +169,16 @@ class StageTask:
 
     def _with_what_is_outside(self, inputs: list[ZSet], receipt: TaskReceipt, operator: DurableOperator) -> list[ZSet]:
         """Return the deltas with what the outside says, where the stage asks it; another attempt reads what it wrote down."""
-        return with_outside(
-            self.stage,
-            operator,
-            self.context,
-            inputs,
+        if not asks_outside(self.stage):
+            return inputs
+        place = EffectPlace(
             options=self.options,
+            name=self.context.stage,
             bucket=receipt.bucket,
             buckets=self.buckets,
-            counts=receipt.statistics,
+            folder=self.context.files.folder,
         )
+        return with_outside(self.stage, operator, self.context, inputs, place, receipt.statistics)
 
     def _fan_out(self, operator: DurableOperator) -> dict[str, Any] | None:
         """Return the key that made the most pairs of the answer; a value that JSON does not know is told as text."""

@@ -70,6 +70,13 @@ def show(session: StatementContext, statement: Statement) -> Message:
         known = [*listed, "SETTINGS", "COLUMNS", "CREATE", "INDEXES"]
         raise SqlError(f"SHOW {what} is not offered.{near(what, known)}", code="NOT_OFFERED", at=statement.place(0))
     names = listed[what]()
+    if what in {"JOBS", "MATERIALIZED", "QUERIES"}:
+        paused = {running.name for running in session.running if running.is_paused}
+        states = ["paused" if name in paused else "running" for name in names]
+        lines = [f"{name} (paused)" if name in paused else name for name in names]
+        return Message(
+            "\n".join(lines), pa.table({"name": pa.array(names, pa.string()), "state": pa.array(states, pa.string())})
+        )
     return Message("\n".join(names), pa.table({"name": pa.array(names, pa.string())}))
 
 

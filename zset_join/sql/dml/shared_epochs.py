@@ -43,6 +43,7 @@ __all__ = ["Accepted", "SharedEpoch", "accepted_rows", "in_order", "named_error"
 
 Rows: TypeAlias = pa.Table | ZSet
 _NOTHING = "No table and no query took any of the rows."
+_PAUSE = "PAUSE MATERIALIZED VIEW lets the others take rows that one view cannot."
 
 
 class EpochContext(Protocol):
@@ -213,7 +214,8 @@ class SharedEpoch(ExitStack):
             try:
                 prepared = self.enter_context(whole.prepare(rows, processing_time=self._now_us))
             except ZsetJoinError as error:
-                raise named_error(error, _failing(error, queries)) from error
+                outcome = _NOTHING if len(self._session.running) == 1 else f"{_NOTHING} {_PAUSE}"
+                raise named_error(error, _failing(error, queries), outcome) from error
             self.prepared.append(_Answered(whole, queries, rows, prepared))
             running = queries[0]  # one that writes into a table has a pipeline of its own
             writer = running.writer

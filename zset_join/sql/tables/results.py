@@ -195,6 +195,10 @@ class Running:
         """Return the pipeline that answers it, perhaps among others."""
         return self.pipeline.whole if isinstance(self.pipeline, GroupView) else self.pipeline
 
+    def seen(self) -> Callable[[], pa.Table]:
+        """Return what reads its contents as they are now, from any thread, whatever happens meanwhile."""
+        return self.pipeline.seen() if isinstance(self.pipeline, GroupView) else self.pipeline.snapshot().table
+
     def answer_in(self, prepared: PreparedEpoch) -> ZSet:
         """Return its own answer of an epoch of that pipeline."""
         return self.pipeline.answer_of(prepared.answers) if isinstance(self.pipeline, GroupView) else prepared.delta

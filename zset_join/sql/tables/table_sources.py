@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -183,12 +184,16 @@ class TableSource(Protocol):
         """Return the next rows, None where there are none now, and the position behind them."""
         ...
 
+    def poll_missed(self) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:
+        """Return, for a query that was paused, what it may take in one epoch, and the position behind it."""
+        return self.poll(wait_seconds=0.0)
+
     def close(self) -> None:
         """Let go of connections."""
         ...
 
 
-class _Stored:
+class _Stored(TableSource):
     """The files of a table of the session, a file a poll; a poll costs nothing where no file was added."""
 
     def __init__(self, table: Table, stored: StoredTables, query: str) -> None:
@@ -220,22 +225,48 @@ class _Stored:
     def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:  # noqa: ARG002 - as the protocol has it
         """Return the rows of the next file that has some."""
         while self._done < self._stored.count(self._table.name):
-            rows = pq.read_table(self._stored.file(self._table.name, self._done))
-            self._done += 1
-            aside = put_aside_of(rows, self._query)
+            rows, aside = self._next()
             if rows.num_rows or aside is not None:
-                weights = rows.column(STORED_WEIGHT).to_numpy()
-                plain = rows.drop_columns([STORED_WEIGHT]).cast(self._table.schema)
-                is_plain = self._table.mode == "append" or bool((weights == 1).all())
-                taken = plain if is_plain else ZSet(single_batch(plain), weights)
-                return (taken if aside is None else PartlyRead(taken, aside)), {"files": self._done}
+                return self._taken(rows, aside), {"files": self._done}
         return None, {"files": self._done}
+
+    def poll_missed(self) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:
+        """Return the rows of all files that are left, of a key the last one: what was wrong and has been mended is not seen."""
+        files = [self._next() for _ in range(self._stored.count(self._table.name) - self._done)]
+        letters = [aside for _, aside in files if aside is not None]
+        if not letters and not any(rows.num_rows for rows, _ in files):
+            return None, {"files": self._done}
+        whole = pa.concat_tables([rows for rows, _ in files])
+        if self._table.mode == "upsert" and self._table.version_column is None:
+            whole = _last_of_keys(whole, self._table.primary_key)
+        return self._taken(whole, pa.concat_tables(letters) if letters else None), {"files": self._done}
+
+    def _next(self) -> tuple[pa.Table, pa.Table | None]:
+        """Return the rows of the next file, with their weights, and what was put aside of them."""
+        rows = pq.read_table(self._stored.file(self._table.name, self._done))
+        self._done += 1
+        return rows.replace_schema_metadata(None), put_aside_of(rows, self._query)
+
+    def _taken(self, rows: pa.Table, aside: pa.Table | None) -> pa.Table | ZSet | PartlyRead:
+        weights = rows.column(STORED_WEIGHT).to_numpy()
+        plain = rows.drop_columns([STORED_WEIGHT]).cast(self._table.schema)
+        is_plain = self._table.mode == "append" or bool((weights == 1).all())
+        taken = plain if is_plain else ZSet(single_batch(plain), weights)
+        return taken if aside is None else PartlyRead(taken, aside)
 
     def close(self) -> None:
         """Do nothing."""
 
 
-class _Files:
+def _last_of_keys(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Return the last row of every key, in the order of the rows."""
+    numbered = rows.select(list(key)).append_column("row", pa.array(np.arange(rows.num_rows)))
+    numbered = numbered.rename_columns([*(f"key {place}" for place in range(len(key))), "row"])
+    last = numbered.group_by(numbered.column_names[:-1]).aggregate([("row", "max")])
+    return rows.take(pa.array(np.sort(last.column("row_max").to_numpy())))
+
+
+class _Files(TableSource):
     """The files of a user, a file a poll."""
 
     def __init__(self, table: Table, completed: Completed, done: ReadNames, *, is_lenient: bool) -> None:
@@ -285,7 +316,7 @@ class _Files:
         """Do nothing."""
 
 
-class _KafkaRows:
+class _KafkaRows(TableSource):
     """The records of a topic: as rows, or as records where the query decodes them."""
 
     def __init__(self, table: Table, completed: Completed, settings: Mapping[str, str] | None) -> None:
@@ -314,7 +345,7 @@ class _KafkaRows:
         self._feed.close()
 
 
-class _Generated:
+class _Generated(TableSource):
     """Rows of numbers and letters."""
 
     def __init__(self, table: Table, completed: Completed) -> None:

@@ -1,7 +1,7 @@
 """The queries of a session in this process: those that can be are views of one pipeline, with one epoch and one state.
 
     group = ViewGroup("revenue", view, options=..., ...)      a query on its own, until it holds what its tables do
-    groups[0].take_over(group)                                and from then on a view beside the others
+    groups[0].take_over(group, fed=...)                       and from then on a view beside the others
 
 The law: what a query answers does not depend on the queries that it shares a group with.
 
@@ -11,7 +11,8 @@ dead letters are its own), drops the oldest rows of a join, or keeps what came. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -64,9 +65,14 @@ class ViewGroup:
         """Return whether the queries of another group may be views of this one."""
         return not (self._stays_alone or other._stays_alone) and self.pipeline.can_take_over(other.pipeline)
 
-    def take_over(self, other: ViewGroup) -> None:
-        """Take the queries of another group into this one."""
-        self.pipeline.take_over(other.pipeline)
+    def take_over(self, other: ViewGroup, *, fed: Collection[str]) -> None:
+        """Take the queries of another group into this one.
+
+        Args:
+            other: the group.
+            fed: the tables that have had rows.
+        """
+        self.pipeline.take_over(other.pipeline, untouched=set(other.pipeline.sources) - set(fed))
         for name, view in other.views.items():
             view.group = self
             self.views[name] = view
@@ -132,6 +138,12 @@ class GroupView:
     def view(self) -> pa.Table:
         """Return what it holds."""
         return repeated(self.contents(), self.schema)
+
+    def seen(self) -> Callable[[], pa.Table]:
+        """Return what reads its contents as they are now, from any thread."""
+        if self._held is not None:
+            return partial(repeated, self._held, self.schema)
+        return partial(self.group.pipeline.snapshot().table, self._name)
 
     def contents(self) -> ZSet:
         """Return what it holds, each distinct row with its weight."""

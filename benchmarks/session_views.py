@@ -1,0 +1,134 @@
+"""What does it cost to add a view to a session that holds a million rows, and what does sharing save per INSERT?
+
+    python -m benchmarks.session_views [--rounds N] [--rows N] [--views K] [--output FILE]
+
+A session in memory has orders (upserts) and customers (upserts), and K views that group their join by K columns. Then one more
+view is made by CREATE MATERIALIZED VIEW (*added*); the same view is also built by a `Pipeline` of its own that is fed the same
+rows in one epoch (*alone*). Told is CPU time of the program itself and their ratio (goal: at most 1.3); that of the system,
+which is page faults, depends on which of the two finds freed memory. Beside it: CPU time of INSERTs into that session, per row,
+as a ratio to those into a session whose views share nothing (each has an idle timeout of its own, so each is a pipeline).
+
+Known limits: one core; minimum and maximum of the rounds are told, since neighbours on the machine show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.report import machine_lines
+from benchmarks.several_views import ratios
+from zset_join.pipeline import Pipeline
+from zset_join.sql import Query, Session, connect
+
+CUSTOMER_COUNT, GROUPS, EPOCH, EPOCHS = 10_000, 1_000, 10_000, 10
+SEED = 7
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line and return the exit code."""
+    parser = argparse.ArgumentParser(description="A view more in a session that holds a million rows.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--views", type=int, default=4)
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args(arguments)
+    text = "\n".join([*machine_lines(), "", *measured(given.rounds, given.rows, given.views)])
+    print(text)
+    if given.output is not None:
+        given.output.write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+def measured(rounds: int, count: int, views: int) -> list[str]:
+    """Return the lines of the report."""
+    added, alone, shared, apart = list[float](), list[float](), list[float](), list[float]()
+    rng, customers = np.random.default_rng(SEED), np.arange(CUSTOMER_COUNT)
+    tables = {
+        "customers": pa.table({"customer": customers, "city": customers % GROUPS}),
+        "orders": orders(rng, np.arange(count), views),
+    }
+    with opened(views, tables, apart=False) as session, opened(views, tables, apart=True) as split:
+        text = query(views)
+        bound = session.sql(text)
+        assert isinstance(bound, Query)
+        for number in range(-1, rounds):  # the first one takes memory that the later ones find
+            began = user_seconds()
+            with Pipeline(bound.bound.view) as pipeline:
+                pipeline.step(tables)
+                spent = user_seconds() - began
+                wanted = pipeline.view().sort_by("g")
+            began = user_seconds()
+            session.sql(f"CREATE MATERIALIZED VIEW added AS {text}")
+            if number >= 0:
+                alone.append(spent)
+                added.append(user_seconds() - began)
+            if not wanted.equals(session.running[-1].table().sort_by("g")):
+                raise AssertionError("the view in the session holds something else")
+            session.sql("DROP MATERIALIZED VIEW added")
+        for _ in range(rounds):
+            later = [orders(rng, rng.integers(0, count, EPOCH), views) for _ in range(EPOCHS)]
+            for times, one in ((shared, session), (apart, split)):
+                began = user_seconds()
+                for rows in later:
+                    one.insert("orders", rows)
+                times.append(1e9 * (user_seconds() - began) / (EPOCH * EPOCHS))
+    return [
+        f"One view more beside {views} over the same join, {count:,} orders, seconds of CPU, median (minimum to maximum):",
+        *(
+            f"  {name:6} {statistics.median(one):6.2f} ({min(one):.2f} to {max(one):.2f})"
+            for name, one in (("added", added), ("alone", alone))
+        ),
+        f"  added / alone: {ratios(added, alone)}",
+        f"INSERTs of {EPOCH:,} rows into {views} views, nanoseconds of CPU per row:",
+        *(
+            f"  {name:6} {statistics.median(one):8,.0f} ({min(one):,.0f} to {max(one):,.0f})"
+            for name, one in (("shared", shared), ("apart", apart))
+        ),
+        f"  shared / apart: {ratios(shared, apart)}",
+    ]
+
+
+def user_seconds() -> float:
+    """Return the CPU time of this process without that of the system."""
+    return os.times().user
+
+
+def opened(views: int, tables: dict[str, pa.Table], *, apart: bool) -> Session:
+    """Return a session with its views, which holds the tables."""
+    session = connect()
+    columns = ", ".join(f"g{at} BIGINT" for at in range(views + 1))
+    session.sql(f"CREATE TABLE orders (id BIGINT, customer BIGINT, total BIGINT, {columns}, PRIMARY KEY (id))")
+    session.sql("CREATE TABLE customers (customer BIGINT, city BIGINT, PRIMARY KEY (customer))")
+    for at in range(views):
+        setting = f" SETTINGS idle_timeout = '{at + 1} days'" if apart else ""
+        session.sql(f"CREATE MATERIALIZED VIEW v{at} AS {query(at)}{setting}")
+    for name, rows in tables.items():
+        session.insert(name, rows)
+    if len({id(running.whole) for running in session.running}) != (views if apart else 1):
+        raise AssertionError("the views are not the pipelines that are to be compared")
+    return session
+
+
+def query(at: int) -> str:
+    """Return the text of a view."""
+    return (
+        f"SELECT g{at} AS g, sum(total) AS total, count(*) AS orders "
+        f"FROM orders o JOIN customers c ON o.customer = c.customer GROUP BY g{at}"
+    )
+
+
+def orders(rng: np.random.Generator, ids: np.ndarray, views: int) -> pa.Table:
+    """Return rows of orders; a later one of an id replaces it."""
+    columns = {"id": ids, "customer": rng.integers(0, CUSTOMER_COUNT, len(ids)), "total": rng.integers(0, 1_000, len(ids))}
+    return pa.table(columns | {f"g{at}": rng.integers(0, GROUPS, len(ids)) for at in range(views + 1)})
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
