@@ -137,6 +137,9 @@ def test_outputs_are_files_tables_and_functions(orders: Source, customers: Sourc
     writer = writer.option("execution", "driver").toDuckDB(tmp_path / "v.duckdb", "v").toParquet(tmp_path / "log")
     query = writer.foreachBatch(function).trigger(availableNow=True).start()
     query.awaitTermination()
+    given = len(seen)
+    writer.start().awaitTermination()  # nothing is new
+    assert len(seen) == given
 
     lines = read_changelog(str(tmp_path / "log")).to_pylist()
     in_log = weights((tuple(line[name] for name in query.schema.names), line["_weight"]) for line in lines)
@@ -245,3 +248,14 @@ def test_auto_takes_the_driver_where_it_can_and_the_checkpoint_keeps_the_place(
     writer = joined.writeStream.options(checkpointLocation=place, execution="executors", buckets=1)
     writer.trigger(availableNow=True).toSink(Collected()).start().awaitTermination()
     assert "Runs on the driver" not in explained(joined, checkpointLocation=place)
+
+
+def test_a_selection_without_the_key_takes_back_what_the_key_had(orders: Source, run: Run) -> None:
+    orders.add((None, 1, 10, "pen", 1), (None, 2, 11, "cup", 1))
+    orders.add((None, 1, 10, "cup", 2), (None, 2, 11, "hat", 2), (None, 2, 11, "old", 1))
+    stream = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")
+    sink = Collected()
+
+    run(stream.where("item <> 'cup'").select(F.upper("item").alias("item")), sink, execution="driver")
+
+    assert [weights(one) for one in sink.epochs] == [{("PEN",): 1}, {("PEN",): -1, ("HAT",): 1}]

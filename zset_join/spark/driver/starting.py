@@ -18,9 +18,10 @@ from zset_join.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.spark.driver.on_server import start_on_server
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.planning.source_stream import SourceStream
+from zset_join.spark.planning.stages import hybrid_stages
 from zset_join.spark.rows.baseline import has_baseline, with_made_start, with_start
 from zset_join.stages import StageOptions
-from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
+from zset_join.storage.folder import folder_below, open_folder
 
 __all__ = ["check_mode", "driver_epochs", "served_rows", "streamed_rows"]
 
@@ -71,13 +72,14 @@ def driver_epochs(
         place = folder_below(location, "dead-letters").location
     else:
         place = open_folder(options.dead_letter_path, option="deadLetterPath").location
+    shared = max(1, hybrid_stages(query.plan.nodes, options))
     stage_options = StageOptions(
         on_bad_input=options.on_bad_input,
         tombstone_retention_seconds=options.tombstone_retention_seconds,
         chunk_rows=options.chunk_rows,
         buffer_limit=options.buffer_limit,
-        hot_budget=options.hot_budget,
-        table_budget=options.table_budget,
+        hot_budget=None if options.hot_budget is None else options.hot_budget.share(shared),
+        table_budget=None if options.table_budget is None else options.table_budget.share(shared),
         more=dict(more),
     )
     settings = DriverSettings(
@@ -86,7 +88,7 @@ def driver_epochs(
         options=options,
         stage_options=stage_options,
         sinks=sinks,
-        dead_letters=str(local_path(place)) if is_local(place) else place,
+        dead_letters=place,
         name=name,
         inputs=tuple(_described(stream) for stream in query.streams.values()),
         functions=tuple(dict.fromkeys(one for stream in query.streams.values() for one in stream.functions)),
