@@ -7,11 +7,11 @@ for deterministic, and functions inside it are not found.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.connect.column import Column as ConnectColumn
-from pyspark.sql.connect.expressions import ColumnAlias, UnresolvedFunction
+from pyspark.sql.connect.expressions import ColumnAlias, SQLExpression, UnresolvedFunction
 
 from zset_join.spark.frames import connect_expressions as read
 from zset_join.spark.frames.facts import AggregateFacts, FoundFunction, FrameReader, ReadExpression, StepFacts
@@ -87,19 +87,18 @@ class _Connect:
         inside: Any = cast("Any", column)._expr
         while isinstance(inside, ColumnAlias):
             inside = inside._child
-        if not isinstance(inside, UnresolvedFunction) or inside._name.lower() not in _AGGREGATES:
+        call = _call_of(inside)
+        if call is None or call.name not in _AGGREGATES:
             return None
-        arguments = tuple(ConnectColumn(one) for one in inside._args)
-        messages = [_message(rows, cast("Any", one)) for one in arguments]
-        is_star = [one.WhichOneof("expr_type") == "unresolved_star" for one in messages]
-        is_literal = [one.WhichOneof("expr_type") == "literal" and not one.literal.HasField("null") for one in messages]
+        constants = [read.constant_kind(_message(rows, cast("Any", one))) for one in call.arguments]
         return AggregateFacts(
-            function=_SAME_AGGREGATES.get(inside._name.lower(), inside._name.lower()),
+            function=_SAME_AGGREGATES.get(call.name, call.name),
             name=field.name,
             type=field.dataType.simpleString(),
-            arguments=() if any(is_star) else cast("Any", arguments),
-            is_constant=all(star or literal for star, literal in zip(is_star, is_literal, strict=True)),
-            is_distinct=bool(inside._is_distinct),
+            arguments=() if "star" in constants else cast("Any", call.arguments),
+            is_constant=None not in constants,
+            condition=cast("Any", call.condition),
+            is_distinct=call.is_distinct,
         )
 
     def expression(self, rows: DataFrame, column: Column) -> ReadExpression:
@@ -112,6 +111,26 @@ class _Connect:
 
 
 READER: FrameReader = _Connect()
+
+
+class _Call(NamedTuple):
+    name: str
+    arguments: tuple[ConnectColumn, ...]
+    is_distinct: bool
+    condition: ConnectColumn | None
+
+
+def _call_of(expression: Any) -> _Call | None:
+    """Return the call of a function by its name in lower case; None of anything else."""
+    if isinstance(expression, UnresolvedFunction):
+        arguments = tuple(ConnectColumn(one) for one in expression._args)
+        return _Call(expression._name.lower(), arguments, bool(expression._is_distinct), None)
+    text = read.call_in_text(expression._expr) if isinstance(expression, SQLExpression) else None
+    if text is None:
+        return None
+    arguments = tuple(ConnectColumn(SQLExpression(one)) for one in text.arguments)
+    condition = None if text.condition is None else ConnectColumn(SQLExpression(text.condition))
+    return _Call(text.name, arguments, text.is_distinct, condition)
 
 
 def _client(rows: DataFrame) -> Any:

@@ -9,7 +9,9 @@ row alone is never called deterministic.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -20,8 +22,11 @@ from zset_join.core.errors import PlanError
 from zset_join.spark.frames.facts import FoundFunction
 
 __all__ = [
+    "CallInText",
+    "call_in_text",
     "called",
     "columns_of",
+    "constant_kind",
     "functions_of",
     "has_nondeterministic_function",
     "is_zoned",
@@ -205,6 +210,60 @@ def name_parts(identifier: str) -> list[str]:
             found[-1] += text[at]
             at += 1
     return found
+
+
+@dataclass(frozen=True)
+class CallInText:
+    """A call of a function, written as SQL.
+
+    Args:
+        name: in lower case.
+        arguments: as SQL.
+        is_distinct: equal arguments count once.
+        condition: of its filter, as SQL; None without.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    is_distinct: bool
+    condition: str | None
+
+
+def call_in_text(text: str) -> CallInText | None:
+    """Return the one call that a SQL text is; None where it is something else.
+
+    >>> call_in_text("sum(DISTINCT a + 1) FILTER (WHERE b) AS s")
+    CallInText(name='sum', arguments=('a + 1',), is_distinct=True, condition='b')
+    """
+    tree, condition = _parsed(text), None
+    if isinstance(tree, sql.Alias):
+        tree = tree.this
+    if isinstance(tree, sql.Filter):
+        tree, condition = tree.this, tree.expression.this.sql("spark")
+    name = re.match(r"(\w+)\(", tree.sql("spark"))
+    if not isinstance(tree, sql.Func) or name is None:
+        return None
+    arguments = list(tree.iter_expressions())
+    is_distinct = bool(arguments) and isinstance(arguments[0], sql.Distinct)
+    if is_distinct:
+        arguments = arguments[0].expressions
+    return CallInText(name[1].lower(), tuple(one.sql("spark") for one in arguments), is_distinct, condition)
+
+
+def constant_kind(expression: Any) -> str | None:
+    """Return "star" or "literal" of what is one; None of NULL, and of anything that depends on a row."""
+    match expression.WhichOneof("expr_type"):
+        case "unresolved_star":
+            return "star"
+        case "literal":
+            return None if expression.literal.HasField("null") else "literal"
+        case "expression_string":
+            parsed = _parsed(expression.expression_string.expression)
+            if isinstance(parsed, sql.Star):
+                return "star"
+            return "literal" if isinstance(parsed, sql.Literal | sql.Boolean) else None
+        case _:
+            return None
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,271 @@
+"""Queries that a client of Spark Connect starts: what they answer, what the client is told of them, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.connect.conftest import Client
+from zset_join.core.errors import ZsetJoinError
+from zset_join.sinks.parquet_changelog import read_changelog
+
+ORDERS = "op string, id long, cust string, total long, t long"
+NAMES = "cust string, name string, at long"
+
+Lines = Counter[tuple[Any, ...]]
+
+
+def write(directory: Path, *rows: Mapping[str, Any]) -> None:
+    """Add a file, which is an epoch of its own."""
+    directory.mkdir(exist_ok=True)
+    number = len(list(directory.iterdir()))
+    path = directory / f"{number:03d}.json"
+    path.with_name(f".{path.name}").write_text("\n".join(map(json.dumps, rows)))
+    path.with_name(f".{path.name}").rename(path)
+    os.utime(path, (1_600_000_000 + number, 1_600_000_000 + number))
+
+
+def read(spark: SparkSession, directory: Path, schema: str) -> DataFrame:
+    """Return the stream of a directory, one file per epoch."""
+    directory.mkdir(exist_ok=True)
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(directory))
+
+
+def filled(place: Path) -> None:
+    """Write the inputs of most tests: two epochs of orders, two of names."""
+    write(place / "orders", *(_order(1, "a", 3, 1), _order(2, "b", 5, 2), _order(3, "a", 4, 3)))
+    write(place / "orders", _order(1, "b", 6, 4), {**_order(2, "b", 5, 5), "op": "d"})
+    write(place / "names", {"cust": "a", "name": "ann", "at": 0}, {"cust": "b", "name": "bob", "at": 1})
+    write(place / "names", {"cust": "b", "name": "ben", "at": 3})
+
+
+def _order(number: int, cust: str, total: int, at: int) -> dict[str, Any]:
+    return {"op": "u", "id": number, "cust": cust, "total": total, "t": at}
+
+
+def lines(path: Path) -> Lines:
+    """Return the rows of a changelog that are there at its end, with how often."""
+    table = read_changelog(path).drop_columns(["epoch"])
+    found: Lines = Counter()
+    names = [name for name in table.column_names if name != "_weight"]
+    for row in table.to_pylist():
+        found[tuple(row[name] for name in names)] += row["_weight"]
+    return Counter({row: weight for row, weight in found.items() if weight})
+
+
+def streams(spark: SparkSession, place: Path) -> tuple[Any, Any]:
+    """Return orders and names as streams of changes."""
+    from zset_join.spark import changes
+
+    orders = changes(
+        read(spark, place / "orders", ORDERS), name="orders", keys="id", sequence_by="t", apply_as_deletes="op = 'd'"
+    )
+    return orders, changes(read(spark, place / "names", NAMES), name="names", keys="cust", sequence_by="at")
+
+
+def run(view: Any, place: Path, **options: Any) -> Any:
+    """Run a query until it has answered what there is."""
+    writer = view.writeStream.options(checkpointLocation=str(place / "cp"), **options).trigger(availableNow=True)
+    query = writer.toParquet(str(place / "out")).start()
+    query.awaitTermination()
+    return query
+
+
+def _joined(spark: SparkSession, place: Path) -> Any:
+    orders, names = streams(spark, place)
+    return orders.join(names, on="cust", how="left").select("id", "total", "name")
+
+
+def _columns(spark: SparkSession, place: Path) -> Any:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    orders, names = streams(spark, place)
+    chosen = names.where(F.col("name").startswith("b") | (F.length("name") > 2)).select("cust", F.upper("name").alias("name"))
+    doubled = orders.where("total > 3").withColumn("twice", F.col("total") * 2)
+    grouped = doubled.join(chosen, on="cust").groupBy("name")
+    return grouped.agg(F.sum("total").alias("s"), F.count("*").alias("n"), F.max("twice").alias("m"))
+
+
+def _texts(spark: SparkSession, place: Path) -> Any:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    orders, _ = streams(spark, place)
+    grouped = orders.selectExpr("cust", "total + 1 AS more").where("more BETWEEN 1 AND 100").groupBy("cust")
+    return grouped.agg(F.expr("sum(more)").alias("s"), F.expr("min(more)").alias("least"))
+
+
+def _own_functions(spark: SparkSession, place: Path) -> Any:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from zset_join.spark import functions as Z  # noqa: N812
+
+    twice = F.udf(lambda value: value * 2, "long")
+    orders, _ = streams(spark, place)
+    return orders.select("cust", twice("total").alias("total")).groupBy("cust").agg(Z.sum("total").alias("s"))
+
+
+def _newest(spark: SparkSession, place: Path) -> Any:
+    from zset_join.spark import appends
+
+    orders = appends(read(spark, place / "orders", ORDERS), name="orders", watermark=("t", 0))
+    return orders.dedup("cust", order_by="t desc").select("cust", "id")
+
+
+def _temporal(spark: SparkSession, place: Path) -> Any:
+    from zset_join.spark import appends
+
+    orders = appends(read(spark, place / "orders", ORDERS), name="orders", watermark=("t", 0))
+    versions = appends(read(spark, place / "names", NAMES), name="names", watermark=("at", 0)).dedup("cust", order_by="at desc")
+    return orders.temporal_join(versions, on="cust", emit="eager", keep_probe_for=100).select("id", "t", "name")
+
+
+def _run_all(spark: SparkSession, place: Path, view: Callable[..., Any]) -> dict[str, Any]:
+    query = run(view(spark, place), place)
+    return {"error": query.exception(), "progress": query._runner.progress.of_epoch(0)}
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (_joined, {(3, 4, "ann"): 1, (1, 6, "ben"): 1}),
+        (_columns, {("ANN", 4, 1, 8): 1, ("BEN", 6, 1, 12): 1}),
+        (_texts, {("a", 5, 5): 1, ("b", 7, 7): 1}),
+        (_own_functions, {("a", 8): 1, ("b", 12): 1}),
+        (_newest, {("a", 3): 1, ("b", 2): 1}),
+        (_temporal, {(1, 1, "ann"): 1, (2, 2, "bob"): 1, (3, 3, "ann"): 1, (1, 4, "ben"): 1, (2, 5, "ben"): 1}),
+    ],
+)
+def test_a_client_starts_any_query(client: Client, tmp_path: Path, view: Any, expected: Mapping[Any, int]) -> None:
+    filled(tmp_path)
+
+    told = client(_run_all, tmp_path, view)
+
+    assert lines(tmp_path / "out") == expected
+    assert told["error"] is None
+    assert told["progress"]["epoch"] == 0
+
+
+def _failing(spark: SparkSession, place: Path, options: Mapping[str, str]) -> dict[str, Any]:
+    orders, _ = streams(spark, place)
+    writer = orders.select("id", "cust").writeStream.options(checkpointLocation=str(place / "cp"), **options)
+    query = writer.trigger(availableNow=True).toParquet(str(place / "out")).start()
+    try:
+        query.awaitTermination()
+    except ZsetJoinError as error:
+        awaited = (type(error).__name__, error.code, error.message)
+    found = query.exception()
+    return {"awaited": awaited, "exception": getattr(found, "code", None), "active": query.isActive}
+
+
+def test_what_stops_a_query_reaches_the_client_with_its_code(client: Client, tmp_path: Path) -> None:
+    write(tmp_path / "orders", {**_order(1, "a", 1, 1), "id": None})
+
+    told = client(_failing, tmp_path, {"onBadInput": "error"})
+
+    kind, code, message = told["awaited"]
+    assert (kind, code, told["exception"]) == ("BadInputError", "NULL_PRIMARY_KEY", "NULL_PRIMARY_KEY")
+    assert '"orders"' in message
+    assert "JVM stacktrace" not in message
+    assert not told["active"]
+
+
+def test_rows_that_are_put_aside_are_read_by_a_job(client: Client, tmp_path: Path) -> None:
+    write(tmp_path / "orders", {**_order(1, "a", 1, 1), "id": None}, _order(2, "b", 1, 1))
+    letters = tmp_path / "letters"
+
+    client(_with_letters, tmp_path, letters)
+
+    assert client(_read_letters, letters) == [("orders", "NULL_PRIMARY_KEY")]
+    assert lines(tmp_path / "out") == {(2, "b"): 1}
+
+
+def _with_letters(spark: SparkSession, place: Path, letters: Path) -> None:
+    orders, _ = streams(spark, place)
+    run(orders.select("id", "cust"), place, onBadInput="quarantine", deadLetterPath=str(letters))
+
+
+def _read_letters(spark: SparkSession, letters: Path) -> list[tuple[str, str]]:
+    rows = spark.read.option("recursiveFileLookup", "true").parquet(str(letters)).select("stream", "code").collect()
+    return [tuple(row) for row in rows]
+
+
+def _refused(spark: SparkSession, place: Path) -> tuple[str, str]:
+    orders, names = streams(spark, place)
+    try:
+        run(orders.join(names, on="cust"), place)
+    except ZsetJoinError as error:
+        return type(error).__name__, error.code
+    return "", ""
+
+
+def test_the_checkpoint_of_another_query_is_refused(client: Client, tmp_path: Path) -> None:
+    filled(tmp_path)
+    client(_run_all, tmp_path, _texts)
+    before = lines(tmp_path / "out")
+
+    assert client(_refused, tmp_path)[0] == "StateError"
+    assert lines(tmp_path / "out") == before
+
+
+def _stopped(spark: SparkSession, place: Path) -> bool:
+    orders, _ = streams(spark, place)
+    writer = orders.select("id", "cust").writeStream.options(checkpointLocation=str(place / "cp"))
+    query = writer.toParquet(str(place / "out")).start()
+    query.processAllAvailable()
+    query.stop()
+    return query.isActive
+
+
+def test_a_query_that_was_stopped_goes_on(client: Client, tmp_path: Path) -> None:
+    write(tmp_path / "orders", _order(1, "a", 1, 1), _order(2, "b", 1, 1))
+
+    assert client(_stopped, tmp_path) is False
+    assert lines(tmp_path / "out") == {(1, "a"): 1, (2, "b"): 1}
+
+    write(tmp_path / "orders", {**_order(2, "b", 1, 2), "op": "d"})
+    assert client(_stopped, tmp_path) is False
+    assert lines(tmp_path / "out") == {(1, "a"): 1}
+
+
+def _several(spark: SparkSession, place: Path) -> None:
+    from zset_join.spark import functions as F  # noqa: N812
+    from zset_join.spark import writeStream
+
+    orders, names = streams(spark, place)
+    joined = orders.join(names, on="cust").select("id", "total", "name")
+    views = {"joined": joined, "sums": joined.groupBy("name").agg(F.sum("total").alias("s"))}
+    writer = writeStream(views).options(checkpointLocation=str(place / "cp")).trigger(availableNow=True)
+    writer = writer.view("joined").toParquet(str(place / "joined")).view("sums").toParquet(str(place / "sums"))
+    writer.start().awaitTermination()
+
+
+def test_several_views_are_one_query(client: Client, tmp_path: Path) -> None:
+    filled(tmp_path)
+
+    client(_several, tmp_path)
+
+    assert lines(tmp_path / "joined") == {(3, 4, "ann"): 1, (1, 6, "ben"): 1}
+    assert lines(tmp_path / "sums") == {("ann", 4): 1, ("ben", 6): 1}
+
+
+@pytest.mark.parametrize("option", [{"execution": "executors"}])
+def test_executors_are_refused_with_the_cure(client: Client, tmp_path: Path, option: Mapping[str, str]) -> None:
+    write(tmp_path / "orders", _order(1, "a", 1, 1))
+
+    assert client(_code, tmp_path, option) == "SPARK_CONNECT"
+
+
+def _code(spark: SparkSession, place: Path, options: Mapping[str, str]) -> str:
+    orders, _ = streams(spark, place)
+    try:
+        run(orders.select("id"), place, **options)
+    except ZsetJoinError as error:
+        return error.code
+    return ""
