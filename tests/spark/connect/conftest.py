@@ -20,6 +20,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from pyspark.errors import PySparkException
 
 ROOT = Path(__file__).parents[3]
 START_SECONDS = 90
@@ -153,4 +154,7 @@ def _connect(url: str) -> None:
 def _with_session(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
     from pyspark.sql import SparkSession
 
-    return function(SparkSession.active(), *given)
+    try:
+        return function(SparkSession.active(), *given)
+    except PySparkException as error:  # it holds messages that only a client can read
+        raise RuntimeError(str(error)) from None

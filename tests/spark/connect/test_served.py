@@ -192,7 +192,7 @@ def _with_letters(spark: SparkSession, place: Path, letters: Path) -> None:
 
 
 def _read_letters(spark: SparkSession, letters: Path) -> list[tuple[str, str]]:
-    rows = spark.read.option("recursiveFileLookup", "true").parquet(str(letters)).select("stream", "code").collect()
+    rows = spark.read.option("recursiveFileLookup", "true").parquet(str(letters)).select("source", "code").collect()
     return [tuple(row) for row in rows]
 
 
@@ -269,3 +269,20 @@ def _code(spark: SparkSession, place: Path, options: Mapping[str, str]) -> str:
     except ZsetJoinError as error:
         return error.code
     return ""
+
+
+def _by_sql(spark: SparkSession, place: Path) -> None:
+    from zset_join.sql import connect
+
+    with connect(engine="spark", spark=spark, directory=place / "session") as session:
+        session.register("orders", read(spark, place / "orders", "id long, cust string, total long"), keys="id")
+        query = session.sql("SELECT cust, sum(total) AS s FROM orders WHERE total > 3 GROUP BY cust")
+        run(session.view_of(query), place)
+
+
+def test_a_query_of_sql_runs_on_the_server(client: Client, tmp_path: Path) -> None:
+    filled(tmp_path)
+
+    client(_by_sql, tmp_path)
+
+    assert lines(tmp_path / "out") == {("a", 4): 1, ("b", 11): 1}

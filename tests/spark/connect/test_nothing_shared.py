@@ -1,0 +1,119 @@
+"""Client and server share nothing: the client opens no file of a query, and either may die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.connect.conftest import ClientProcess, Server
+from tests.spark.connect.test_served import filled, lines, streams, write
+from zset_join.core.errors import ZsetJoinError
+
+WAIT_SECONDS = 60
+ROWS = {(3, 4, "ann"): 1, (1, 6, "ben"): 1}
+
+
+@pytest.fixture
+def own_client(connect_server: Server) -> Iterator[ClientProcess]:
+    """Give a client that no other test has."""
+    process = ClientProcess(connect_server.url)
+    yield process
+    process.close()
+
+
+def _query(spark: SparkSession, place: Path, *, ends: bool) -> Any:
+    orders, names = streams(spark, place)
+    view = orders.join(names, on="cust", how="left").select("id", "total", "name")
+    writer = view.writeStream.options(checkpointLocation=str(place / "cp"), localStateDir=str(place / "local"))
+    if ends:
+        writer = writer.trigger(availableNow=True)
+    return writer.toParquet(str(place / "out")).start()
+
+
+def _guarded(spark: SparkSession, place: Path) -> list[str]:
+    """Do all that a client does with a query; return the files of the query that it touched."""
+    touched: list[str] = []
+
+    def look(event: str, given: tuple[Any, ...]) -> None:
+        if event in ("open", "os.listdir", "os.mkdir", "os.rename", "os.remove", "os.scandir") and str(place) in str(given):
+            touched.append(f"{event}: {given[0]}")
+
+    sys.addaudithook(look)
+    query = _query(spark, place, ends=True)
+    query.awaitTermination()
+    assert query.exception() is None
+    assert query._runner.progress.of_epoch(0)["epoch"] == 0
+    assert query.recentProgress is not None
+    query.explain()
+    query.stop()
+    return touched
+
+
+def test_a_client_touches_no_file_of_a_query(own_client: ClientProcess, tmp_path: Path) -> None:
+    filled(tmp_path)
+
+    assert own_client(_guarded, tmp_path) == []
+    assert lines(tmp_path / "out") == ROWS
+
+
+def _started(spark: SparkSession, place: Path) -> int:
+    query = _query(spark, place, ends=False)
+    query.processAllAvailable()
+    return os.getpid()
+
+
+def _to_its_end(spark: SparkSession, place: Path) -> None:
+    query = _query(spark, place, ends=True)
+    query.awaitTermination()
+
+
+def test_a_client_and_then_the_server_die_and_the_output_is_exact(tmp_path: Path) -> None:
+    """The second server has no local state either: it restores what the checkpoint has."""
+    filled(tmp_path)
+    server = Server(tmp_path).start()
+    first = ClientProcess(server.url)
+    try:
+        os.kill(first(_started, tmp_path), signal.SIGKILL)
+        write(tmp_path / "orders", {"op": "u", "id": 4, "cust": "a", "total": 9, "t": 9})
+        ends = time.monotonic() + WAIT_SECONDS
+        while (4, 9, "ann") not in lines(tmp_path / "out") and time.monotonic() < ends:
+            time.sleep(0.2)
+        assert lines(tmp_path / "out") == {**ROWS, (4, 9, "ann"): 1}
+    finally:
+        server.kill()
+        first.kill()
+    for path in sorted((tmp_path / "local").rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    write(tmp_path / "orders", {"op": "d", "id": 1, "cust": "b", "total": 6, "t": 10})
+    server.start()
+    second = ClientProcess(server.url)
+    try:
+        second(_to_its_end, tmp_path)
+    finally:
+        second.close()
+        server.kill()
+    assert lines(tmp_path / "out") == {(3, 4, "ann"): 1, (4, 9, "ann"): 1}
+
+
+def _refused_savepoint(spark: SparkSession, place: Path) -> str:
+    query = _query(spark, place, ends=True)
+    query.awaitTermination()
+    try:
+        query.backup(place / "savepoint")
+    except ZsetJoinError as error:
+        return error.code
+    return ""
+
+
+def test_a_savepoint_is_refused_on_the_client(own_client: ClientProcess, tmp_path: Path) -> None:
+    filled(tmp_path)
+
+    assert own_client(_refused_savepoint, tmp_path) == "SPARK_CONNECT"
