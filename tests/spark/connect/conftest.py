@@ -124,6 +124,13 @@ class ClientProcess:
         self._pool.shutdown()
 
 
+@pytest.fixture(autouse=True)
+def _inputs(tmp_path: Path) -> None:
+    """Make the directories of the inputs."""
+    for name in ("orders", "names"):
+        (tmp_path / name).mkdir()
+
+
 @pytest.fixture(scope="session")
 def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Give a server of Spark Connect."""

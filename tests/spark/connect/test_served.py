@@ -34,7 +34,6 @@ def write(directory: Path, *rows: Mapping[str, Any]) -> None:
 
 def read(spark: SparkSession, directory: Path, schema: str) -> DataFrame:
     """Return the stream of a directory, one file per epoch."""
-    directory.mkdir(exist_ok=True)
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(directory))
 
 
