@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import sqlglot
-from sqlglot import expressions as sql
-
 from zset_join.core.errors import PlanError
+from zset_join.core.extras import needed_for
 from zset_join.spark.frames.facts import FoundFunction
+
+with needed_for("Spark Connect"):
+    import sqlglot
+    from sqlglot import expressions as sql
 
 __all__ = [
     "CallInText",
