@@ -8,7 +8,7 @@ PYTEST := $(PY) -m pytest
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-plain test-spark test-services demo demo-cdc lint bench soak docs java clean
+.PHONY: help setup test test-plain test-spark test-services demo demo-cdc lint bench soak docs test-docs java clean
 
 help: ## print this list
 	@echo "usage: make VERB    (needs Python 3.11+ and, for Spark, a JDK 17+; everything else is installed into $(VENV))"
@@ -66,7 +66,12 @@ soak: java $(READY) ## the laws and the faults with their long profiles, and 30 
 	$(PY) -m faults.spark_times
 	$(PY) -m faults.soak --minutes 30
 
-docs: java $(READY) ## check the documentation: every link resolves, every code block runs
+docs: $(READY) ## build the documentation site into build/site, strictly: links, anchors and references are checked
+	$(PY) -m tools.draw_rooms
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet $(ARGS)
+	@echo "built: build/site/index.html"
+
+test-docs: java $(READY) ## check the documentation: every link resolves, every code block runs
 	$(PYTEST) tests/test_documentation.py $(ARGS)
 
 java:

@@ -5,7 +5,7 @@
 truncates, long texts left alone (stored apart, as TOAST), NULLs in a column that has a default, several statements at once.
 
 A row of `orders` whose key moves has a short note: what PostgreSQL does not send of a row that gets another key is known to
-nobody, see `docs/how-to/capture-a-database.md`. Rows of `customers` may move with long texts, FULL sends them.
+nobody, see `docs/how-to/describe-inputs.md`. Rows of `customers` may move with long texts, FULL sends them.
 """
 
 from __future__ import annotations

@@ -15,10 +15,13 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tools.site_hooks import COPIED, navigation
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>```+|~~~+) *(?P<language>[\w+-]*)")
@@ -209,7 +212,20 @@ def test_a_page_defines_its_session_where_it_first_uses_it(path: Path) -> None:
     assert undefined_session(path) is None
 
 
-def test_every_row_of_the_index_stands_once() -> None:
-    rows = [line.split("|")[1].strip() for line in (ROOT / "docs/README.md").read_text().splitlines() if line.startswith("| ")]
+def test_the_index_links_every_page_once() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = [
+        page for section in navigation(index.read_text(encoding="utf-8")) for page in chain.from_iterable(section.values())
+    ]
+    written = {path.relative_to(index.parent).as_posix() for path in pages() if index.parent in path.parents}
 
-    assert sorted(rows) == sorted(set(rows))
+    assert sorted(linked) == sorted(set(linked))
+    assert {page for page in written if not page.startswith("decisions/")} == {"README.md", *linked} - set(COPIED.values())
+
+
+def test_prose_has_no_line_over_120_characters() -> None:
+    long = [
+        f"{path.name}: {line}" for path in pages() if path.parent.name != "decisions" for line in prose(path) if len(line) > 120
+    ]
+
+    assert [line for line in long if not re.match(r"[^:]+: (\||    |!\[)", line)] == []

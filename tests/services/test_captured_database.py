@@ -1,7 +1,7 @@
 """A real Debezium writes the changes of a real PostgreSQL to a real Kafka; a pipeline keeps a view of them in PostgreSQL.
 
 In the end the view equals the same query in the source database. Keys change only of rows without a long text: what
-PostgreSQL does not send of a row that gets another key is known to nobody, see `docs/how-to/capture-a-database.md`.
+PostgreSQL does not send of a row that gets another key is known to nobody, see `docs/how-to/describe-inputs.md`.
 """
 
 from __future__ import annotations

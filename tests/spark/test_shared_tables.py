@@ -210,7 +210,8 @@ def test_a_checkpoint_whose_joins_have_copies_of_their_own_goes_on_with_these(
     add(both, ROUNDS[:2])
     sink = Collected()
     apart = replace(chain(both).placed, shares_tables=False)
-    run(SimpleNamespace(writeStream=JoinStreamWriter(apart)), sink, buckets=2)
+    view = SimpleNamespace(name=apart.name, placed=apart, session=apart.session)
+    run(SimpleNamespace(writeStream=JoinStreamWriter(view, lambda: None)), sink, buckets=2)
     add(both, ROUNDS[2:])
 
     run(chain(both), sink, buckets=2)

@@ -1,36 +1,36 @@
 """The options of a running join, checked when they are given.
 
-Names follow Spark's habit (`checkpointLocation`); case and underscores do not matter, so `on_bad_input` and
-`onBadInput` are the same option. An unknown name, a value of the wrong kind and a value out of range are refused with
-the name, the value and the cure, before anything runs.
+Names are written as Spark's (`checkpointLocation`); case and underscores do not matter, so `on_bad_input` and
+`onBadInput` are the same option. An unknown name, a value of the wrong kind and a value out of range raise an
+`OptionError` before anything runs.
 
 | option | default | meaning |
 |---|---|---|
-| `checkpointLocation` | required | path or URI that holds the query's progress and its state; one query, one directory |
-| `execution` | `executors` | where epochs run: `executors`, one task per bucket; `driver`, in the driver's process; `auto` |
-| `driverMemory` | half of the memory | most bytes of state of a query that runs on the driver |
-| `maxDeltaBytes` | 1 GiB | most bytes of rows that an epoch on the driver may have; 0: any |
-| `buckets` | cores of the session | how many parts the state has; the checkpoint remembers it, `rescale` changes it |
-| `onBadInput` | `error` | `error`: the epoch fails whole; `quarantine`: bad rows go to `deadLetterPath`, the rest proceeds |
-| `deadLetterPath` | `<checkpoint>/quarantine` | where quarantined rows go, one directory per epoch |
-| `localStateDir` | under the host's temporary directory | where workers keep the state as mapped files; a cache, safe to lose |
-| `localStateRetention` | `7 days` | local state that no query has used for so long is removed from the host |
-| `tombstoneRetention` | `2 days` | how long a deleted key remembers its sequence |
-| `idleTimeout` | never | after which a silent stream holds up no watermark; it counts again with its next row |
-| `chunkRows` | 65536 | most rows in one piece of an answer |
-| `maxRecordsPerBatch` | 100000 | rows that Spark hands to a worker at once |
-| `locality` | `auto` | `auto`: buckets return to the executor that has their state, where there are several; `on`; `off` |
-| `snapshotAfterBytes` | 64 MiB | a bucket gets a new snapshot once its input log outgrows this and its live rows |
-| `retainInputLog` | false | keep every input change for ever, so that `verify()` can start from the very first |
-| `udfVersion` | from the code | what says that Python functions of the query are the same as at its first start |
-| `join_max_buffered_bytes` | 524288000 | an append-only join holds less than so many bytes; 0: no limit, as in a hybrid one |
-| `join_buffer_policy` | `abort` | `abort` refuses the epoch, `evict_oldest` drops the oldest rows, `spill` moves rows to disk |
-| `on_evict` | `retract` | `retract`: the joined rows of a dropped row are retracted; `forget`: they stay |
-| `default_hash_join` | `memory` | `memory`: a bucket is in memory whole; `hybrid`: its busy rows are, the rest is on disk |
+| `checkpointLocation` | required | directory or URI for progress and state, one per query; shared by driver and workers |
+| `execution` | `executors` | `executors`: a task per bucket; `driver`: one pipeline in the driver process; `auto` |
+| `driverMemory` | half of the memory | maximum bytes of state of a query that runs on the driver |
+| `maxDeltaBytes` | 1 GiB | maximum bytes of rows per epoch on the driver; 0: no limit |
+| `buckets` | cores of the session | partitions of the state, 1 to 4096; stored in the checkpoint, changed by `rescale` |
+| `onBadInput` | `error` | `error`: the epoch fails; `quarantine`: bad rows go to `deadLetterPath`, the rest is processed |
+| `deadLetterPath` | `<checkpoint>/quarantine` | directory of quarantined rows, one subdirectory per epoch |
+| `localStateDir` | `zset_join-<user id>` in the temporary directory | directory of the workers' mapped state; a cache |
+| `localStateRetention` | `7 days` | local state that no query has used for this long is removed from the host |
+| `tombstoneRetention` | `2 days` | how long the sequence of a deleted key is kept |
+| `idleTimeout` | never | after this time without rows a stream no longer holds up watermarks, until its next row |
+| `chunkRows` | 65536 | maximum rows per chunk of an answer |
+| `maxRecordsPerBatch` | 100000 | rows that Spark sends to a worker at once |
+| `locality` | `auto` | `auto`: with several executors, buckets prefer the one that has their state; `on`: always; `off` |
+| `snapshotAfterBytes` | 67108864 | a bucket is snapshotted once its input log exceeds this and its live rows |
+| `retainInputLog` | false | keep all input, so that `verify()` can start from the first epoch; a rescaling ends it |
+| `udfVersion` | from the code | version of the query's Python functions; a restart with another one is rejected |
+| `join_max_buffered_bytes` | 524288000 | size limit of an append-only join; 0: none, the default of a hybrid join |
+| `join_buffer_policy` | `abort` | at the limit: `abort` the epoch, `evict_oldest` drops the oldest rows, `spill` to disk |
+| `on_evict` | `retract` | `retract`: joined rows of an evicted row are retracted; `forget`: they remain |
+| `default_hash_join` | `memory` | `memory`: all rows in memory; `hybrid`: hot rows only, within a budget |
 | `default_hash_table` | `memory` | the same for the groups of aggregates and DISTINCT |
-| `cold_store` | `files` | where the rest of hybrid state lies: `files`, or `duckdb`, a DuckDB file per bucket and stage |
-| `max_hot_keys` | no limit | rows and groups of hybrid state in memory, over all buckets |
-| `max_hot_bytes` | no limit | bytes of hybrid state in memory, over all buckets |
+| `cold_store` | `files` | store of cold rows: `files`, or `duckdb`, one DuckDB file per bucket and stage |
+| `max_hot_keys` | no limit | rows and groups of hybrid state in memory, divided equally among buckets of hybrid stages |
+| `max_hot_bytes` | no limit | bytes of hybrid state in memory, divided equally among buckets of hybrid stages |
 """
 
 from __future__ import annotations

@@ -1,35 +1,35 @@
-"""The options of a lookup join: FLIP-234's names and defaults, and those that are ours.
+"""The options of a lookup join: FLIP-234's names and defaults, and further ones.
 
-| name in SQL | in Python | default | what it does |
+| SQL name | `Lookup(...)` | default | meaning |
 |---|---|---|---|
-| table | table | | which join a hint is for: name or alias of the outside table |
-| async | async_ | async where the source offers it | several calls at a time |
-| output-mode | output_mode | ordered | `allow_unordered`: take answers as they come, where that cannot change the result |
-| capacity | capacity | 100 | calls under way at a time, with async |
-| timeout | timeout | 300s | from first call to final completion of one call and its retries, with async |
-| retry-predicate | retry_predicate | | `lookup_miss`: an empty answer is asked for again |
-| retry-strategy | retry_strategy | | `fixed_delay` |
-| fixed-delay | fixed_delay | | how long to wait before each |
-| max-attempts | max_attempts | | how often, after the first |
-| park | park | none | `epochs`: a miss waits in the state and is asked for in a later epoch, so nothing blocks |
-| emit-padded-first | emit_padded_first | false | with LEFT and park: show a parked row padded meanwhile |
-| max-parked-rows | max_parked_rows | 1000000 | rows of the query that may wait; each bucket has an equal share |
-| on-parked-limit | on_parked_limit | error | beyond that: `error`, or `pad` |
-| cache | cache | none | `none`, `partial`, `full` |
-| cache-ttl | cache_ttl | 60s | how long a partial cache believes a row |
-| cache-max-rows | cache_max_rows | 1000000 | rows of a partial cache, per worker |
-| cache-missing | cache_missing | false | whether a partial cache keeps that a key is absent |
-| reload-interval | reload_interval | 10min | how often a full cache is loaded again |
-| max-connections | max_connections | 16 | connections of the whole query |
-| batch-keys | batch_keys | 1000 | keys per call |
-| error-attempts | error_attempts | 5 | how often a call is made that meets a transient error |
-| error-delay | error_delay | 100ms | first wait after one; doubles, with jitter |
-| error-max-delay | error_max_delay | 10s | longest wait, also where the source asks for a longer one |
-| circuit-open | circuit_open | 5s | after that many failures the source is left alone for so long; doubles |
+| `table` | `table` | | name or alias of the external table a hint applies to; another name warns |
+| `async` | `async_` | async if the source supports it | parallel calls |
+| `output-mode` | `output_mode` | `ordered` | `allow_unordered`: process answers as they arrive; only for insert-only streams |
+| `capacity` | `capacity` | 100 | maximum parallel calls, with async |
+| `timeout` | `timeout` | 300s | from the first call of a batch to its end, retries included, with async; not while parked |
+| `retry-predicate` | `retry_predicate` | | `lookup_miss`: retry an empty answer |
+| `retry-strategy` | `retry_strategy` | | `fixed_delay` |
+| `fixed-delay` | `fixed_delay` | | delay before each retry |
+| `max-attempts` | `max_attempts` | | maximum retries |
+| `park` | `park` | `none` | `epochs`: a miss waits in the state and is retried in a later epoch; nothing blocks |
+| `emit-padded-first` | `emit_padded_first` | false | with LEFT and `park`: emit a parked row padded until its match arrives |
+| `max-parked-rows` | `max_parked_rows` | 1000000 | maximum parked rows of the query, divided equally among buckets |
+| `on-parked-limit` | `on_parked_limit` | `error` | `error`, or `pad`: further misses are final |
+| `cache` | `cache` | `none` | `partial`: cache rows for `cache-ttl`; `full`: load the whole table |
+| `cache-ttl` | `cache_ttl` | 60s | lifetime of a row in a partial cache |
+| `cache-max-rows` | `cache_max_rows` | 1000000 | maximum rows of a partial cache per worker, evicted by least recent use |
+| `cache-missing` | `cache_missing` | false | also cache that a key is absent, once it is no longer retried |
+| `reload-interval` | `reload_interval` | 10min | reload interval of a full cache |
+| `max-connections` | `max_connections` | 16 | connections of the whole query, divided equally among processes |
+| `batch-keys` | `batch_keys` | 1000 | keys per call |
+| `error-attempts` | `error_attempts` | 5 | attempts per call with transient errors |
+| `error-delay` | `error_delay` | 100ms | first delay after an error; doubles, with jitter; `Retry-After` is respected |
+| `error-max-delay` | `error_max_delay` | 10s | longest delay; a longer `Retry-After` is cut to it |
+| `circuit-open` | `circuit_open` | 5s | after `error-attempts` failures the source is not called for this long; doubles |
 
 The retry options have no defaults: an incomplete set warns and retries nothing. Every option can be set for the job
-(`Lookup` as defaults) and for one join (`Lookup` as a hint), which wins. What cannot be honoured changes nothing and warns,
-once, by name.
+(`Lookup` as defaults) and for one join (`Lookup` as a hint), which wins. An option that cannot be honoured has no effect
+and warns once, by name.
 
 Source: FLIP-234 for the first nine, FLIP-221 for the cache.
 """

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import json
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ import pyarrow.parquet as pq
 from zset_join.core.shown_values import shown_names, shown_value
 from zset_join.runners.common.rejected import Rejected, RejectedRows
 from zset_join.sources.unread import Undecodable
+from zset_join.storage.folder import open_folder
 
 __all__ = ["SCHEMA", "PartlyRead", "dead_letters", "read_dead_letters", "write_dead_letters"]
 
@@ -96,15 +96,21 @@ def _shown_rows(rejected: Rejected) -> Iterator[tuple[str, int]]:
             yield json.dumps(row, default=str, ensure_ascii=False), weight
 
 
-def write_dead_letters(directory: Path, epoch: int, table: pa.Table) -> None:
-    """Write the rows of an epoch, in one step; nothing where there are none, in the place of an attempt that did not count."""
+def write_dead_letters(directory: str | Path, epoch: int, table: pa.Table) -> None:
+    """Write the rows of an epoch, in one step; nothing where there are none, in the place of an attempt that did not count.
+
+    Args:
+        directory: a path or URI; made with the first rows.
+        epoch: the epoch.
+        table: its rows.
+    """
+    folder, name = open_folder(directory), f"{epoch:020d}.parquet"
     if not table.num_rows:
-        (directory / f"{epoch:020d}.parquet").unlink(missing_ok=True)
+        folder.remove(name)
         return
-    directory.mkdir(parents=True, exist_ok=True)
-    temporary = directory / f".{epoch:020d}-{uuid.uuid4().hex}"
-    pq.write_table(table, temporary)
-    temporary.rename(directory / f"{epoch:020d}.parquet")
+    written = pa.BufferOutputStream()
+    pq.write_table(table, written)
+    folder.put(name, written.getvalue().to_pybytes())
 
 
 def read_dead_letters(directory: Path) -> pa.Table:

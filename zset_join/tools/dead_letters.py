@@ -41,6 +41,7 @@ __all__ = [
     "mark_places",
     "places_of",
     "read_letters",
+    "record_in",
     "records_of",
     "replay",
     "send_to_file",
@@ -346,7 +347,7 @@ def _letters(stored: pa.Table, epoch: int, name: str) -> pa.Table:
         letter = dict.fromkeys(LETTER_SCHEMA.names) | {"epoch": epoch, "file": name, "number": number, "replayed": False}
         if is_spark:
             letter |= {column: one[column] for column in _SPARK_COLUMNS}
-            letter |= _record_in(one["reason"]) or {"row": _row_text(one.get(one["stream"]))}
+            letter |= record_in(one["reason"]) or {"row": _row_text(one.get(one["stream"]))}
         else:
             letter |= {column: one.get(column) for column in ("topic", "partition", "offset", "key", "value")}
             letter |= {column: one[column] for column in ("code", "reason", "row", "weight")} | {"stream": one["source"]}
@@ -354,7 +355,7 @@ def _letters(stored: pa.Table, epoch: int, name: str) -> pa.Table:
     return pa.Table.from_pylist(lines, schema=LETTER_SCHEMA)
 
 
-def _record_in(reason: str) -> dict[str, Any] | None:
+def record_in(reason: str) -> dict[str, Any] | None:
     """Return the record that Spark's reason ends with; None where it names none."""
     in_reason = _IN_REASON.search(reason or "")
     if in_reason is None:

@@ -28,12 +28,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from zset_join.checkpoint.reading import checkpoint_folder, has_commits
+from zset_join.checkpoint.reading import checkpoint_folder, has_commits, read_committed
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.shown_values import shown_names, shown_value
 from zset_join.core.tick import Tick
 from zset_join.pipeline import Pipeline
+from zset_join.pipeline.dead_letters import SCHEMA as DEAD_LETTERS
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.pipeline.place import Place
 from zset_join.pipeline.processing_time import processing_time_us
@@ -45,11 +46,11 @@ from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.collected import CollectedLayout, SourceRows
 from zset_join.spark.driver.collecting import collected_table
 from zset_join.spark.epoch.disk_failures import disk_failure
-from zset_join.spark.epoch.frame_sink import TakesSession
+from zset_join.spark.epoch.frame_sink import FrameSink, TakesSession
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.spark.epoch.lost_records import lost_records
-from zset_join.spark.epoch.offsets import offsets_digest
+from zset_join.spark.epoch.offsets import is_completed, offsets_digest
 from zset_join.spark.epoch.progress import ProgressLog
 from zset_join.spark.rows.baseline import resolve_baselines
 from zset_join.spark.rows.user_functions import UserFunction, with_functions
@@ -57,11 +58,14 @@ from zset_join.spark.worker.quarantine import refusal, undecodable_reasons
 from zset_join.stages import StageOptions
 from zset_join.storage.folder import open_folder
 from zset_join.storage.full_disk import nothing_committed
+from zset_join.tools.dead_letters import record_in
 from zset_join.tools.savepoint import Savepoint, backup
 from zset_join.zset import ZSet
 
 __all__ = ["DriverEpochs", "DriverSettings", "spark_query_id"]
 
+_UNREAD = pa.schema([at for at in DEAD_LETTERS if at.name not in {"epoch", "source", "weight"}])
+"""What is told of a row that cannot be read."""
 _log = logging.getLogger("zset_join.epochs")
 
 
@@ -172,9 +176,11 @@ class DriverEpochs:
         """
         given = self.settings
         self._query_id = query_id or ""
+        options = given.options
         for sink in self._spark_sinks():
             sink.session = session or SparkSession.active()
-        options = given.options
+            if isinstance(sink, FrameSink):
+                sink.goes_on_behind(_completed_epoch(options.checkpoint_location))
         place = Place(
             location=options.checkpoint_location,
             query_id=query_id,
@@ -334,13 +340,23 @@ def _together(first: Any, then: Any) -> Any:
 
 
 def _letters(rejected: Rejected) -> pa.Table:
-    """Return rows that cannot be read as `Undecodable` has them."""
-    lines = []
+    """Return rows that cannot be read as `Undecodable` has them: records as they came, other rows as JSON."""
+    lines: list[dict[str, Any]] = []
     for piece in rejected.rows:
         names = shown_names(piece.rows.schema.names)
-        lines += [{name: shown_value(piece.rows.column(name), at) for name in names} for at in range(len(piece))]
-    texts = [json.dumps(line, default=str, ensure_ascii=False) for line in lines]
-    return pa.table({"row": pa.array(texts, pa.string()), "code": rejected.codes, "reason": rejected.reasons})
+        for at in range(len(piece)):
+            code, reason = rejected.codes[len(lines)], rejected.reasons[len(lines)]
+            row = {name: shown_value(piece.rows.column(name), at) for name in names}
+            told = record_in(reason) or {"row": json.dumps(row, default=str, ensure_ascii=False)}
+            lines.append({"code": code, "reason": reason, **told})
+    return pa.Table.from_pylist(lines, schema=_UNREAD)
+
+
+def _completed_epoch(location: str) -> int | None:
+    """Return the last committed epoch, where Spark has completed it and does not ask for it again."""
+    committed = read_committed(location)
+    last = None if committed is None else committed.last
+    return last.epoch if last is not None and is_completed(location, last.epoch) else None
 
 
 def _at_rest(sink: Sink) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """A user's function as a sink of the driver: it is given every epoch's lines as a DataFrame.
 
 The law: the lines are those that tasks would write, in the same form. Which epochs a function has seen only it knows: after a
-restart the last one is given to it again.
+restart the last one is given to it again, unless Spark has seen that epoch through.
 
 Memory: the lines of an epoch.
 """
@@ -92,6 +92,10 @@ class FrameSink:
         """
         self._output.open(output, query_id)
         self._opened = output
+
+    def goes_on_behind(self, epoch: int | None) -> None:
+        """Take an epoch for the last one that the function was given; None: that is not known."""
+        self._last = epoch
 
     def last_epoch(self) -> int | None:
         """Return the last epoch that was given to the function here."""

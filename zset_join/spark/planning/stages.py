@@ -49,6 +49,15 @@ __all__ = [
 ]
 
 
+class HasStage(Protocol):
+    """A stage in its place, wherever it runs."""
+
+    @property
+    def stage(self) -> Stage:
+        """Return the stage."""
+        ...
+
+
 class Stream(Protocol):
     """What feeds a stage from outside: the rows of a streaming DataFrame, ready to be sent to their buckets."""
 
@@ -278,7 +287,7 @@ def _lost(epoch: int, what: str) -> StateError:
     )
 
 
-def hybrid_stages(planned_stages: Sequence[PlannedStage], options: QueryOptions) -> int:
+def hybrid_stages(planned_stages: Sequence[HasStage], options: QueryOptions) -> int:
     """Return how many stages share the budget of hybrid state.
 
     Args:
@@ -334,7 +343,7 @@ def explained_state(planned_stages: Sequence[PlannedStage], options: QueryOption
     return lines
 
 
-def _kinds(planned_stages: Sequence[PlannedStage]) -> dict[str, int]:
+def _kinds(planned_stages: Sequence[HasStage]) -> dict[str, int]:
     """Return how many stages have which kind of state that may be on disk."""
     kinds = {"joins": 0, "routes": 0, "groups": 0}
     for planned in planned_stages:
