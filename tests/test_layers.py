@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HOMES = {
     "deltalake": ("lookup", "sinks"),
     "confluent_kafka": ("sinks", "sources"),
-    "duckdb": ("inspection", "lookup", "pipeline", "sinks", "sources", "spill", "cli"),
+    "duckdb": ("console", "inspection", "lookup", "pipeline", "sinks", "sources", "spill", "cli"),
     "httpx": ("lookup",),
     "hypothesis": ("testing",),
     "pandas": (),
@@ -24,6 +24,8 @@ HOMES = {
     "psycopg": ("lookup", "sinks"),
     "pyspark": ("spark", "cli"),
     "redis": ("lookup",),
+    "starlette": ("console",),
+    "uvicorn": ("console",),
     "sqlglot": ("sql", "sql_expressions"),
 }
 

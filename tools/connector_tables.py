@@ -61,7 +61,7 @@ def tables_table() -> str:
     return _table(("connector", "read as", written, "looked up", "needs", "may have"), lines)
 
 
-PAGES = {_REFERENCE / "outputs.md": outputs_table, _REFERENCE / "sql-connectors.md": tables_table}
+PAGES = {_REFERENCE / "outputs.md": outputs_table, _REFERENCE / "sql.md": tables_table}
 
 
 def with_table(page: Path) -> str:

@@ -5,7 +5,9 @@
     zset-join explain-row shop:view order_id=1     which input changes made and unmade a row
     zset-join plan CHECKPOINT                      the same without the program; --json for tools
     zset-join state CHECKPOINT "SELECT ..."        what the query remembers, as SQL; without a query, a list of its views
+    zset-join console CHECKPOINT                   a page in the browser about it; bundle CHECKPOINT: the same in one file
     zset-join dead-letters CHECKPOINT              what was put aside, and why; --replay sends records again
+    zset-join diff DIRECTORY shop:view             what another query would answer otherwise; --markdown, --all
     zset-join position OUTPUT...                   which epoch each output holds, and the newest one that all do; --json
     zset-join rescale CHECKPOINT 8                 another number of buckets
 
@@ -26,7 +28,7 @@ and to begin with:
 `shop:view` names a function `view(spark)` in `shop.py` that returns the query as it would be started, without `.start()`. So
 what is verified is the program's own query, its expressions and functions included. The working directory is searched first.
 
-Exit codes: 0 all is well, 1 the view differs, outputs share no epoch, `doctor` found a fault, or the engine refused (its
+Exit codes: 0 all is well, 1 a view differs, outputs share no epoch, `doctor` found a fault, or the engine refused (its
 message says why), 2 the command line is wrong.
 """
 
@@ -121,6 +123,13 @@ def _parser() -> argparse.ArgumentParser:
     position.add_argument("--json", action="store_true", help="as JSON")
     position.set_defaults(run=_position)
 
+    diff = verbs.add_parser("diff", help="tell what another query would answer otherwise; nothing changes")
+    diff.add_argument("directory", help="of a pipeline that does not run")
+    diff.add_argument("program", metavar="MODULE:FUNCTION", help="returns the other query: a view, or views by name")
+    diff.add_argument("--markdown", action="store_true", help="for the comment of a pull request, with samples")
+    diff.add_argument("--all", metavar="PATH", help="write every row that differs as Parquet to this directory")
+    diff.set_defaults(run=_diff)
+
     rescale = verbs.add_parser("rescale", help="give a checkpoint another number of buckets")
     rescale.add_argument("checkpoint", help="checkpointLocation")
     rescale.add_argument("buckets", type=int)
@@ -142,6 +151,16 @@ def _parser() -> argparse.ArgumentParser:
     restore.add_argument("--output", action="append", help="where an output is to be (where it was); repeatable")
     restore.add_argument("--replace", action="store_true", help="move aside what stands there now")
     restore.set_defaults(run=_restore)
+    console = verbs.add_parser("console", help="serve a page about a query on this machine, until Ctrl-C")
+    console.add_argument("checkpoint", help="checkpointLocation, the directory of a pipeline, or a bundle")
+    console.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (a free one)")
+    console.add_argument("--dead-letters", metavar="PATH", help="where they are, when deadLetterPath put them elsewhere")
+    console.set_defaults(run=_console)
+    bundle = verbs.add_parser("bundle", help="put what the console shows of a checkpoint into one file, for somebody else")
+    bundle.add_argument("checkpoint", help="checkpointLocation, or the directory of a pipeline")
+    bundle.add_argument("--output", default="zset-join-bundle.tar.gz", help="a new file (zset-join-bundle.tar.gz)")
+    bundle.add_argument("--rows", action="store_true", help="also values of rows; without it there are none")
+    bundle.set_defaults(run=_bundle)
     for name, text, run in (
         ("run", "run the statements of a file", _run_sql),
         ("check", "parse, bind and plan the statements of a file, and run nothing", _check_sql),
@@ -341,6 +360,16 @@ def _position(options: argparse.Namespace) -> int:
     return 0 if found.is_well else 1
 
 
+def _diff(options: argparse.Namespace) -> int:
+    from zset_join.pipeline.stopped import diff_of_directory
+
+    diff = diff_of_directory(options.directory, _function(options.program)())
+    if options.all is not None:
+        diff.write_parquet(options.all)
+    _say(diff.to_markdown() if options.markdown else diff)
+    return 0 if diff.is_empty else 1
+
+
 def _rescale(options: argparse.Namespace) -> int:
     from zset_join.spark import rescale
 
@@ -360,6 +389,33 @@ def _restore(options: argparse.Namespace) -> int:
     from zset_join.tools.savepoint import restore
 
     _say(restore(options.directory, checkpoint=options.checkpoint, outputs=options.output, replace=options.replace))
+    return 0
+
+
+def _console(options: argparse.Namespace) -> int:
+    from zset_join.console import WatchedBundle, WatchedCheckpoint, open_console
+    from zset_join.console.watched_bundle import is_bundle
+
+    if is_bundle(options.checkpoint):
+        console = open_console(WatchedBundle(options.checkpoint), port=options.port)
+    else:
+        console = open_console(WatchedCheckpoint(options.checkpoint, dead_letters=options.dead_letters), port=options.port)
+    with console:
+        _tell(f"open {console.url}  (the address works once; Ctrl-C ends the console)")
+        try:
+            console.wait()
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
+def _bundle(options: argparse.Namespace) -> int:
+    from zset_join.console import WatchedCheckpoint
+    from zset_join.console.watched_bundle import write_bundle
+
+    made = write_bundle(WatchedCheckpoint(options.checkpoint), options.output, rows=options.rows)
+    holds = "with values of rows" if options.rows else "without values of rows"
+    _say(f"{made['path']}: {made['bytes']} bytes, {holds}; zset-join console {made['path']} shows it")
     return 0
 
 

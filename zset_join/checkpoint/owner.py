@@ -45,7 +45,7 @@ from zset_join.storage.local import FileLock, lock_file, make_directories, read_
 from zset_join.storage.local_folder import LocalFolder
 from zset_join.storage.sealed import seal, unseal
 
-__all__ = ["BEAT_SECONDS", "SILENT_SECONDS", "Claim", "Ownership", "boot_of_host", "claimed_query_id"]
+__all__ = ["BEAT_SECONDS", "SILENT_SECONDS", "Claim", "Ownership", "boot_of_host", "claimed_query_id", "owner_seen"]
 
 BEAT_SECONDS = 15.0
 SILENT_SECONDS = 90.0
@@ -110,6 +110,28 @@ def machine_of_host() -> str:
     """
     text = read_bytes(_MACHINE)
     return "" if not text else hashlib.blake2b(text.strip(), digest_size=16, person=b"zset_join").hexdigest()
+
+
+def owner_seen(folder: Folder) -> tuple[Claim, str] | None:
+    """Return the last owner and whether it is at work, as far as that can be seen without a claim; None where nobody was.
+
+    `running`: its process is alive. `stopped`: it released the checkpoint. `gone`: its process is not there any more.
+    `unknown`: it is on another host, boot or container.
+
+    Raises:
+        StateError: its record is damaged.
+    """
+    claim = _last_claim(folder)
+    if claim is None:
+        return None
+    if folder.size(_name(claim.number, "over")) is not None:
+        return claim, "stopped"
+    is_here = claim.host == socket.gethostname() and claim.pid_namespace == _pid_namespace()
+    if not (is_here and claim.boot and claim.boot == boot_of_host()):
+        return claim, "unknown"
+    if claim.process_started != _process_started(claim.pid):
+        return claim, "gone"
+    return claim, "stopped" if claim.pid == os.getpid() and claim.token not in _held else "running"
 
 
 def claimed_query_id(folder: Folder) -> str | None:

@@ -26,6 +26,8 @@ EXTRAS: Mapping[str, str] = {
     "redis": "redis",
     "sortedcontainers": "testing",
     "sqlglot": "sql",
+    "starlette": "console",
+    "uvicorn": "console",
 }
 """Package to the extra that brings it, as pyproject.toml has them."""
 

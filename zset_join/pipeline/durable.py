@@ -14,6 +14,7 @@ Cost: one file per stage that rows came to, one for the answer, and the record, 
 from __future__ import annotations
 
 import hashlib
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -97,6 +98,7 @@ class PipelineDirectory:
         self._contents = contents
         self._history = history
         self.statistics: dict[str, dict[str, int]] = {}
+        self._seconds_before: Mapping[str, Any] = {}
         self._snapshot_after_bytes = snapshot_after_bytes
         self.effects = Effects()
         self._entered: list[BucketState] = []
@@ -209,6 +211,7 @@ class PipelineDirectory:
         Raises:
             StateError: another process has taken over.
         """
+        begun = time.perf_counter()
         receipts = epoch.receipts({number: fed for number, (_, fed) in answered.asked.items()})
         histories = histories_after(self.checkpoint.histories, receipts, {})
         dues = dues_after({} if self.checkpoint.last is None else self.checkpoint.last.dues, receipts)
@@ -224,13 +227,14 @@ class PipelineDirectory:
                 processing_time_us=answered.processing_time_us,
                 histories=histories,
                 parts=tuple(parts),
-                progress=progress,
+                progress={**progress, **self._seconds_before, "remembers": dict(self.statistics)},
                 watermarks=self._watermarks.written(answered.times),
                 dues=dues,
                 positions=positions,
                 offsets=_digest_of(deltas) if read is None else read,
             )
         )
+        self._seconds_before = {"seconds_before": {"commit": round(time.perf_counter() - begun, 6)}}  # for the next record
         self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
         return committed
 

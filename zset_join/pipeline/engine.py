@@ -10,6 +10,7 @@ the views that cannot be answered.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -25,7 +26,22 @@ from zset_join.stages.effect import EffectStage
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import corrections_of
 
-__all__ = ["AnsweredEpoch", "Engine"]
+__all__ = ["AnsweredEpoch", "Engine", "StageWork"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """Hold what one stage did in one epoch.
+
+    Args:
+        seconds: wall clock, lookups included.
+        rows_in: rows of its inputs, after their reductions.
+        rows_out: rows of its answer.
+    """
+
+    seconds: float
+    rows_in: int
+    rows_out: int
 
 
 @dataclass(slots=True)
@@ -40,6 +56,8 @@ class AnsweredEpoch:
         asked: the stages that were asked: tick and deltas by number.
         rejected: the rows that they put aside.
         corrections: earlier answers that temporal and as-of joins took back, by stage.
+        work: what each stage that was asked did, by its name.
+        seconds: what answering took, wall clock.
     """
 
     epoch: int
@@ -49,6 +67,8 @@ class AnsweredEpoch:
     asked: dict[int, tuple[Tick, list[ZSet]]] = field(default_factory=dict)
     rejected: list[RejectedRows] = field(default_factory=list)
     corrections: dict[str, int] = field(default_factory=dict)
+    work: dict[str, StageWork] = field(default_factory=dict)
+    seconds: float = 0.0
 
     @property
     def delta(self) -> ZSet:
@@ -128,10 +148,12 @@ class Engine:
         asked: dict[int, tuple[Tick, list[ZSet]]] = {}
         rejected: list[RejectedRows] = []
         corrections: dict[str, int] = {}
+        work: dict[str, StageWork] = {}
+        started = time.perf_counter()
         collected: dict[int, ZSet] = {}
         try:
             for number, feedings in enumerate(self._inputs):
-                failing = number
+                failing, begun = number, time.perf_counter()
                 fed = []
                 for feeding, reduction in zip(feedings, self._reductions[number], strict=True):
                     if id(feeding) not in collected:
@@ -153,13 +175,16 @@ class Engine:
                     corrections[self.plan.nodes[number].name] = corrected
                 if self._quarantines or bucket.is_timed:  # what is late is set aside under either policy
                     rejected += bucket.rejected(operator, tick, fed)
+                rows_out = sum(map(len, chunks))
+                work[self.plan.nodes[number].name] = StageWork(time.perf_counter() - begun, sum(map(len, fed)), rows_out)
             answers = {}
             for failing, view in self._views.items():
                 answers[failing] = view.delta(known)
         except ZsetJoinError as error:
             self._name_views(error, failing)
             raise
-        return AnsweredEpoch(epoch, processing_time_us, answers, times, asked, rejected, corrections)
+        seconds = time.perf_counter() - started
+        return AnsweredEpoch(epoch, processing_time_us, answers, times, asked, rejected, corrections, work, seconds)
 
     def _name_views(self, error: ZsetJoinError, failing: int | str) -> None:
         """Say in an error which of several views cannot be answered: those a stage serves, or the one whose own rows fail."""

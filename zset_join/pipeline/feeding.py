@@ -22,7 +22,7 @@ from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, RowStep, SelectStep, WhereStep
 from zset_join.zset import ZSet
 
-__all__ = ["Feeding", "feeding"]
+__all__ = ["Feeding", "Transform", "feeding", "transforms_of"]
 
 Transform = Callable[[ZSet], ZSet]
 
@@ -65,9 +65,17 @@ def feeding(plan: QueryPlan, feed: Feed) -> list[Transform]:
     Raises:
         PlanError: a step that only Spark can do.
     """
-    relation = plan.relation_of(feed.origin)
+    return transforms_of(feed.steps, plan.relation_of(feed.origin))
+
+
+def transforms_of(steps: Sequence[RowStep], relation: Relation) -> list[Transform]:
+    """Return what steps do to the rows of a relation.
+
+    Raises:
+        PlanError: a step that only Spark can do.
+    """
     transforms = []
-    for step in feed.steps:
+    for step in steps:
         transforms.append(_transform(step, relation))
         relation = step.output(relation)
     return transforms

@@ -172,6 +172,53 @@ class PipelineOutputs:
                     own_id = f"{query_id}/{view}" if self._has_names and query_id is not None else query_id
                     self._open(sink, outputs[view], own_id)
                     self._opened.append((view, SinkEpochs(sink, quarantines=self._quarantines)))
+        self._group()
+
+    def changed(
+        self, before: Mapping[str, Relation], after: Mapping[str, Relation], given: Mapping[str, Sequence[Sink]]
+    ) -> PipelineOutputs:
+        """Return the outputs of a changed query in memory: those that were opened, and new ones.
+
+        Args:
+            before: the rows of each view of the query before, by its name.
+            after: the same of the changed query.
+            given: new outputs by view; those of other views stay.
+
+        Raises:
+            SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns, or another key; or as `open`.
+        """
+        for view, epochs in self._opened:
+            old, new = before[view], after.get(view)
+            if new is None or view in given or (old.schema.equals(new.schema) and old.primary_key == new.primary_key):
+                continue
+            raise SinkError(
+                f'view "{view}" gets other columns or another key, and the output {epochs.sink!r} has those of before. Give it '
+                f'a new output, such as evolve(..., outputs={{"{view}": sink}}); it is filled at once.',
+                code="EVOLVE_OUTPUT",
+                views=(view,),
+            )
+        kept = {view: () if view in given else self._sinks.get(view, ()) for view in after}
+        opened = PipelineOutputs(dict(given), quarantines=self._quarantines, has_names=self._has_names)
+        try:
+            opened.open(after, None)
+        except BaseException:
+            opened.close()
+            raise
+        opened._sinks = {**kept, **given}
+        opened._opened[:0] = [one for one in self._opened if one[0] in kept and one[0] not in given]
+        opened._group()
+        return opened
+
+    def leave(self, other: PipelineOutputs) -> None:
+        """Close the outputs that another one, made by `changed` or changed to this one, does not have."""
+        used = {id(epochs) for _, epochs in other._opened}
+        while self._opened:
+            _, epochs = self._opened.pop()
+            if id(epochs) not in used:
+                epochs.sink.close()
+
+    def _group(self) -> None:
+        """Find the outputs that lie in one database."""
         groups: dict[Hashable, list[tuple[str, SinkEpochs]]] = {}
         for view, epochs in self._opened:
             database = epochs.sink.database if isinstance(epochs.sink, DatabaseSink) else id(epochs.sink)

@@ -45,6 +45,7 @@ from zset_join.pipeline.place import PipelineOptions, Place
 from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.pipeline.progress import epoch_counts
+from zset_join.pipeline.query_changes import QueryChanges
 from zset_join.pipeline.replaying import no_dead_letters, replay_letters
 from zset_join.pipeline.saved import SavedState, lasts, load_state, save_state
 from zset_join.pipeline.snapshots import Snapshots
@@ -76,7 +77,7 @@ else:
 __all__ = ["Pipeline"]
 
 
-class Pipeline(Snapshots, Generic[Answer]):
+class Pipeline(Snapshots, QueryChanges, Generic[Answer]):
     """Run a query in this process.
 
     Args:

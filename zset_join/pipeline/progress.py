@@ -15,6 +15,8 @@ from zset_join.zset import ZSet
 
 __all__ = ["epoch_counts"]
 
+_DIGITS = 6
+
 
 def epoch_counts(
     deltas: Mapping[str, ZSet],
@@ -22,7 +24,7 @@ def epoch_counts(
     unread: Sequence[Undecodable],
     lookups: Mapping[str, Mapping[str, int]],
 ) -> dict[str, Any]:
-    """Return the counts of an epoch, JSON-ready.
+    """Return the counts of an epoch, JSON-ready; `stages` has those that were asked.
 
     Args:
         deltas: by source, the rows that reached the stages.
@@ -50,6 +52,11 @@ def epoch_counts(
         **({"undecodable": dict(undecodable)} if undecodable else {}),
         **({"lookups": dict(lookups)} if lookups else {}),
         **({"corrections": answered.corrections} if answered.corrections else {}),
+        "seconds": {"answer": round(answered.seconds, _DIGITS)},
+        "stages": {
+            name: {"seconds": round(one.seconds, _DIGITS), "rows_in": one.rows_in, "rows_out": one.rows_out}
+            for name, one in answered.work.items()
+        },
         "late_rows": {name: one.late_rows for name, one in answered.times.sources.items()},
     }
 

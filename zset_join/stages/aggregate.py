@@ -144,6 +144,11 @@ class AggregateStage(Stage):
         """Return whether its rows have a key: there is one of each."""
         return bool(self.output_key.columns)
 
+    @property
+    def lists_input(self) -> bool:
+        """Say whether it counts the copies of whole rows, as DISTINCT does."""
+        return not self.calls and self.group_by == tuple(self.source.schema.names)
+
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
         """Return the key columns that came without NULL."""
         return inputs[0] & set(self.group_by)

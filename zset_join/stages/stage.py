@@ -302,6 +302,11 @@ class Stage(Protocol):
         return False
 
     @property
+    def lists_input(self) -> bool:
+        """Say whether what its operators list (`ListingOperator`) is their input, each row with its copies."""
+        return False
+
+    @property
     def answers_distinct_rows(self) -> bool:
         """Return whether no row can be twice in an answer: its key identifies it, and equal input rows are one.
 

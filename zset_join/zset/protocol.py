@@ -28,6 +28,7 @@ __all__ = [
     "NOTHING_DUE",
     "CorrectingOperator",
     "DurableOperator",
+    "ListingOperator",
     "NextDue",
     "Operator",
     "TimedOperator",
@@ -114,6 +115,19 @@ class CorrectingOperator(Protocol):
         """Return how many earlier answers, counted as rows, the last answer took back; None where nothing is corrected ever.
 
         It is known once that answer has been read.
+        """
+        ...
+
+
+@runtime_checkable
+class ListingOperator(Protocol):
+    """An operator that can list the rows of its answer from its state alone."""
+
+    def held(self) -> Iterator[ZSet]:
+        """Yield every row of the sum of its answers, the weight being how many rows of the input are behind it.
+
+        Raises:
+            StateError: a part of the state is not in memory.
         """
         ...
 

@@ -161,8 +161,9 @@ class _SteppedRows:
 
     def _select(self, step: RowStep) -> None:
         """Compute columns beside those that rows are told apart and ordered by."""
+        kept = {*self._kept.values()}
         for flag in self._flags:
-            masked = {name: F.when(F.col(flag), F.col(quoted(name))) for name in self._visible if name not in self._needed}
+            masked = {name: F.when(F.col(flag), F.col(quoted(name))) for name in self._visible if name not in kept}
             self._prepared = self._prepared.withColumns(masked)
         beside, places, visible = list(self._flags), {}, self._visible
         for original, now in self._kept.items():

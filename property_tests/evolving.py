@@ -1,0 +1,208 @@
+"""Random queries that are changed while they run, over the sources of `pipeline_plans`.
+
+The laws: a pipeline that ran P up to epoch E and then Q holds what one holds that ran Q from the start over the rows that were
+accepted; so it goes on. The rows before plus the difference are the rows after; `diff` says what `evolve` does. Stages that
+both queries have keep their operator, and it is asked nothing. Back to P it holds what a pipeline holds that was never changed.
+What is refused has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from property_tests.laws import LawBrokenError
+from property_tests.pipeline_plans import Rows, drawn_steps, drawn_view
+from zset_join.core.errors import StateError
+from zset_join.evolution.differences import PlanDiff
+from zset_join.evolution.fingerprints import Fingerprints
+from zset_join.expressions import col
+from zset_join.pipeline import Pipeline, View
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.zset import ZSet
+
+__all__ = ["Outcome", "changed_queries_hold"]
+
+_REFUSED = {"EVOLVE_NO_ROWS", "EVOLVE_SOURCE"}
+
+
+@dataclass
+class Outcome:
+    """Count what random changes came to."""
+
+    evolved: int = 0
+    refused: int = 0
+    kept: int = 0
+    rebuilt: int = 0
+    returned: int = 0
+    rows: int = 0
+
+
+def changed_queries_hold(seed: int, outcome: Outcome) -> None:
+    """Change a random query to another one and back, at random epochs.
+
+    Raises:
+        LawBrokenError: a law is broken.
+    """
+    rng = np.random.default_rng([seed, 3])
+    before, after = _queries(rng, seed)
+    steps = drawn_steps(seed, epochs=7)
+    first, second = sorted(int(at) for at in rng.choice(np.arange(0, 7), 2, replace=False))
+    keeps = bool(rng.random() < 0.5)
+    pipeline = Pipeline(before, keep_inputs=keeps, keep_view=keeps or bool(rng.random() < 0.8))
+    reads = not keeps and pipeline._contents is None
+    accepted: list[Rows] = []
+    query: Mapping[str, View] = before
+    missed: set[str] = set()
+    for number, step in enumerate(steps):
+        if number in (first, second):
+            wanted = after if number == first else before
+            if _changed(pipeline, query, wanted, accepted, outcome, f"seed {seed}, before epoch {number}", reads):
+                outcome.returned += number == second and query is after
+                query = wanted
+        known = {name: one for name, one in step.items() if name in pipeline.sources and name not in missed}
+        missed |= {"bag"} & (step.keys() - known.keys())  # what comes of it next may take back what was not taken
+        accepted.append(known)
+        pipeline.step(known)
+        if not reads:
+            _compare(pipeline, query, accepted, outcome, f"seed {seed}, after epoch {number}")
+
+
+def _queries(rng: np.random.Generator, seed: int) -> tuple[dict[str, View], dict[str, View]]:
+    """Return two queries that have something in common."""
+    one, other = drawn_view(seed, depth=4), drawn_view(seed + 1_000_000, depth=3)
+    before = {"a": one, "b": other}
+    match int(rng.integers(8)):
+        case 0:
+            after = {"a": one.where(col("n") > 1), "b": other}
+        case 1:
+            after = {"a": one.groupBy("k").agg(F.sum("n").alias("n"), F.count().alias("c")), "b": other}
+            before = {"a": one.groupBy("k").agg(F.max("n").alias("n"), F.count().alias("c")), "b": other}
+        case 2:
+            before, after = {"a": one.join(other, on="k")}, {"a": one.join(other, on="k", how="left"), "c": other}
+        case 3:
+            after = {"a": one.select("k", "s", "n").union(other.select("k", "s", "n")), "b": other}
+        case 4:
+            after = {"b": other, "a": one, "c": one.join(other, on="k", how="full")}
+        case 5:
+            after = {"a": one}
+        case 6:
+            after = {"a": other, "b": one.select("k", "s", n=col("n") + 1)}
+        case _:
+            after = {"a": drawn_view(seed + 2_000_000, depth=4), "b": one}
+    return (before, after) if rng.random() < 0.7 else (after, before)
+
+
+def _changed(
+    pipeline: Pipeline[Any],
+    query: Mapping[str, View],
+    wanted: Mapping[str, View],
+    accepted: list[Rows],
+    outcome: Outcome,
+    what: str,
+    reads_nothing: bool,
+) -> bool:
+    """Change a query; return whether it was not refused."""
+    rows = {} if reads_nothing else {name: pipeline.contents(name) for name in pipeline.views}
+    old, states, epoch = pipeline.plan, dict(pipeline._memory.states), pipeline.epoch  # type: ignore[union-attr]
+    try:
+        with _asked(states) as asked:
+            expected = pipeline.diff(wanted)
+            diff = pipeline.evolve(wanted)
+    except StateError as error:
+        if error.code not in _REFUSED:
+            raise
+        outcome.refused += 1
+        if pipeline.plan is not old or pipeline.epoch != epoch:
+            raise LawBrokenError(f"{what}: refused ({error}), and changed all the same") from error
+        return False
+    if asked:
+        raise LawBrokenError(f"{what}: kept operators of {asked} were asked\n{diff}")
+    if list(map(str, expected.views.values())) != list(map(str, diff.views.values())):
+        raise LawBrokenError(f"{what}: diff said\n{expected}\nand evolve did\n{diff}")
+    _check_kept(old, pipeline, states, what)
+    for name, before in rows.items():
+        _check_sum(pipeline, diff, name, before, what)
+    if epoch:
+        accepted.append({})
+    outcome.evolved += 1
+    outcome.kept += len(diff.kept)
+    outcome.rebuilt += len(diff.rebuilt)
+    if not reads_nothing:
+        _compare(pipeline, wanted, accepted, outcome, f"{what}, changed")
+    return True
+
+
+@contextmanager
+def _asked(states: Mapping[int, Any]) -> Iterator[set[str]]:
+    """Note which of some operators are fed rows inside."""
+    ours, asked = {id(operator) for operator in states.values()}, set[str]()
+    classes = {type(operator) for operator in states.values()}
+    originals = [(kind, name, getattr(kind, name)) for kind in classes for name in ("answer", "absorb", "restore")]
+
+    def noting(name: str, original: Any) -> Any:
+        def called(self: Any, *given: Any) -> Any:
+            if id(self) in ours:
+                asked.add(f"{type(self).__name__}.{name}")
+            return original(self, *given)
+
+        return called
+
+    for kind, name, original in originals:
+        setattr(kind, name, noting(name, original))
+    try:
+        yield asked
+    finally:
+        for kind, name, original in originals:
+            setattr(kind, name, original)
+
+
+def _check_kept(old: Any, pipeline: Pipeline[Any], states: Mapping[int, Any], what: str) -> None:
+    """Compare the operators that a pipeline has with those that it must have kept."""
+    before, after = Fingerprints(old), Fingerprints(pipeline.plan)
+    there = {id(operator) for operator in states.values()}
+    now = [number for number, operator in pipeline._memory.states.items() if id(operator) in there]  # type: ignore[union-attr]
+    common = Counter(before.states.values()) & Counter(after.states.values())
+    if len(now) != common.total():
+        raise LawBrokenError(f"{what}: {common.total()} stages are the same, and {len(now)} operators were kept")
+
+
+def _check_sum(pipeline: Pipeline[Any], diff: PlanDiff, name: str, before: ZSet, what: str) -> None:
+    view = diff.views[name]
+    rest = _bag(before)
+    rest.subtract(_bag(view.removed))
+    if view.status == "columns":
+        if any(rest.values()):
+            raise LawBrokenError(f'{what}: of view "{name}" {rest} is left under other columns')
+        rest = Counter()
+    rest.update(_bag(view.added))
+    now = _bag(pipeline.contents(name)) if name in pipeline.views else Counter()
+    if Counter({row: n for row, n in rest.items() if n}) != now:
+        raise LawBrokenError(f'{what}: view "{name}" is {now}, not the rows before and the difference, {rest}\n{diff}')
+
+
+def _compare(pipeline: Pipeline[Any], query: Mapping[str, View], accepted: list[Rows], outcome: Outcome, what: str) -> None:
+    """Compare a pipeline with one that ran its query from the start."""
+    fresh = Pipeline(query)
+    for step in accepted:
+        fresh.step({name: one for name, one in step.items() if name in fresh.sources})
+    for name in query:
+        one, other = _bag(pipeline.contents(name)), _bag(fresh.contents(name))
+        outcome.rows += len(one)
+        if one != other:
+            raise LawBrokenError(
+                f'{what}: view "{name}" is {one - other} too much and lacks {other - one}\n{pipeline.explanation()}'
+            )
+    fresh.close()
+
+
+def _bag(rows: ZSet) -> Counter[Any]:
+    bag: Counter[Any] = Counter()
+    for row, weight in rows.to_pylist():
+        bag[row] += weight
+    return Counter({row: weight for row, weight in bag.items() if weight})

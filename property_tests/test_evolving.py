@@ -1,0 +1,70 @@
+"""Queries that change while they run: what they hold is what the new query holds, and kept stages are fed nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from property_tests.evolving import Outcome, changed_queries_hold
+from property_tests.laws import LawBrokenError
+from property_tests.profiles import profile_name
+from zset_join.core.errors import ZsetJoinError
+from zset_join.evolution import derivation, fingerprints
+from zset_join.pipeline import evolving, kept_rows, rebuilding
+
+CASES = {"push": range(8), "scout": range(200), "nightly": range(20_000)}
+
+
+def test_a_changed_query_holds_what_the_new_one_holds_and_goes_on_like_it() -> None:
+    outcome = Outcome()
+    for seed in CASES[profile_name()]:
+        changed_queries_hold(seed, outcome)
+
+    assert outcome.evolved > outcome.refused
+    assert min(outcome.kept, outcome.rebuilt, outcome.returned, outcome.rows) > 5
+
+
+def _keeps_nothing(self: Any) -> None:
+    del self
+
+
+BUGS: dict[str, tuple[Any, str, Any]] = {
+    "steps are not part of a fingerprint": (
+        fingerprints.Fingerprints,
+        "text",
+        lambda self, feeds: str([self.origin(feed.origin) for feed in feeds]),
+    ),
+    "rows that a condition dropped are taken for all rows": (derivation, "unmet_conditions", lambda have, want: []),
+    "rows without NULL in a key are taken for all rows": (kept_rows, "gaps_of", lambda given: ()),
+    "a copy of a row counts once": (
+        kept_rows._Summed,
+        "__call__",
+        lambda self: type(rows := _summed(self))(rows.rows, np.sign(rows.weights)),
+    ),
+    "everything is built": (evolving.Evolution, "_match", _keeps_nothing),
+    "a new stage is answered and not filled": (
+        rebuilding.Rebuilding,
+        "_asked",
+        lambda self, number, operator, *, absorbs: _asked(self, number, operator, absorbs=False),
+    ),
+}
+_summed, _asked = kept_rows._Summed.__call__, rebuilding.Rebuilding._asked
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name: str) -> None:
+    place, what, bug = BUGS[name]
+    with mock.patch.object(place, what, bug):
+        assert any(_is_found(seed, changed_queries_hold) for seed in range(120))
+
+
+def _is_found(seed: int, law: Callable[[int, Outcome], None]) -> bool:
+    try:
+        law(seed, Outcome())
+    except (LawBrokenError, ZsetJoinError):
+        return True
+    return False

@@ -1,0 +1,101 @@
+"""Who gets an answer from the console, and what an answer carries."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.console.shop import run, shop
+from zset_join.console import Console, WatchedCheckpoint, open_console
+from zset_join.console.serving import STATIC
+
+VENDORED = {
+    "dagre.js": "b0ddaf4af1417bec9bd89373a3a3987f081727d6cc6d95fc40dbf85a19bdf3b0",
+    "preact-htm.js": "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7",
+    "uplot.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+    "uplot.js": "5dd9b3281aa64b461b42d9945f6adb2649d346502b12281a9ae0d46599a80eba",
+}
+"""Of @dagrejs/dagre 3.1.3, htm 3.1.1 (with Preact inside) and uPlot 1.6.32, as npm has them."""
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    place = tmp_path_factory.mktemp("console") / "shop"
+    with shop(place) as pipeline:
+        run(pipeline, 3)
+    with open_console(WatchedCheckpoint(place)) as console:
+        yield console
+
+
+@pytest.fixture(scope="module")
+def browser(console: Console) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"http://127.0.0.1:{console.port}", follow_redirects=True) as client:
+        assert client.get(console.url).status_code == 200
+        yield client
+
+
+PATHS = ["/", "/static/main.js", "/api/overview", "/api/rows", "/api/events", "/api/verifying", "/api/nothing"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_is_served_without_the_cookie(console: Console, path: str) -> None:
+    assert httpx.get(f"http://127.0.0.1:{console.port}{path}").status_code == 401
+
+
+def test_the_token_opens_one_browser_once(console: Console, browser: httpx.Client) -> None:
+    assert browser.get("/api/overview").json()["trouble"] == []
+    assert httpx.get(console.url).status_code == 401
+
+
+def test_the_cookie_is_kept_from_scripts_and_other_sites(tmp_path: Path) -> None:
+    with open_console(WatchedCheckpoint(tmp_path)) as console:
+        set_cookie = httpx.get(console.url).headers["set-cookie"]
+    assert "HttpOnly" in set_cookie
+    assert "SameSite=strict" in set_cookie
+
+
+def test_another_host_name_reaches_nothing(console: Console, browser: httpx.Client) -> None:
+    assert browser.get("/api/overview", headers={"Host": f"evil.example:{console.port}"}).status_code == 421
+
+
+@pytest.mark.parametrize("verb", ["POST", "PUT", "DELETE"])
+def test_no_verb_writes(browser: httpx.Client, verb: str) -> None:
+    assert browser.request(verb, "/api/overview").status_code == 405
+
+
+def test_every_answer_confines_the_page_to_its_own_scripts(browser: httpx.Client) -> None:
+    policy = browser.get("/").headers["content-security-policy"]
+    assert policy.startswith("default-src 'self';")
+    assert "unsafe" not in policy
+
+
+def test_a_question_that_cannot_be_answered_is_an_answer(browser: httpx.Client) -> None:
+    answer = browser.get("/api/rows", params={"table": "by_order", "where": '{"nothing": "1"}'})
+    assert (answer.status_code, answer.json()["code"]) == (422, "ROW_QUESTION")
+    assert browser.get("/api/rows", params={"where": "[1]"}).json()["code"] == "ROW_QUESTION"
+
+
+def test_events_bring_the_epochs_and_the_changelog(browser: httpx.Client) -> None:
+    with browser.stream("GET", "/api/events", params={"after": "0"}) as answer:
+        text = next(line for line in answer.iter_lines() if line.startswith("data:"))
+    assert '"epoch": 2' in text
+    assert '"weights"' in text
+
+
+def test_vendored_scripts_are_those_that_were_taken(browser: httpx.Client) -> None:
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (STATIC / "vendored").glob("*.[jc]s*")}
+    assert found == VENDORED
+    assert {path.name for path in (STATIC / "vendored").glob("LICENSE.*")} == {
+        f"LICENSE.{name}.txt" for name in ("dagre", "htm", "preact", "uplot")
+    }
+
+
+def test_the_page_makes_no_markup_of_values() -> None:
+    own = "".join(path.read_text() for path in STATIC.glob("*.js"))
+    assert "innerHTML" not in own
+    assert "http://" not in own
+    assert "https://" not in own

@@ -1,0 +1,223 @@
+"""A pipeline goes over to another query: outputs get the difference once, and what is refused has changed nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from zset_join.cli import main
+from zset_join.core.errors import BadInputError, OptionError, SinkError, StateError
+from zset_join.expressions import col
+from zset_join.pipeline import Pipeline, View, appends, changes
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.pipeline.outputs import FunctionSink
+from zset_join.zset import ZSet
+
+ORDERS = changes("orders", {"id": pa.int64(), "who": pa.string(), "total": pa.int64()}, keys="id")
+PEOPLE = changes("people", {"who": pa.string(), "city": pa.string()}, keys="who")
+SEEN = appends("seen", {"k": pa.string(), "n": pa.int64()})
+JOINED = ORDERS.join(PEOPLE, on="who")
+BY_CITY = JOINED.groupBy("city").agg(F.sum("total").alias("t"))
+ROWS = {
+    "orders": [{"id": at, "who": "ab"[at % 2], "total": at} for at in range(6)],
+    "people": [{"who": "a", "city": "Oslo"}, {"who": "b", "city": "Rome"}],
+}
+
+
+def sink() -> tuple[FunctionSink, list[tuple[int, list[Any]]]]:
+    given: list[tuple[int, list[Any]]] = []
+
+    def take(epoch: int, delta: ZSet) -> None:
+        given.append((epoch, delta.to_pylist()))
+
+    return FunctionSink(take), given
+
+
+def test_outputs_get_the_difference_once_and_the_next_epoch_behind_it() -> None:
+    output, given = sink()
+    pipeline = Pipeline(BY_CITY, outputs=[output])
+    pipeline.step(ROWS)
+
+    diff = pipeline.evolve(JOINED.where(col("total") > 2).groupBy("city").agg(F.sum("total").alias("t")))
+    pipeline.step({"orders": [{"id": 0, "who": "a", "total": 10}]})
+
+    assert diff.taken == 1
+    assert [epoch for epoch, _ in given] == [0, 1, 2]
+    assert sorted(given[1][1]) == [(("Oslo", 4), 1), (("Oslo", 6), -1), (("Rome", 8), 1), (("Rome", 9), -1)]
+    assert pipeline.step(epoch=2).to_pylist() == given[2][1] == [(("Oslo", 4), -1), (("Oslo", 14), 1)]
+
+
+def test_other_columns_need_a_new_output_which_is_filled() -> None:
+    old, before = sink()
+    pipeline = Pipeline({"v": BY_CITY}, outputs={"v": old})
+    pipeline.step(ROWS)
+    counted = {"v": JOINED.groupBy("city").agg(F.sum("total").alias("t"), F.count().alias("n"))}
+
+    with pytest.raises(SinkError, match="EVOLVE_OUTPUT"):
+        pipeline.evolve(counted)
+    untouched = pipeline.epoch
+    new, after = sink()
+    diff = pipeline.evolve(counted, outputs={"v": new})
+
+    assert (untouched, len(before)) == (1, 1)
+    assert (diff.views["v"].status, sorted(after[0][1])) == ("columns", [(("Oslo", 6, 3), 1), (("Rome", 9, 3), 1)])
+
+
+def test_an_added_view_is_filled_and_a_dropped_one_is_no_more() -> None:
+    pipeline = Pipeline({"a": BY_CITY, "b": ORDERS})
+    pipeline.step(ROWS)
+    output, given = sink()
+
+    diff = pipeline.evolve({"a": BY_CITY, "c": JOINED.select("id", "city")}, outputs={"c": output})
+
+    assert {name: view.status for name, view in diff.views.items()} == {"a": "unchanged", "c": "added", "b": "dropped"}
+    assert (pipeline.views, len(given[0][1]), diff.views["b"].counts["removed"]) == (("a", "c"), 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        (SEEN.groupBy("k").agg(F.sum("n").alias("n")), SEEN.groupBy("n").agg(F.count().alias("c")), "EVOLVE_NO_ROWS"),
+        (SEEN.where(col("n") > 1), SEEN.where(col("n") > 0), "EVOLVE_NO_ROWS"),
+        (JOINED.select("id"), ORDERS.join(PEOPLE, on="who", how="left").select("id"), "EVOLVE_NO_ROWS"),
+        (ORDERS, ORDERS.dedup(keys="who", order_by="total"), "EVOLVE_BY_TIME"),
+        (SEEN, appends("seen", {"k": pa.string()}), "EVOLVE_SOURCE"),
+    ],
+)
+def test_what_was_never_kept_is_refused_and_nothing_changes(before: View, after: View, code: str) -> None:
+    pipeline = Pipeline(before)
+    rows = {**ROWS, "seen": [{"k": "x", "n": 2}, {"k": "y", "n": 1}]}
+    pipeline.step({name: rows[name] for name in pipeline.sources})
+    plan, held = pipeline.plan, pipeline.view()
+
+    with pytest.raises(StateError) as refused:
+        pipeline.evolve(after)
+
+    assert (refused.value.code, pipeline.plan, pipeline.epoch, pipeline.view()) == (code, plan, 1, held)
+
+
+def test_kept_inputs_make_what_was_never_kept_possible_and_verify_still_judges() -> None:
+    pipeline = Pipeline(SEEN.groupBy("k").agg(F.sum("n").alias("n")), keep_inputs=True)
+    pipeline.step({"seen": [{"k": "x", "n": 2}, {"k": "y", "n": 2}]})
+
+    pipeline.evolve(SEEN.groupBy("n").agg(F.count().alias("c")))
+    pipeline.step({"seen": [{"k": "z", "n": 2}]})
+
+    assert pipeline.view().to_pylist() == [{"n": 2, "c": 3}]
+    assert pipeline.verify().equal
+
+
+def test_a_source_that_was_dropped_does_not_come_back_as_if_it_were_new() -> None:
+    pipeline = Pipeline({"a": ORDERS, "b": PEOPLE})
+    pipeline.step(ROWS)
+    pipeline.evolve({"a": ORDERS})
+
+    with pytest.raises(StateError, match=r"people.*was dropped"):
+        pipeline.evolve({"a": ORDERS, "b": PEOPLE})
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.decimal128(24, 2), pa.timestamp("us")], ids=str)
+def test_a_key_that_was_deleted_stays_so_for_changes_from_before(kind: pa.DataType) -> None:
+    versioned = changes("orders", {"id": pa.int64(), "who": pa.string(), "v": kind}, keys="id", sequence_by="v")
+    joined = versioned.join(PEOPLE, on="who", how="left").select("id", "city")
+    pipeline = Pipeline({"joined": joined})
+    schema = versioned.bindings[0].source.relation.schema
+
+    def change(version: int, weight: int) -> ZSet:
+        when = pa.array([version], pa.int64()).cast(kind)
+        return ZSet.of({"id": [1], "who": ["a"], "v": when}, [weight], schema=schema)
+
+    for at, weight in ((4, 1), (6, -1)):
+        pipeline.step({"orders": change(at, weight), "people": ROWS["people"]})
+
+    pipeline.evolve({"joined": joined, "orders": versioned})
+    pipeline.step({"orders": change(5, 1)})
+    stale = pipeline.view("orders").num_rows
+    pipeline.step({"orders": change(7, 1)})
+
+    assert (stale, pipeline.view("orders").num_rows, pipeline.view("joined").num_rows) == (0, 1, 1)
+
+
+def test_a_row_that_the_new_query_cannot_take_leaves_the_old_one_running() -> None:
+    pipeline = Pipeline(ORDERS)
+    pipeline.step({"orders": ROWS["orders"]})
+
+    with pytest.raises(BadInputError, match="DIVIDE_BY_ZERO"):
+        pipeline.evolve(ORDERS.withColumn("q", col("id") % col("total")))
+
+    assert len(pipeline.step({"orders": [{"id": 7, "who": "c", "total": 1}]})) == 1
+
+
+def test_before_the_first_epoch_there_is_nothing_to_differ() -> None:
+    pipeline = Pipeline(BY_CITY)
+
+    diff = pipeline.evolve(SEEN.agg(F.count().alias("n")))
+
+    assert (diff.taken, diff.epoch, pipeline.epoch) == (None, None, 0)
+    assert pipeline.step({"seen": [{"k": "x", "n": 1}]}).to_pylist() == [((1,), 1)]
+
+
+def test_a_report_counts_shows_and_writes_what_differs(tmp_path: Path) -> None:
+    pipeline = Pipeline({"v": ORDERS.select("id", "total")})
+    pipeline.step({"orders": [*ROWS["orders"], {"id": 9, "who": None, "total": 1}]})
+
+    diff = pipeline.diff({"v": ORDERS.where(col("id") != 9).select("id", total=col("total") * 2)})
+    diff.write_parquet(tmp_path)
+
+    assert diff.views["v"].counts == {"added": 0, "removed": 1, "changed": 5}
+    assert "- id=1, total=1\n+ id=1, total=2\n" in diff.to_markdown()
+    assert pq.read_table(tmp_path / "v.removed.parquet").num_rows == 6
+    assert pq.read_table(tmp_path / "v.added.parquet").num_rows == 5
+
+
+def test_with_a_directory_diff_writes_nothing_and_evolve_is_refused(tmp_path: Path) -> None:
+    larger = JOINED.where(col("total") > 2).groupBy("city").agg(F.sum("total").alias("t"))
+    with Pipeline(BY_CITY, tmp_path / "d") as pipeline:
+        pipeline.step(ROWS)
+        pipeline.step({"orders": [{"id": 9, "who": "a", "total": 5}]})
+        before = committed(tmp_path / "d")
+
+        diff = pipeline.diff(larger)
+
+        assert (str(diff.views[pipeline.views[0]]), diff.kept) == (
+            'view "orders_inner_people": adds 0 rows, removes 0, changes 2 of 2',
+            ["join-0"],
+        )
+        assert committed(tmp_path / "d") == before
+        with pytest.raises(OptionError, match="PIPELINE_DIRECTORY"):
+            pipeline.evolve(larger)
+        assert pipeline.step({"orders": [{"id": 9, "who": "a", "total": 6}]}).to_pylist() == [
+            (("Oslo", 11), -1),
+            (("Oslo", 12), 1),
+        ]
+
+
+def committed(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in (directory / "zset").rglob("*.json")}
+
+
+def test_the_command_line_compares_a_stopped_pipeline_with_another_query(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Pipeline({"v": BY_CITY, "w": ORDERS}, tmp_path / "d") as pipeline:
+        pipeline.step(ROWS)
+    before = committed(tmp_path / "d")
+    program = "tests.pipeline.test_query_changes"
+    monkeypatch.setattr(f"{program}.BY_CITY", JOINED.where(col("total") > 2).groupBy("city").agg(F.sum("total").alias("t")))
+
+    code = main(["diff", str(tmp_path / "d"), f"{program}:views", "--markdown", "--all", str(tmp_path / "rows")])
+
+    assert code == 1
+    assert "- city='Oslo', t=6\n+ city='Oslo', t=4\n" in capsys.readouterr().out
+    assert pq.read_table(tmp_path / "rows" / "v.added.parquet").num_rows == 2
+    monkeypatch.undo()
+    assert main(["diff", str(tmp_path / "d"), f"{program}:views"]) == 0
+    assert committed(tmp_path / "d") == before
+
+
+def views() -> dict[str, View]:
+    return {"v": BY_CITY, "w": ORDERS}

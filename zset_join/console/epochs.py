@@ -1,0 +1,162 @@
+"""The summary of one epoch, as the charts and the plan show it.
+
+The law: a summary is immutable and small: no rows, at most a few numbers per source, view and stage. What an epoch did not
+record is None or missing; nothing is estimated.
+
+Both runners write `progress` into their commit records under names of their own; here they are brought under one set of names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from zset_join.checkpoint.record import CommitRecord
+from zset_join.console.shown import shown
+from zset_join.zset.protocol import NextDue
+
+__all__ = ["EpochSummary", "NumbersByName", "summary_of_progress", "summary_of_record"]
+
+STAGE_WATERMARK = "stage:"
+NumbersByName = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochSummary:
+    """Hold the numbers of one epoch.
+
+    Args:
+        epoch: its number.
+        at_us: its processing time, in microseconds since 1970.
+        rows_in: rows that came, by source.
+        rows_out: rows of the answer.
+        retractions: those of them that retract.
+        views: rows and retractions by view, where there are several.
+        put_aside: rows that became dead letters.
+        late_rows: rows that were too late until now, by source.
+        seconds: wall clock by part of the epoch.
+        stages: by name of the stage, `seconds`, `rows_in`, `rows_out` of this epoch.
+        remembers: by name of the stage, the counts of its state before this epoch.
+        state_bytes: by name of the stage, bytes of its state in the checkpoint, logs and snapshots.
+        watermarks: in microseconds, of sources by name and of stages as `stage:<name>`.
+        held_by: by name of the stage, the source that holds its watermark.
+        dues: by name of the stage, when it answers next without rows: `watermark_us`, `processing_time_us`.
+        lookups: by name of the stage, what was asked of the outside.
+        corrections: by name of the stage, earlier answers that were taken back.
+        fan_out: the join key that made the most pairs, and how many.
+    """
+
+    epoch: int
+    at_us: int | None = None
+    rows_in: NumbersByName = field(default_factory=dict)
+    rows_out: int | None = None
+    retractions: int | None = None
+    views: NumbersByName = field(default_factory=dict)
+    put_aside: int | None = None
+    late_rows: NumbersByName = field(default_factory=dict)
+    seconds: NumbersByName = field(default_factory=dict)
+    stages: NumbersByName = field(default_factory=dict)
+    remembers: NumbersByName = field(default_factory=dict)
+    state_bytes: NumbersByName = field(default_factory=dict)
+    watermarks: NumbersByName = field(default_factory=dict)
+    held_by: NumbersByName = field(default_factory=dict)
+    dues: NumbersByName = field(default_factory=dict)
+    lookups: NumbersByName = field(default_factory=dict)
+    corrections: NumbersByName = field(default_factory=dict)
+    fan_out: Any = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it JSON-ready."""
+        return asdict(self)
+
+
+def summary_of_record(record: CommitRecord, following: CommitRecord | None = None) -> EpochSummary:
+    """Return the summary of a committed epoch.
+
+    Args:
+        record: of the epoch.
+        following: of the next one, which may know what committing this one took.
+    """
+    sizes: dict[str, int] = {}
+    for key, history in record.histories.items():
+        stage = key.rpartition("/")[0]
+        snapshot = 0 if history.snapshot is None else history.snapshot.bytes
+        sizes[stage] = sizes.get(stage, 0) + history.log_bytes + snapshot
+    behind = {} if following is None or following.epoch != record.epoch + 1 else following.progress.get("seconds_before", {})
+    return summary_of_progress(
+        record.epoch,
+        record.progress,
+        at_us=record.processing_time_us,
+        behind=behind,
+        state_bytes=sizes,
+        watermarks=record.watermarks,
+        dues=record.dues,
+    )
+
+
+def summary_of_progress(
+    epoch: int,
+    progress: Mapping[str, Any],
+    *,
+    at_us: int | None,
+    behind: NumbersByName,
+    state_bytes: NumbersByName,
+    watermarks: NumbersByName,
+    dues: Mapping[str, NextDue],
+) -> EpochSummary:
+    """Return the summary of an epoch, given what a runner counted.
+
+    Args:
+        epoch: its number.
+        progress: of either runner.
+        at_us: its processing time.
+        behind: seconds of the parts that came after `progress` was written down.
+        state_bytes: see `EpochSummary`.
+        watermarks: see `EpochSummary`.
+        dues: by "stage/bucket".
+    """
+    put_aside = progress.get("quarantined", progress.get("rejected_rows"))
+    seconds = {**progress.get("seconds", {}), **behind}
+    by_stage = dict(progress.get("stages", {}))
+    remembers = dict(progress.get("remembers", {}))
+    if "delta_rows" in progress:  # of Spark: `stages` counts states there, beside `joins`, `aggregates` and `routes`
+        by_stage = {name: {"seconds": one} for name, one in seconds.get("stages", {}).items()}
+        remembers = {
+            name: one for group in ("joins", "aggregates", "routes", "stages") for name, one in progress.get(group, {}).items()
+        }
+        if progress.get("state"):
+            remembers = {"first join": progress["state"], **remembers}
+    fan_out = progress.get("fan_out")
+    return EpochSummary(
+        epoch=epoch,
+        at_us=at_us,
+        rows_in=dict(progress.get("rows_in", progress.get("rows", {}))),
+        rows_out=progress.get("delta_rows", progress.get("answer_rows")),
+        retractions=progress.get("retractions"),
+        views=dict(progress.get("views", {})),
+        put_aside=sum(put_aside.values()) if isinstance(put_aside, dict) else put_aside,
+        late_rows=dict(progress.get("late_rows", {})),
+        seconds={name: one for name, one in seconds.items() if isinstance(one, int | float) and name != "total"},
+        stages=by_stage,
+        remembers=remembers,
+        state_bytes=dict(state_bytes),
+        watermarks=dict(watermarks),
+        held_by=dict(progress.get("held_by", {})),
+        dues=_dues(dues),
+        lookups=dict(progress.get("lookups", {})),
+        corrections=dict(progress.get("corrections", {})),
+        fan_out=None if fan_out is None else {name: shown(one) for name, one in fan_out.items()},
+    )
+
+
+def _dues(dues: Mapping[str, NextDue]) -> dict[str, dict[str, int | None]]:
+    """Return the earliest due times of all buckets of a stage."""
+    earliest: dict[str, dict[str, int | None]] = {}
+    for key, due in dues.items():
+        one = earliest.setdefault(key.rpartition("/")[0], {"watermark_us": None, "processing_time_us": None})
+        for name, time in (("watermark_us", due.watermark_us), ("processing_time_us", due.processing_time_us)):
+            before = one[name]
+            if time is not None:
+                one[name] = time if before is None else min(before, time)
+    return earliest

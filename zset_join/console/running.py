@@ -1,0 +1,126 @@
+"""The server of the page, in a thread of this process.
+
+The law: it listens on 127.0.0.1 alone; closing it ends the thread and closes the socket. The thread is a daemon, so it keeps no
+process alive.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from zset_join.console.guarding import Guard
+from zset_join.console.serving import POLL_SECONDS, console_app
+from zset_join.console.watched import Watched
+from zset_join.core.errors import OptionError
+from zset_join.core.extras import needed_for
+
+with needed_for("the console"):
+    import uvicorn
+
+__all__ = ["Console", "open_console"]
+
+_LOOPBACK = "127.0.0.1"
+_START_SECONDS = 20.0
+
+
+class Console:
+    """A page that is being served.
+
+    Attributes:
+        url: the address to open; it works once, in one browser.
+        port: of 127.0.0.1.
+    """
+
+    def __init__(self, watched: Watched, *, port: int = 0, poll_seconds: float = POLL_SECONDS) -> None:
+        self._watched = watched
+        self._socket = _bound(port)
+        self.port: int = self._socket.getsockname()[1]
+        token = secrets.token_urlsafe(32)
+        self.url = f"http://{_LOOPBACK}:{self.port}/?token={token}"
+        app = Guard(console_app(watched, poll_seconds=poll_seconds), port=self.port, token=token)
+        config = uvicorn.Config(
+            app,
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=1,
+            workers=1,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._serve, name=f"zset-join console {self.port}", daemon=True)
+        self._thread.start()
+        self._wait_until_started()
+
+    def wait(self) -> None:
+        """Return when the page is no longer served, as after Ctrl-C."""
+        while self._thread.is_alive():
+            self._thread.join(0.5)
+
+    def close(self) -> None:
+        """Stop serving. Closing twice is allowed."""
+        self._server.should_exit = True
+        self._thread.join(10)
+        self._socket.close()
+        close: Any = getattr(self._watched, "close", None)
+        if close is not None:
+            close()
+
+    def __enter__(self) -> Console:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Console({self.url!r})"
+
+    def _serve(self) -> None:
+        self._server.run(sockets=[self._socket])
+
+    def _wait_until_started(self) -> None:
+        until = time.monotonic() + _START_SECONDS
+        while not self._server.started and self._thread.is_alive() and time.monotonic() < until:
+            time.sleep(0.01)
+        if not self._server.started:
+            self.close()
+            raise OptionError(
+                f"the console did not start on port {self.port} within {_START_SECONDS:.0f} seconds; try another port.",
+                code="OPTION_VALUE",
+                name="port",
+                value=self.port,
+            )
+
+
+def open_console(watched: Watched, *, port: int = 0) -> Console:
+    """Serve the page about a query until it is closed.
+
+    Args:
+        watched: the query.
+        port: of 127.0.0.1; 0 takes a free one.
+
+    Raises:
+        OptionError: the port is taken.
+    """
+    return Console(watched, port=port)
+
+
+def _bound(port: int) -> socket.socket:
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((_LOOPBACK, port))
+    except (OSError, OverflowError) as error:
+        found.close()
+        raise OptionError(
+            f"port={port}: {error}. Name another port of {_LOOPBACK}, or 0 for a free one.",
+            code="OPTION_VALUE",
+            name="port",
+            value=port,
+        ) from error
+    return found

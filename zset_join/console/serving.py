@@ -1,0 +1,180 @@
+"""What the page asks for, as addresses.
+
+| address | answers |
+|---|---|
+| `/`, `/static/...` | the page, its scripts and styles |
+| `/api/overview`, `/api/changes`, ... | the method of `Watched` of that name, as JSON |
+| `/api/rows`, `/api/explain_row` | likewise; `table` or `view`, and `where` as a JSON object of columns to texts |
+| `/api/events` | server-sent events: `epochs` as they are committed, with the newest rows of the changelog |
+| `/api/verifying` | server-sent events: each `step` of a verification, then its `verdict` |
+
+The law: an error is an answer: its code and message as JSON, status 422, never a trace. One heavy question at a time: the next
+one waits. Whether there are new epochs is looked up once a second, and only while somebody listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zset_join.console.shown import shown_text
+from zset_join.console.watched import ANSWERS, Watched
+from zset_join.core.errors import OptionError, ZsetJoinError
+from zset_join.core.extras import needed_for
+
+with needed_for("the console"):
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import Request
+    from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+    from starlette.routing import Mount, Route
+    from starlette.staticfiles import StaticFiles
+
+__all__ = ["console_app"]
+
+STATIC = Path(__file__).parent / "static"
+POLL_SECONDS = 1.0
+_LONGEST_QUESTION = 10_000
+_log = logging.getLogger(__name__)
+
+
+def console_app(watched: Watched, *, poll_seconds: float = POLL_SECONDS) -> Starlette:
+    """Return the application, without its guard.
+
+    Args:
+        watched: the query.
+        poll_seconds: between looks for new epochs.
+    """
+    heavy = threading.Lock()
+
+    def alone(ask: Callable[[], Any]) -> Any:
+        with heavy:
+            return ask()
+
+    async def page(request: Request) -> Response:  # noqa: ARG001 - as a route
+        return FileResponse(STATIC / "index.html")
+
+    def answering(name: str) -> Callable[[Request], Any]:
+        ask = getattr(watched, name)
+
+        async def answer(request: Request) -> Response:  # noqa: ARG001 - as a route
+            return await _answered(lambda: alone(ask))
+
+        return answer
+
+    async def epochs(request: Request) -> Response:
+        after = _number(request.query_params.get("after"))
+        return await _answered(lambda: {"epochs": list(watched.epochs(after))})
+
+    async def rows(request: Request) -> Response:
+        table = request.query_params.get("table")
+        return await _answered(lambda: alone(lambda: watched.rows(table, _where(request))))
+
+    async def explain_row(request: Request) -> Response:
+        view = request.query_params.get("view")
+        return await _answered(lambda: alone(lambda: watched.explain_row(view, _where(request))))
+
+    async def events(request: Request) -> Response:
+        after = _number(request.query_params.get("after"))
+        return StreamingResponse(_epoch_events(watched, after, poll_seconds), media_type="text/event-stream")
+
+    async def verifying(request: Request) -> Response:
+        view = request.query_params.get("view")
+        return StreamingResponse(_verify_events(watched, view, alone), media_type="text/event-stream")
+
+    routes = [
+        Route("/", page),
+        Route("/api/epochs", epochs),
+        Route("/api/rows", rows),
+        Route("/api/explain_row", explain_row),
+        Route("/api/events", events),
+        Route("/api/verifying", verifying),
+        *(Route(f"/api/{name}", answering(name)) for name in ANSWERS),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    return Starlette(routes=routes)
+
+
+async def _answered(ask: Callable[[], Any]) -> Response:
+    try:
+        return JSONResponse(await run_in_threadpool(ask))
+    except (ZsetJoinError, OSError) as error:
+        return JSONResponse(_error(error), status_code=422)
+
+
+def _error(error: Exception) -> dict[str, str]:
+    return {"code": str(getattr(error, "code", "OS_ERROR")), "message": shown_text(str(error)[:5_000])}
+
+
+async def _epoch_events(watched: Watched, after: int, poll_seconds: float) -> AsyncIterator[str]:
+    """Yield new epochs as they are committed. The newest is given again once it knows what committing it took."""
+    reached, told = after, ""
+    while True:
+        try:
+            new = await run_in_threadpool(watched.epochs, reached)
+            if new:
+                new = await run_in_threadpool(watched.epochs, max(after, reached - 1))
+                changes = await run_in_threadpool(functools.partial(watched.changes, after=reached))
+                yield _event("epochs", {"epochs": list(new), "changes": changes["epochs"]})
+                reached, told = int(new[-1]["epoch"]), ""
+            else:
+                yield ": waiting\n\n"  # a browser that has gone is noticed by writing to it
+        except (ZsetJoinError, OSError) as error:
+            if str(error) != told:
+                told = str(error)
+                yield _event("trouble", _error(error))
+        await asyncio.sleep(poll_seconds)
+
+
+async def _verify_events(watched: Watched, view: str | None, alone: Callable[[Callable[[], Any]], Any]) -> AsyncIterator[str]:
+    """Yield the steps of a verification, then what it found."""
+    loop, steps = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+
+    def tell(step: str) -> None:
+        loop.call_soon_threadsafe(steps.put_nowait, step)
+
+    def verify() -> Mapping[str, Any]:
+        try:
+            return {"verdict": alone(lambda: watched.verify(view, tell))}
+        except (ZsetJoinError, OSError) as error:
+            return {"trouble": _error(error)}
+        finally:
+            loop.call_soon_threadsafe(steps.put_nowait, None)
+
+    work = asyncio.ensure_future(run_in_threadpool(verify))
+    while (step := await steps.get()) is not None:
+        yield _event("step", {"step": shown_text(step)})
+    for name, found in (await work).items():
+        yield _event(name, found)
+
+
+def _event(name: str, found: Any) -> str:
+    return f"event: {name}\ndata: {json.dumps(found)}\n\n"  # JSON of Python has no line breaks
+
+
+def _where(request: Request) -> dict[str, str]:
+    """Return the columns and texts that rows are asked for by.
+
+    Raises:
+        OptionError: they are no JSON object of texts.
+    """
+    text = request.query_params.get("where", "{}")
+    try:
+        where = json.loads(text) if len(text) <= _LONGEST_QUESTION else None
+    except ValueError:
+        where = None
+    if not isinstance(where, dict) or not all(isinstance(one, str) for one in where.values()):
+        raise OptionError(
+            "where: expected a JSON object of columns to texts.", code="ROW_QUESTION", expected="a JSON object of texts"
+        )
+    return where
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.removeprefix("-").isdecimal() and len(text) < 20 else -1

@@ -1,0 +1,67 @@
+"""What the page shows one of: a checkpoint, a pipeline in memory, a bundle.
+
+The law: every answer is JSON-ready, of bounded size, and about what was committed; asking changes nothing. A number that was
+not recorded is absent, never zero. Methods may be called by any thread.
+
+A question that cannot be answered raises a `ZsetJoinError`; the page shows its message in the place of the panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+__all__ = ["ANSWERS", "Answer", "Watched"]
+
+Answer = dict[str, Any]
+
+ANSWERS = ("overview", "changes", "hot_keys", "dead_letters", "waiting", "files", "damage")
+"""The questions without arguments, by the names of the methods: a bundle holds their answers."""
+
+
+class Watched(Protocol):
+    """One query, as the page sees it."""
+
+    def overview(self) -> Answer:
+        """Return `name`, `kind`, `query_id`, `plan` (see `plan_graph`), `options`, and `can`: which questions have answers."""
+        ...
+
+    def epochs(self, after: int) -> Sequence[Answer]:
+        """Return the summaries of the epochs behind one that are known, oldest first; see `zset_join.console.epochs`."""
+        ...
+
+    def changes(self, *, after: int = -1) -> Answer:
+        """Return the newest rows of the changelog: `epochs`, each with `epoch`, `view`, `columns`, `rows` and `weights`."""
+        ...
+
+    def rows(self, table: str | None, where: Mapping[str, str]) -> Answer:
+        """Return rows that are there now: `tables` that can be searched, `table`, `columns`, `rows`, `weights`, `total`."""
+        ...
+
+    def explain_row(self, view: str | None, where: Mapping[str, str]) -> Answer:
+        """Return how rows of a view came and went: `events`, each with `epoch`, `emitted` and `changes` by input."""
+        ...
+
+    def verify(self, view: str | None, tell: Callable[[str], None]) -> Answer:
+        """Compare a view with the batch query, reporting each step: `equal`, `epoch`, counts, `differences`."""
+        ...
+
+    def hot_keys(self) -> Answer:
+        """Return, per stage and input, the keys with the most rows: `stages` and what was `counted`."""
+        ...
+
+    def dead_letters(self) -> Answer:
+        """Return the newest rows that were put aside: `letters`, `total`."""
+        ...
+
+    def waiting(self) -> Answer:
+        """Return what waits for time: `stages`, each with its due times, its counts and its newest lookups."""
+        ...
+
+    def files(self) -> Answer:
+        """Return the size of the checkpoint and the history of its logs and snapshots, and its `owner`."""
+        ...
+
+    def damage(self) -> Answer:
+        """Return what is damaged: `checked` files and `found`, each with `file`, `what` and `cure`."""
+        ...

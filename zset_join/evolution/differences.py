@@ -1,0 +1,294 @@
+"""What a changed plan answers otherwise: per view the rows that go and those that come, with counts for people.
+
+The law: the rows before, minus those removed, plus those added, are the rows after. A row that is the same before and after is
+in neither. Where the columns of a view change, all its rows are in both.
+
+Cost: a hash of every row that differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import take_rows
+from zset_join.zset import ZSet
+
+__all__ = ["PlanDiff", "ViewDiff", "difference"]
+
+_ADDED = 1 << 32
+Status = Literal["unchanged", "changed", "columns", "added", "dropped"]
+
+
+@dataclass(frozen=True, eq=False)
+class ViewDiff:
+    """Hold what becomes of one view.
+
+    Args:
+        name: of the view.
+        status: `changed` may be without a differing row; `columns` says that columns or their types differ.
+        key: columns that identify a row, before and after; none where that is not known.
+        before: rows before, counted with their copies; None where the view is unchanged and nobody has counted.
+        removed: the rows that go, with positive weights, in the columns before.
+        added: the rows that come, with positive weights, in the columns after.
+    """
+
+    name: str
+    status: Status
+    key: tuple[str, ...]
+    before: int | None
+    removed: ZSet
+    added: ZSet
+
+    @property
+    def delta(self) -> ZSet:
+        """Return the difference as one Z-set, retractions first.
+
+        Raises:
+            PlanError: `EVOLVE_COLUMNS`: the columns differ, so that there is no such Z-set.
+        """
+        if self.status == "columns":
+            raise PlanError(
+                f'view "{self.name}" changes from {_columns(self.removed)} to {_columns(self.added)}; rows of both '
+                "are not one Z-set. Read `removed` and `added`.",
+                code="EVOLVE_COLUMNS",
+                view=self.name,
+            )
+        schema = self.added.schema
+        return ZSet.concat([-(_under(self.removed, schema)), self.added], schema=schema)
+
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
+        """Return rows `added`, `removed` and `changed`; a row is changed where its key is there before and after."""
+        removed, added = self.removed.total_weight(), self.added.total_weight()
+        changed = int(self._has_both.sum())
+        return {"added": added - changed, "removed": removed - changed, "changed": changed}
+
+    @property
+    def is_empty(self) -> bool:
+        """Say whether no row differs and the view is there as before."""
+        return self.status in ("unchanged", "changed") and not len(self.removed) and not len(self.added)
+
+    @cached_property
+    def _keys(self) -> ZSet:
+        """Return the key of every row that differs; the low half of the weight says how often it goes, the high one comes."""
+        if not self.key:
+            return ZSet.empty(pa.schema([]))
+        before, after = (_picked(rows, self.key) for rows in (self.removed, self.added))
+        sides = [before, ZSet(after.rows, after.weights * _ADDED)]
+        return ZSet.concat([_under(one, before.schema) for one in sides], schema=before.schema).consolidated()
+
+    @property
+    def _has_both(self) -> Any:
+        weights = self._keys.weights
+        return ((weights & (_ADDED - 1)) > 0) & ((weights >> 32) > 0)
+
+    def samples(self, most: int = 10) -> list[tuple[dict[str, Any] | None, dict[str, Any] | None]]:
+        """Return some differences as pairs of the row before and the row after; changed rows first.
+
+        Args:
+            most: pairs to return.
+        """
+        if not self.key:
+            gone, come = (_as_dicts(rows, range(min(most, len(rows)))) for rows in (self.removed, self.added))
+            pairs = [*((row, None) for row in gone), *((None, row) for row in come)]
+            return [pair for at in range(most) for pair in (pairs[at : at + 1])]
+        order = np.argsort(~self._has_both, kind="stable")[:most]
+        keys = _as_dicts(ZSet(take_rows(self._keys.rows, order), self._keys.weights[order]), range(len(order)))
+        before, after = (self._found(rows, keys) for rows in (self.removed, self.added))
+        return [(before.get(_value(key)), after.get(_value(key))) for key in keys]
+
+    def _found(self, rows: ZSet, keys: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Return rows by their keys; for a few keys of many rows: a pass over the key columns each."""
+        found: dict[str, dict[str, Any]] = {}
+        for key in keys:
+            there = np.ones(len(rows), np.bool_)
+            for name, value in key.items():
+                column = rows.rows.column(name)
+                same = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
+                there &= same.fill_null(False).to_numpy(zero_copy_only=False)
+            places = np.flatnonzero(there)[:1]
+            found |= {_value(key): row for row in _as_dicts(rows, places.tolist())}
+        return found
+
+    def __str__(self) -> str:
+        counts = self.counts
+        if self.status == "unchanged":
+            return f'view "{self.name}" is unchanged'
+        if self.status == "added":
+            return f'view "{self.name}" is added, with {self.added.total_weight():,} rows'
+        if self.status == "dropped":
+            return f'view "{self.name}" is dropped, with its {self.removed.total_weight():,} rows'
+        if self.status == "columns":
+            return (
+                f'view "{self.name}" changes its columns from {_columns(self.removed)} to {_columns(self.added)}: '
+                f"{self.removed.total_weight():,} rows before, {self.added.total_weight():,} after"
+            )
+        of = "" if self.before is None else f" of {self.before:,}"
+        added, removed, changed = (f"{counts[name]:,}" for name in ("added", "removed", "changed"))
+        return f'view "{self.name}": adds {added} rows, removes {removed}, changes {changed}{of}'
+
+
+@dataclass(frozen=True, eq=False)
+class PlanDiff:
+    """Hold what a changed plan answers otherwise, and what changing to it does.
+
+    Args:
+        epoch: the last epoch that both answers are of; None before the first.
+        views: by name, those of both plans.
+        kept: names of the stages that keep their state, as the new plan calls them.
+        rebuilt: of each stage that is built, by name, how many rows it is fed.
+        dropped: names of the stages that go, as the old plan calls them.
+        read: what rows were read for it, and how many.
+        rejected: rows that the new stages put aside as bad input.
+        late: of each source, the rows that came too late for the plan before; the new one does not get them either.
+        taken: the epoch in which a pipeline took the change; None where it was only asked for the difference.
+    """
+
+    epoch: int | None
+    views: Mapping[str, ViewDiff]
+    kept: Sequence[str]
+    rebuilt: Mapping[str, int]
+    dropped: Sequence[str]
+    read: Mapping[str, int]
+    rejected: int = 0
+    late: Mapping[str, int] = field(default_factory=dict)
+    taken: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Say whether no view differs."""
+        return all(view.is_empty for view in self.views.values())
+
+    def lines(self) -> Iterator[str]:
+        """Yield what is to be said, a line each."""
+        at = "before the first epoch" if self.epoch is None else f"after epoch {self.epoch}"
+        yield (
+            f"{at}: keeps {len(self.kept)} of {len(self.kept) + len(self.rebuilt)} stages"
+            + _listed("builds", [f"{name} ({rows:,} rows)" for name, rows in self.rebuilt.items()])
+            + _listed("drops", self.dropped)
+        )
+        if self.read:
+            yield "reads " + ", ".join(f"{what} ({rows:,})" for what, rows in self.read.items())
+        yield from map(str, self.views.values())
+        if self.rejected:
+            yield f"{self.rejected:,} rows are bad input to the new stages and are left out"
+        late = {name: rows for name, rows in self.late.items() if rows}
+        if late:
+            yield "rows that came too late stay out: " + ", ".join(f"{name} {rows:,}" for name, rows in late.items())
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def to_markdown(self, *, samples: int = 5) -> str:
+        """Return the difference as Markdown, for the comment of a pull request.
+
+        Args:
+            samples: differing rows to show of each view.
+        """
+        parts = ["| view | adds | removes | changes | rows before |", "|---|--:|--:|--:|--:|"]
+        for view in self.views.values():
+            before = "" if view.before is None else f"{view.before:,}"
+            shown = [f"{view.counts[name]:,}" for name in ("added", "removed", "changed")]
+            parts.append(
+                f"| `{view.name}`{'' if view.status == 'changed' else f' ({view.status})'} | {' | '.join(shown)} | {before} |"
+            )
+        parts += ["", *(f"- {line}" for line in self.lines() if not line.startswith('view "'))]
+        for view in self.views.values():
+            pairs = view.samples(samples) if not view.is_empty else []
+            if pairs:
+                parts += ["", f"`{view.name}`:", "```diff"]
+                for old, new in pairs:
+                    parts += [] if old is None else [f"- {_text(old)}"]
+                    parts += [] if new is None else [f"+ {_text(new)}"]
+                parts.append("```")
+        return "\n".join(parts) + "\n"
+
+    def write_parquet(self, directory: str | Path) -> list[Path]:
+        """Write every row that differs: per view one file of rows that go and one of rows that come, with their copies.
+
+        Args:
+            directory: where to; made where it is missing. The files are `<view>.removed.parquet` and `<view>.added.parquet`.
+        """
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        written = []
+        for view in self.views.values():
+            for what, rows in (("removed", view.removed), ("added", view.added)):
+                path = folder / f"{view.name.replace('/', '_')}.{what}.parquet"
+                pq.write_table(pa.Table.from_batches([rows.rows]).append_column("_copies", pa.array(rows.weights)), path)
+                written.append(path)
+        return written
+
+
+def difference(name: str, before: tuple[Relation, ZSet] | None, after: tuple[Relation, ZSet] | None) -> ViewDiff:
+    """Return what becomes of a view.
+
+    Args:
+        name: of the view.
+        before: its relation and rows in the plan before; None where it was not there.
+        after: the same in the new plan.
+    """
+    if before is None and after is None:
+        raise ValueError("a view is there before or after")
+    if before is None or after is None:
+        relation, rows = after if after is not None else before  # type: ignore[misc]  # one of them is there
+        none, rows = ZSet.empty(relation.schema), rows.consolidated()
+        key = relation.primary_key
+        if before is None:
+            return ViewDiff(name, "added", key, 0, none, rows)
+        return ViewDiff(name, "dropped", key, rows.total_weight(), rows, none)
+    (old, gone), (new, come) = before, after
+    count = gone.total_weight()
+    key = old.primary_key if old.primary_key == new.primary_key else ()
+    if (old.schema.names, old.schema.types) != (new.schema.names, new.schema.types):
+        shared = all(old.schema.field(one).type == new.schema.field(one).type for one in key)
+        return ViewDiff(name, "columns", key if shared else (), count, gone.consolidated(), come.consolidated())
+    differing = ZSet.concat([-(_under(gone, new.schema)), _under(come, new.schema)], schema=new.schema).consolidated()
+    return ViewDiff(name, "changed", key, count, *(_signed(differing, sign) for sign in (-1, 1)))
+
+
+def _signed(rows: ZSet, sign: int) -> ZSet:
+    chosen = np.flatnonzero(rows.weights * sign > 0)
+    return ZSet(take_rows(rows.rows, chosen), rows.weights[chosen] * sign)
+
+
+def _under(rows: ZSet, schema: pa.Schema) -> ZSet:
+    """Return rows under fields that may say otherwise what is never NULL."""
+    if rows.schema.equals(schema):
+        return rows
+    return ZSet(pa.RecordBatch.from_arrays(rows.rows.columns, schema=schema), rows.weights)
+
+
+def _picked(rows: ZSet, names: Sequence[str]) -> ZSet:
+    return ZSet(rows.rows.select(list(names)), rows.weights)
+
+
+def _as_dicts(rows: ZSet, places: Sequence[int] | range) -> list[dict[str, Any]]:
+    return take_rows(rows.rows, np.array(list(places), np.int64)).to_pylist() if len(places) else []
+
+
+def _value(key: Mapping[str, Any]) -> str:
+    return repr(tuple(key.values()))
+
+
+def _columns(rows: ZSet) -> str:
+    return "(" + ", ".join(f"{field.name} {field.type}" for field in rows.schema) + ")"
+
+
+def _listed(verb: str, names: Sequence[str]) -> str:
+    return f", {verb} {', '.join(names)}" if names else ""
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in row.items())

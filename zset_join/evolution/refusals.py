@@ -1,0 +1,77 @@
+"""Why a plan cannot be changed: rows that were never kept, or that only time can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zset_join.core.errors import StateError
+from zset_join.evolution.derivation import columns_wanted, unmet_conditions
+from zset_join.expressions import describe
+from zset_join.plan.query_plan import Feed, QueryPlan
+from zset_join.plan.row_steps import RowStep
+
+__all__ = ["by_time", "no_rows", "source_changed"]
+
+_CURE = (
+    "Build the pipeline with keep_inputs=True, so that it can be changed to anything, or start the new query anew over the "
+    "sources, with an output of its own."
+)
+_Near = tuple[str, Sequence[RowStep], Sequence[str], Sequence[str]]
+
+
+def no_rows(feed: Feed, columns: Sequence[str], reader: str, near: Sequence[_Near]) -> StateError:
+    """Return the error of rows of a source that are not there.
+
+    Args:
+        feed: what is wanted.
+        columns: of the source.
+        reader: who wants it.
+        near: of what is kept of the source: where, after which steps, which columns, and where no NULL is kept.
+    """
+    wanted = columns_wanted(feed.steps)
+    wanted = set(columns) if wanted is None else wanted
+    reasons = [f"{what} {_lack(feed, wanted, steps, kept, gaps)}" for what, steps, kept, gaps in near]
+    why = "no stage keeps them" if not reasons else "; ".join(reasons)
+    return StateError(
+        f'{reader} needs the rows of "{feed.origin}" with the columns {sorted(wanted)}, and they are not there: {why}. {_CURE}',
+        code="EVOLVE_NO_ROWS",
+        source=feed.origin,
+        reader=reader,
+        columns=sorted(wanted),
+    )
+
+
+def _lack(feed: Feed, wanted: set[str], steps: Sequence[RowStep], kept: Sequence[str], gaps: Sequence[str]) -> str:
+    """Return what rows lack that are kept."""
+    unmet = unmet_conditions(steps, feed.steps)
+    if unmet:
+        return f"are only those where {' and '.join(map(describe, unmet))}"
+    read = columns_wanted(steps)
+    missing = sorted(wanted - (set(kept) if read is None else read))
+    if missing:
+        return f"lack {missing}"
+    if gaps:
+        return f"lack those with NULL in {list(gaps)}"
+    return f"hold {list(kept)}, from which they do not follow"
+
+
+def by_time(plan: QueryPlan, number: int) -> StateError:
+    """Return the error of a stage whose answer depends on when its rows came."""
+    node = plan.nodes[number]
+    title = node.stage.explain(1)[0]
+    return StateError(
+        f"the new plan has a stage {node.name} that the one before had not ({title}). What it answers depends on when its rows "
+        f"came, which nobody has kept. Leave this stage and all before it as they are. {_CURE}",
+        code="EVOLVE_BY_TIME",
+        stage=node.name,
+    )
+
+
+def source_changed(name: str, *, was_dropped: bool) -> StateError:
+    """Return the error of a source that is not the one that it was."""
+    what = "was dropped from this pipeline, and its rows with it" if was_dropped else "is described otherwise than before"
+    return StateError(
+        f'the source "{name}" {what}. Describe it as before, or give it another name, under which it begins without rows.',
+        code="EVOLVE_SOURCE",
+        source=name,
+    )
