@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -29,10 +29,9 @@ from zset_join.zset.protocol import NextDue
 
 if TYPE_CHECKING:
     from zset_join.console import Console
-    from zset_join.pipeline.questions import PipelineQuestions
     from zset_join.plan.query_plan import QueryPlan
 
-__all__ = ["PublishedEpoch", "PublishedEpochs", "WatchedPipeline", "open_pipeline_console"]
+__all__ = ["PublishedEpoch", "PublishedEpochs", "WatchablePipeline", "WatchedPipeline", "open_pipeline_console"]
 
 _KEPT_EPOCHS, _KEPT_DELTAS, _KEPT_LETTERS = 1_000, 20, 200
 _MOST_KEYS, _MOST_COUNTED_ROWS = 20, 100_000
@@ -57,6 +56,33 @@ class PublishedEpoch:
     statistics: Mapping[str, Mapping[str, Any]]
     watermarks: Mapping[str, int]
     dues: Mapping[str, NextDue]
+
+
+class WatchablePipeline(Protocol):
+    """What is asked of a pipeline; see `zset_join.pipeline.questions`."""
+
+    plan: QueryPlan
+    epoch: int
+
+    def contents(self, name: str | None = None) -> ZSet:
+        """Return the contents of a view."""
+        ...
+
+    def verification(self, *, view: str | None = None) -> Callable[[], Any]:
+        """Return the work of a verification."""
+        ...
+
+    def row_question(self, row: Mapping[str, Any], *, view: str | None = None) -> Callable[[], Any]:
+        """Return the work of explaining a row."""
+        ...
+
+    def published_epoch(self) -> PublishedEpoch:
+        """Return the summary of the last epoch."""
+        ...
+
+    def options_in_force(self) -> dict[str, Any]:
+        """Return the options."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +110,7 @@ class PublishedEpochs:
         self.deltas: deque[_Deltas] = deque(maxlen=_KEPT_DELTAS)
         self.letters: deque[pa.Table] = deque(maxlen=_KEPT_LETTERS)
 
-    def publish(self, pipeline: PipelineQuestions, answered: AnsweredEpoch, letters: pa.Table) -> None:
+    def publish(self, pipeline: WatchablePipeline, answered: AnsweredEpoch, letters: pa.Table) -> None:
         """Keep the summary of an epoch that was taken; nothing where nobody watches."""
         if not self.is_watched:
             return
@@ -104,7 +130,7 @@ class WatchedPipeline:
         name: what the page calls it.
     """
 
-    def __init__(self, pipeline: PipelineQuestions, published: PublishedEpochs, *, name: str) -> None:
+    def __init__(self, pipeline: WatchablePipeline, published: PublishedEpochs, *, name: str) -> None:
         self._pipeline, self._published, self._name = pipeline, published, name
 
     @property
@@ -250,7 +276,7 @@ class WatchedPipeline:
         return {"checked": 0, "bytes": 0, "found": []}
 
 
-def verified(pipeline: PipelineQuestions, published: PublishedEpochs, view: str | None, tell: Callable[[str], None]) -> Any:
+def verified(pipeline: WatchablePipeline, published: PublishedEpochs, view: str | None, tell: Callable[[str], None]) -> Any:
     """Return the report of a verification, which runs while the pipeline goes on."""
     tell("waiting until no epoch is being taken")
     with published.lock:
@@ -263,7 +289,7 @@ def verified(pipeline: PipelineQuestions, published: PublishedEpochs, view: str 
 
 
 def open_pipeline_console(
-    pipeline: PipelineQuestions, published: PublishedEpochs, directory: str | None, *, port: int
+    pipeline: WatchablePipeline, published: PublishedEpochs, directory: str | None, *, port: int
 ) -> Console:
     """Serve the page of a pipeline.
 
