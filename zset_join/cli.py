@@ -7,6 +7,7 @@
     zset-join state CHECKPOINT "SELECT ..."        what the query remembers, as SQL; without a query, a list of its views
     zset-join console CHECKPOINT                   a page in the browser about it; bundle CHECKPOINT: the same in one file
     zset-join dead-letters CHECKPOINT              what was put aside, and why; --replay sends records again
+    zset-join diff DIRECTORY shop:view             what another query would answer otherwise; --markdown, --all
     zset-join position OUTPUT...                   which epoch each output holds, and the newest one that all do; --json
     zset-join rescale CHECKPOINT 8                 another number of buckets
 
@@ -22,7 +23,7 @@ and SQL in this process, without Java:
 `shop:view` names a function `view(spark)` in `shop.py` that returns the query as it would be started, without `.start()`. So
 what is verified is the program's own query, its expressions and functions included. The working directory is searched first.
 
-Exit codes: 0 all is well, 1 the view differs, outputs share no epoch, or the engine refused (the message says why), 2 the
+Exit codes: 0 all is well, 1 a view differs, outputs share no epoch, or the engine refused (the message says why), 2 the
 command line is wrong.
 """
 
@@ -116,6 +117,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     position.add_argument("--json", action="store_true", help="as JSON")
     position.set_defaults(run=_position)
+
+    diff = verbs.add_parser("diff", help="tell what another query would answer otherwise; nothing changes")
+    diff.add_argument("directory", help="of a pipeline that does not run")
+    diff.add_argument("program", metavar="MODULE:FUNCTION", help="returns the other query: a view, or views by name")
+    diff.add_argument("--markdown", action="store_true", help="for the comment of a pull request, with samples")
+    diff.add_argument("--all", metavar="PATH", help="write every row that differs as Parquet to this directory")
+    diff.set_defaults(run=_diff)
 
     rescale = verbs.add_parser("rescale", help="give a checkpoint another number of buckets")
     rescale.add_argument("checkpoint", help="checkpointLocation")
@@ -329,6 +337,16 @@ def _position(options: argparse.Namespace) -> int:
     found = positions(options.outputs)
     _say(json.dumps(found.to_json()) if options.json else found)
     return 0 if found.is_well else 1
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from zset_join.pipeline.stopped import diff_of_directory
+
+    diff = diff_of_directory(options.directory, _function(options.program)())
+    if options.all is not None:
+        diff.write_parquet(options.all)
+    _say(diff.to_markdown() if options.markdown else diff)
+    return 0 if diff.is_empty else 1
 
 
 def _rescale(options: argparse.Namespace) -> int:
