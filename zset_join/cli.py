@@ -20,11 +20,16 @@ and SQL in this process, without Java:
     zset-join backup CHECKPOINT DIR --output PATH  a savepoint: checkpoint and outputs, copied together
     zset-join restore DIR                          bring both back
 
+and to begin with:
+
+    zset-join demo                                 three tables change, a view follows: a story of some seconds
+    zset-join doctor                               what is installed here, what is missing, what to do
+
 `shop:view` names a function `view(spark)` in `shop.py` that returns the query as it would be started, without `.start()`. So
 what is verified is the program's own query, its expressions and functions included. The working directory is searched first.
 
-Exit codes: 0 all is well, 1 a view differs, outputs share no epoch, or the engine refused (the message says why), 2 the
-command line is wrong.
+Exit codes: 0 all is well, 1 a view differs, outputs share no epoch, `doctor` found a fault, or the engine refused (its
+message says why), 2 the command line is wrong.
 """
 
 from __future__ import annotations
@@ -167,6 +172,8 @@ def _parser() -> argparse.ArgumentParser:
         if name == "run":
             _run_options(verb)
     verbs.add_parser("compile", help="compile what queries need first, in parallel").set_defaults(run=_compile)
+    verbs.add_parser("demo", help="three tables change, a view follows: a story of some seconds").set_defaults(run=_demo)
+    verbs.add_parser("doctor", help="tell what is installed here, what is missing, and what to do").set_defaults(run=_doctor)
     shell = verbs.add_parser("sql", help="type statements")
     _dialect_option(shell)
     shell.set_defaults(run=_sql_shell)
@@ -192,6 +199,20 @@ def _compile(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every ver
 
     compile_kernels(say=_tell)
     return 0
+
+
+def _demo(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every verb
+    from zset_join.demo import run_demo
+
+    return 0 if run_demo(_tell, is_colored=sys.stdout.isatty() and "NO_COLOR" not in os.environ) else 1
+
+
+def _doctor(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every verb
+    from zset_join.tools.doctor import checks, report
+
+    found = checks()
+    _tell(report(found))
+    return 1 if any(one.outcome == "wrong" for one in found) else 0
 
 
 def _tell(line: str) -> None:

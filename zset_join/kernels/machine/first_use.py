@@ -25,7 +25,7 @@ from typing import TextIO
 
 from zset_join.kernels.machine.compiled import compiled_kernels_directory, kernels_version
 
-__all__ = ["COMPILE_VARIABLE", "compile_on_first_use", "mark_complete", "progress_bar"]
+__all__ = ["COMPILE_VARIABLE", "compile_on_first_use", "is_compiled", "is_private", "mark_complete", "progress_bar"]
 
 COMPILE_VARIABLE = "ZSET_JOIN_COMPILE"
 _PROGRAM = (sys.executable, "-P", "-m", "zset_join.tools.compiling")  # -P: nothing is imported from the working directory
@@ -39,6 +39,14 @@ def mark_complete(directory: str = compiled_kernels_directory) -> None:
     _mark(directory).write_text(kernels_version, encoding="utf-8")
 
 
+def is_compiled(directory: str = compiled_kernels_directory) -> bool:
+    """Say whether all kernels of this version are kept."""
+    try:
+        return _mark(directory).read_text(encoding="utf-8") == kernels_version
+    except (OSError, ValueError):
+        return False
+
+
 def compile_on_first_use(directory: str = compiled_kernels_directory, *, program: tuple[str, ...] = _PROGRAM) -> bool:
     """Compile all kernels where that was not done before; say whether it was done now.
 
@@ -46,10 +54,10 @@ def compile_on_first_use(directory: str = compiled_kernels_directory, *, program
         directory: where compiled code is kept.
         program: what compiles, and writes a line `  1 of 5: joins, 12 s` per group.
     """
-    if os.environ.get(COMPILE_VARIABLE) == "lazily" or _is_complete(directory) or _is_private(directory):
+    if os.environ.get(COMPILE_VARIABLE) == "lazily" or is_compiled(directory) or is_private(directory):
         return False
     with _one_at_a_time(directory):
-        if _is_complete(directory):
+        if is_compiled(directory):
             return False
         _logger.warning(
             "first use of this version: compiling the kernels of joins, groups and times into %s, in parallel; about a minute, "
@@ -104,16 +112,9 @@ def _mark(directory: str) -> Path:
     return Path(directory) / "complete"
 
 
-def _is_private(directory: str) -> bool:
+def is_private(directory: str) -> bool:
     """Say whether compiled code goes with this process, as `find_directory` has it where there is no other place."""
     return Path(directory).parent.name.startswith("zset_join-kernels-")
-
-
-def _is_complete(directory: str) -> bool:
-    try:
-        return _mark(directory).read_text(encoding="utf-8") == kernels_version
-    except (OSError, ValueError):
-        return False
 
 
 @contextmanager

@@ -75,6 +75,8 @@ class _Classic:
             is_selection="Filter" not in kinds,
             kept=_kept_columns(rows, plan, transformed.columns),
             reads=_read_columns(rows, nodes),
+            condition=str(plan.condition().sql()) if kinds[0] == "Filter" and len(kinds) == 2 else None,
+            selected=_selected(plan) if kinds[0] == "Project" and len(kinds) == 2 else None,
         )
 
     def aggregate(self, rows: DataFrame, column: Column) -> AggregateFacts | None:
@@ -188,6 +190,11 @@ def _title(plan: Any) -> str:
     if kind == "Filter":
         return f"Where {plan.condition().sql()}"
     return "Select " + ", ".join(str(expression.sql()) for expression in sequence(plan.expressions()))
+
+
+def _selected(plan: Any) -> tuple[tuple[str, str], ...]:
+    named = [(str(one.name()), one.child() if class_name(one) == "Alias" else one) for one in sequence(plan.projectList())]
+    return tuple((name, str(one.sql())) for name, one in named)
 
 
 def _read_columns(rows: DataFrame, nodes: Sequence[Any]) -> frozenset[str]:

@@ -80,6 +80,8 @@ class _Connect:
             is_selection="filter" not in kinds,
             kept=kept,
             reads=frozenset(name for name in before if is_all or name in named or name in kept),
+            condition=texts[0] if kinds == ["filter"] else None,
+            selected=_selected(done[0], before) if len(done) == 1 else None,
         )
 
     def aggregate(self, rows: DataFrame, column: Column) -> AggregateFacts | None:
@@ -207,6 +209,31 @@ def _done(before: Any, after: Any) -> Iterator[Any]:
         if len(inputs) != 1:
             return
         node = inputs[0]
+
+
+def _selected(node: Any, before: Sequence[str]) -> tuple[tuple[str, str], ...] | None:
+    """Return the columns after a selection, each as SQL over those before it; None where a node is none, or one has no name."""
+    kind = node.WhichOneof("rel_type")
+    inside = getattr(node, kind)
+    found: list[tuple[str, str]] = []
+    if kind == "with_columns":
+        computed = {one.name[0]: read.sql_of(one.expr) for one in inside.aliases}
+        found = [(name, computed.pop(name) if name in computed else read.quoted(name)) for name in before]
+        return (*found, *computed.items())
+    if kind != "project":
+        return None
+    for one in inside.expressions:
+        if one.WhichOneof("expr_type") == "unresolved_star":
+            found += [(name, read.quoted(name)) for name in before]
+            continue
+        plain = read.plain_name(one)
+        if plain is not None:
+            found.append((plain[1], read.quoted(plain[0])))
+        elif one.WhichOneof("expr_type") == "alias" and len(one.alias.name) == 1:
+            found.append((one.alias.name[0], read.sql_of(one.alias.expr)))
+        else:
+            return None
+    return tuple(found)
 
 
 def _kept(done: Sequence[Any], before: Sequence[str], after: Sequence[str]) -> dict[str, str]:

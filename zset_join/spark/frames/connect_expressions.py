@@ -191,6 +191,11 @@ def plain_name(expression: Any) -> tuple[str, str] | None:
     return (names[0], name or names[0]) if len(names) == 1 else None
 
 
+def quoted(name: str) -> str:
+    """Return a column name as SQL spells it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def name_parts(identifier: str) -> list[str]:
     """Return the parts of a name as Spark writes it, such as "`a.b`.c".
 

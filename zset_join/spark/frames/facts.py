@@ -44,6 +44,8 @@ class StepFacts:
         is_selection: it keeps all rows.
         kept: per column before it that is still there as it was, its name after it.
         reads: the columns before it that it reads.
+        condition: as SQL over the columns before it, where the call is one filter; None where it is none.
+        selected: per column after it its SQL over the columns before it, where the call is one selection; None else.
     """
 
     foreign: str | None
@@ -56,6 +58,8 @@ class StepFacts:
     is_selection: bool
     kept: Mapping[str, str]
     reads: frozenset[str]
+    condition: str | None = None
+    selected: tuple[tuple[str, str], ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,6 +65,9 @@ class RowStep:
         reads: the columns before it that it reads; those it hands on are among them.
         is_selection: it chooses and computes columns, and keeps all rows.
         tree: what it does as a step of a plan, where it was made from one.
+        condition: of a filter, as SQL over the columns before it; None where it is none.
+        selected: of a selection, per column its SQL over the columns before it; None where it is none.
+        is_zoned: an expression depends on the time zone.
     """
 
     relation: Relation
@@ -77,6 +80,9 @@ class RowStep:
     reads: frozenset[str] = frozenset()
     is_selection: bool = False
     tree: WhereStep | SelectStep | None = None
+    condition: str | None = None
+    selected: tuple[tuple[str, str], ...] | None = None
+    is_zoned: bool = False
     stage: ClassVar[None] = None
 
     def renamed(self, name: str) -> str | None:
@@ -147,6 +153,9 @@ def row_step(session: SparkSession, before: Relation, call: str, transform: Tran
         functions=tuple(functions_in(transformed)),
         reads=facts.reads,
         is_selection=facts.is_selection,
+        condition=facts.condition,
+        selected=facts.selected,
+        is_zoned=facts.needs_zone,
     )
 
 
