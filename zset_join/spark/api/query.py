@@ -22,7 +22,7 @@ from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.spark.api.driver_tools import DriverTools
 from zset_join.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
 from zset_join.spark.driver.epochs import DriverSettings
-from zset_join.spark.driver.served import ServedEpochs, ServedQuery
+from zset_join.spark.driver.served import ServedEpochs, ServedQuery, refuse_served
 
 __all__ = ["JoinQuery", "start_query", "start_served"]
 
@@ -235,7 +235,11 @@ def start_served(stream: DataStreamWriter, settings: DriverSettings, session: Sp
         stream: Spark's writer of its rows.
         settings: of the query.
         session: of Spark Connect.
+
+    Raises:
+        ZsetJoinError: checkpoint or outputs refuse the query.
     """
+    refuse_served(settings, session)
     query = stream.foreachBatch(ServedEpochs(settings)).start()
     served = ServedQuery(settings, session)
     return JoinQuery(query, served, DriverTools())

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+import tempfile
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,19 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from zset_join.checkpoint.reading import checkpoint_folder
+from zset_join.checkpoint.reading import checkpoint_folder, stored_query_id
 from zset_join.core import errors
 from zset_join.core.errors import PlanError, StateError, ZsetJoinError
 from zset_join.kernels.machine.first_use import compile_on_first_use
 from zset_join.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.spark.driver.on_server import on_server
 from zset_join.spark.driver.starting import check_mode
+from zset_join.spark.epoch.frame_sink import TakesSession
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.epoch.progress import ProgressLog
 from zset_join.tools.savepoint import Savepoint
 
-__all__ = ["ServedEpochs", "ServedQuery"]
+__all__ = ["ServedEpochs", "ServedQuery", "refuse_served"]
 
 _ERROR = re.compile(
     r"zset_join\.core\.errors\.(\w+): \[(\w+)\] (.*?)(?=\n\s*(?:\n|at |During handling|The above)|\Z)", re.DOTALL
@@ -117,13 +119,7 @@ class ServedQuery:
 
     def failure_of(self, error: BaseException) -> ZsetJoinError | None:
         """Return the error of this library that an error of the server's carries as text; None where there is none."""
-        if not isinstance(error, PySparkException):
-            return None
-        found = _ERROR.search(str(error))
-        if found is None:
-            return None
-        kind: type[ZsetJoinError] = getattr(errors, found[1], ZsetJoinError)
-        return kind(found[3].strip(), code=found[2])
+        return _failure_of(error)
 
     def backup(self, directory: str | Path) -> Savepoint:
         """Refuse: the files are the server's.
@@ -139,6 +135,60 @@ class ServedQuery:
 
     def close(self) -> None:
         """Return: the server closes checkpoint and outputs when its process ends."""
+
+
+def refuse_served(settings: DriverSettings, session: SparkSession) -> None:
+    """Open checkpoint and outputs on the server and let go of them, so that a start which they refuse writes nothing.
+
+    A new checkpoint is not looked at, nor one with an output that writes by Spark.
+
+    Args:
+        settings: of the query.
+        session: of Spark Connect.
+
+    Raises:
+        ZsetJoinError: what they raise.
+
+    Cost: one job with one task; of a checkpoint that exists, it restores the state into a temporary directory.
+    """
+
+    def opened() -> str:
+        _open_and_close(settings)
+        return ""
+
+    try:
+        on_server(session, opened)
+    except PySparkException as error:
+        failure = _failure_of(error)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+def _open_and_close(settings: DriverSettings) -> None:
+    location = settings.options.checkpoint_location
+    query_id = stored_query_id(location)
+    if query_id is None:
+        return
+    check_mode(location, "driver")
+    if any(isinstance(one.sink, TakesSession) for sinks in settings.sinks.values() for one in sinks):
+        return
+    compile_on_first_use()
+    with tempfile.TemporaryDirectory(prefix="zset_join-start-") as directory:
+        epochs = DriverEpochs(replace(settings, options=replace(settings.options, local_state_dir=directory)))
+        try:
+            epochs.attach(query_id)
+        finally:
+            epochs.close()
+
+
+def _failure_of(error: BaseException) -> ZsetJoinError | None:
+    """Return the error of this library that an error of the server's carries as text; None where there is none."""
+    found = _ERROR.search(str(error)) if isinstance(error, PySparkException) else None
+    if found is None:
+        return None
+    kind: type[ZsetJoinError] = getattr(errors, found[1], ZsetJoinError)
+    return kind(found[3].strip(), code=found[2])
 
 
 class _Progress(ProgressLog):
