@@ -23,7 +23,7 @@ from pathlib import Path
 
 from zset_join.kernels.machine.compiled import compiled_kernels_directory, kernels_version
 
-__all__ = ["COMPILE_VARIABLE", "compile_rest_in_background", "mark_complete", "only_one"]
+__all__ = ["COMPILE_VARIABLE", "compile_rest_in_background", "is_compiled", "is_private", "mark_complete", "only_one"]
 
 COMPILE_VARIABLE = "ZSET_JOIN_COMPILE"
 _PROGRAM = (sys.executable, "-P", "-m", "zset_join.tools.compiling")  # -P: nothing is imported from the working directory
@@ -36,6 +36,11 @@ def mark_complete(directory: str = compiled_kernels_directory) -> None:
     _mark(directory).write_text("", encoding="utf-8")
 
 
+def is_compiled(directory: str = compiled_kernels_directory) -> bool:
+    """Say whether all kernels of this version are kept."""
+    return _mark(directory).exists()
+
+
 def compile_rest_in_background(
     directory: str = compiled_kernels_directory, *, program: tuple[str, ...] = _PROGRAM
 ) -> int | None:
@@ -45,7 +50,7 @@ def compile_rest_in_background(
         directory: where compiled code is kept.
         program: what compiles.
     """
-    if os.environ.get(COMPILE_VARIABLE) == "lazily" or _mark(directory).exists() or _is_private(directory):
+    if os.environ.get(COMPILE_VARIABLE) == "lazily" or is_compiled(directory) or is_private(directory):
         return None
     paths = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, COMPILE_VARIABLE: "lazily", "PYTHONPATH": paths}
@@ -73,7 +78,7 @@ def _mark(directory: str) -> Path:
     return Path(directory) / f"complete-{kernels_version}"
 
 
-def _is_private(directory: str) -> bool:
+def is_private(directory: str = compiled_kernels_directory) -> bool:
     """Say whether compiled code goes with this process, as `find_directory` has it where there is no other place."""
     return any(parent.name.startswith("zset_join-kernels-") for parent in Path(directory).parents)
 

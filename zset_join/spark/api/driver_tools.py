@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from zset_join.core.errors import OptionError
-from zset_join.spark.driver.epochs import DriverEpochs
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
@@ -16,14 +15,7 @@ __all__ = ["DriverTools"]
 
 
 class DriverTools:
-    """Answer questions about a query that runs on the driver.
-
-    Args:
-        epochs: what runs its epochs.
-    """
-
-    def __init__(self, epochs: DriverEpochs) -> None:
-        self._epochs = epochs
+    """Answer questions about a query that runs on the driver."""
 
     def verify(self, **given: Any) -> VerificationReport:
         """Refuse: the inputs are not kept.

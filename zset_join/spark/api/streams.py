@@ -49,6 +49,7 @@ from zset_join.spark.api.stream_arguments import (
     table_columns,
 )
 from zset_join.spark.api.views import View
+from zset_join.spark.frames.facts import reader_of
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.rows.baseline import NULL_AFTER_BASELINE, check_baseline, check_overlap, in_types_of, used_columns
 from zset_join.spark.rows.layout import WEIGHT
@@ -390,7 +391,7 @@ def _prepared(df: DataFrame, name: str, reading: RowReading, what: str) -> DataF
         prepared = reading.prepare(df)
     except (AnalysisException, ParseException) as error:
         raise _senseless(df, name, what, error) from error
-    if not prepared._jdf.queryExecution().analyzed().deterministic():
+    if not reader_of(df.sparkSession).is_deterministic(prepared):
         raise PlanError(
             f"{what}: the DataFrame or an expression is not deterministic (rand, uuid, ...). A retried epoch would "
             "see other rows. Compute such values at the source.",
