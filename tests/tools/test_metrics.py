@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 import re
@@ -14,7 +15,7 @@ from rich.console import Console
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.cli import main
 from zset_join.pipeline import Pipeline, changes
-from zset_join.pipeline import functions as F
+from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.tools.metrics import METRICS, _of_record, measured
 from zset_join.tools.top import watch
 
@@ -28,8 +29,8 @@ def directory(tmp_path: Path) -> Path:
         HOSTILE, {"id": pa.int64(), "c": pa.string(), "at": pa.timestamp("us")}, keys="id", watermark=("at", "1 second")
     )
     with Pipeline(orders.groupBy("c").agg(F.count().alias("n")), tmp_path / "p") as pipeline:
-        pipeline.step({HOSTILE: [{"id": 1, "c": "x", "at": 10_000_000}]}, processing_time=12_000_000)
-        pipeline.step({HOSTILE: [{"id": 1, "c": "y", "at": 20_000_000}]}, processing_time=25_000_000)
+        pipeline.step({HOSTILE: [{"id": 1, "c": "x", "at": datetime.datetime(2026, 1, 1)}]})
+        pipeline.step({HOSTILE: [{"id": 1, "c": "y", "at": datetime.datetime(2026, 1, 2)}]})
     return tmp_path / "p"
 
 

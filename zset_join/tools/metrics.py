@@ -143,7 +143,7 @@ def _of_stages(progress: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, 
             yield "zset_join_epoch_seconds", {"part": part}, took
     for stage, took in seconds.get("stages", {}).items():
         yield "zset_join_stage_seconds", {"stage": stage}, took
-    groups = ("remembers",)
+    groups: tuple[str, ...] = ("remembers",)
     if "delta_rows" in progress:  # of Spark: `stages` counts states there, beside `joins`, `aggregates` and `routes`
         groups = ("joins", "aggregates", "routes", "stages")
     else:

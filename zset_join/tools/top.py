@@ -91,7 +91,7 @@ def drawn(found: Measured, name: str) -> RenderableType:
         rows = dict.fromkeys(row for _, by_label in values for row in by_label)
         if not rows:
             continue
-        table = Table(Text(label))
+        table = Table(label)
         for title, _ in values:
             table.add_column(Text(title), justify="right")
         for row in rows:
