@@ -34,7 +34,7 @@ from zset_join.spark.driver.driver_query import DriverQuery
 from zset_join.spark.driver.epochs import DriverEpochs
 from zset_join.spark.driver.starting import check_mode, driver_epochs, served_rows, streamed_rows
 from zset_join.spark.epoch.heartbeat import Heartbeat
-from zset_join.spark.epoch.named_outputs import output_named
+from zset_join.spark.epoch.named_outputs import TABLE, output_named
 from zset_join.spark.epoch.outputs import ChosenOutput, FunctionOutput, SinkOutput
 from zset_join.spark.epoch.runner import EpochRunner
 from zset_join.spark.epoch.several_outputs import SeveralOutputs
@@ -175,7 +175,8 @@ class JoinStreamWriter:
             OptionError: no output has this name, or an option is not known, missing, or has a value that is not allowed.
         """
         output = output_named(connector, options)
-        return self._to(output, ChosenSink(output.sink, connector, options))
+        is_of_spark = connector == TABLE
+        return self._to(output, ChosenSink(output.sink) if is_of_spark else ChosenSink(output.sink, connector, options))
 
     def toDuckDB(  # noqa: N802 - in the manner of PySpark's names
         self,
@@ -226,6 +227,24 @@ class JoinStreamWriter:
             vacuum_hours: for a view: every 64 epochs, remove the files that no version of the last so many hours needs.
         """
         return self.to("delta", path=path, form=form, key=key, storage_options=storage_options, vacuum_hours=vacuum_hours)
+
+    def toTable(  # noqa: N802 - the name PySpark users type
+        self,
+        name: str,
+        *,
+        form: str | None = None,
+        key: Sequence[str] | None = None,
+        format: str | None = None,  # noqa: A002 - as in PySpark
+    ) -> JoinStreamWriter:
+        """Keep a table of a catalog of the session equal to the view by MERGE, or, with `form`, append every change to it.
+
+        Args:
+            name: of the table, as Spark's SQL writes it, such as `"lake.shop.orders"`; it is made where it is not there.
+            form: weight, row_kind or change_data_feed for a changelog, with the epoch in `_epoch`; None for a view.
+            key: columns that identify a row of the view; default: what the keys of the inputs imply.
+            format: of a table that is made, such as `"delta"`; default: the catalog's. A view needs one that has MERGE.
+        """
+        return self.to(TABLE, name=name, form=form, key=key, format=format)
 
     def toPostgres(  # noqa: N802 - as toDuckDB
         self, conninfo: str, table: str, *, key: Sequence[str] | None = None
