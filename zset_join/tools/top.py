@@ -80,9 +80,10 @@ def watch(
 
 def drawn(found: Measured, name: str) -> RenderableType:
     """Return the tables of one look."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+    with needed_for("zset-join top"):
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
 
     epoch = "no epoch yet" if found.epoch is None else f"epoch {found.epoch}"
     parts: list[RenderableType] = [Text(f"{name}: {epoch}, query {found.query_id}")]
