@@ -173,7 +173,6 @@ def _open_and_close(settings: DriverSettings) -> None:
     check_mode(location, "driver")
     if any(isinstance(one.sink, TakesSession) for sinks in settings.sinks.values() for one in sinks):
         return
-    compile_on_first_use()
     with tempfile.TemporaryDirectory(prefix="zset_join-start-") as directory:
         epochs = DriverEpochs(replace(settings, options=replace(settings.options, local_state_dir=directory)))
         try:
