@@ -355,18 +355,22 @@ class Pipeline(Snapshots, QueryChanges, Generic[Answer]):
         """
         return replay_letters(self.directory.location, self.positions, self.step, stream=stream, code=code)
 
-    def verify(self, *, view: str | None = None, most_differences: int = 20) -> Verification:
-        """Compare a view with DuckDB's batch query over everything that came; needs `keep_inputs` and `keep_view`.
+    def verify(
+        self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20
+    ) -> Verification:
+        """Compare a view with DuckDB's batch query over everything that came; needs `keep_inputs`.
 
         Args:
             view: its name; may be left out where there is one.
+            contents: what is compared: rows with weights that add up, as an output holds them; default: what `keep_view` kept.
             most_differences: differing rows to tell.
 
         Raises:
             OptionError: the pipeline was told not to keep what is needed; or `VIEW_NAME`, see `QueryPlan.view`.
             PlanError: DuckDB cannot be asked for a part of the query.
         """
-        history, contents = self._kept_inputs("verify()"), self.contents(view)
+        history = self._kept_inputs("verify()")
+        contents = self.contents(view) if contents is None else contents
         if not self.epoch:
             return Verification(equal=True, epoch=None, expected_rows=0, actual_rows=0, different_rows=0)
         plan, watermarks = one_view(self.plan, view), self._watermarks.known.stages
