@@ -355,9 +355,7 @@ class Pipeline(Snapshots, QueryChanges, Generic[Answer]):
         """
         return replay_letters(self.directory.location, self.positions, self.step, stream=stream, code=code)
 
-    def verify(
-        self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20
-    ) -> Verification:
+    def verify(self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20) -> Verification:
         """Compare a view with DuckDB's batch query over everything that came; needs `keep_inputs`.
 
         Args:

@@ -268,7 +268,7 @@ def test_a_query_that_keeps_its_inputs_is_verified_and_explained_across_restarts
     view, log = str(tmp_path / "view.duckdb"), str(tmp_path / "log")
 
     def writer() -> Any:
-        many = _joined(orders, customers).writeStream.to("duckdb", path=view, table="joined").to("parquet", path=log)
+        many = _joined(orders, customers).writeStream.toDuckDB(view, "joined").toParquet(log)
         kept = many.option("execution", "driver").option("retainInputLog", True)
         return kept.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
 
@@ -286,7 +286,12 @@ def test_a_query_that_keeps_its_inputs_is_verified_and_explained_across_restarts
         with pytest.raises(OptionError, match="takes no sample"):
             stored.verify(sample=0.5)
     with duckdb.connect(view) as connection:
-        connection.execute("DELETE FROM joined WHERE order_id = 5")
+        tables = connection.execute(
+            "SELECT schema_name, table_name FROM duckdb_columns() WHERE column_name = 'order_id' AND (schema_name, table_name) IN "
+            "(SELECT (schema_name, table_name) FROM duckdb_tables())"
+        ).fetchall()
+        for schema, table in tables:
+            connection.execute(f'DELETE FROM "{schema}"."{table}" WHERE order_id = 5')
     with writer().attach() as stored:
         wrong = stored.verify()
         assert (wrong.equal, wrong.different_rows, len(wrong.differing)) == (False, 1, 1)
