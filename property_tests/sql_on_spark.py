@@ -87,7 +87,7 @@ def sweep(
             connect(dialect=dialect, clock=lambda: _NOW) as here,
             connect(dialect=dialect, clock=lambda: _NOW, engine="spark", spark=spark) as there,
         ):
-            there.settings["execution"] = execution
+            there.catalog.settings["execution"] = execution
             _File(name, here, there, tally).run(plan_only=plan_only, seconds=left)
     return tally
 

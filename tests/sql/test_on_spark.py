@@ -261,7 +261,7 @@ def test_files_of_records_are_the_changes_of_their_table_inside_spark_too(spark:
         declared(tmp_path / form, form, ", place BIGINT METADATA FROM 'offset'").replace("TABLE t", f"TABLE `{form}`")
         for form in RECORDS
     )
-    query = " UNION ALL ".join(f"SELECT '{form}' AS form, id, name, place FROM `{form}`" for form in RECORDS)  # noqa: S608
+    query = " UNION ALL ".join(f"SELECT '{form}' AS form, id, name, place FROM `{form}`" for form in RECORDS)
     with connect(engine="spark", spark=spark, dialect="flink") as session:
         session.sql("SET 'on_bad_input' = 'quarantine'; SET 'execution' = 'driver'; " + tables)
         running = session.sql(query).start()

@@ -216,11 +216,9 @@ def changed_stream(
     unread: str | None = None,
     orders_by_offset: bool = True,
 ) -> SourceStream:
-    """Return the stream of rows that change a table.
+    """Return the stream of rows that change a table; see `changes`, and for `unread`, of rows that say so, `RowReading`.
 
-    Args:
-        df: as those that follow, see `changes`; and for `unread`, of rows that say so, `RowReading`.
-        orders_by_offset: offsets order the records of a key; else they come in their turn, as those of several files do.
+    Unless `orders_by_offset`, records of a key come in their turn, as those of several files do.
     """
     if format is not None:
         others = {"apply_as_deletes": apply_as_deletes, "weight_column": weight_column, "row_kind_column": row_kind_column}
@@ -234,7 +232,18 @@ def changed_stream(
                     code="CONFLICTING_ARGUMENTS",
                     name=name,
                 )
-            stream = _of_records(df, name, format, keys, schema, sample, options or RecordOptions(), baseline, orders_by_offset=orders_by_offset, **given)
+            stream = _of_records(
+                df,
+                name,
+                format,
+                keys,
+                schema,
+                sample,
+                options or RecordOptions(),
+                baseline,
+                orders_by_offset=orders_by_offset,
+                **given,
+            )
         else:
             stream = _of_row_format(df, name, format, keys, baseline=baseline, after_baseline=after_baseline, **given)
         return stream

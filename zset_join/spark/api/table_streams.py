@@ -180,11 +180,13 @@ def file_records(session: SparkSession, path: str) -> DataFrame:
     reader, path = _reader_of(session, path)
     # Bytes as characters of one byte each: what is no UTF-8 stays as it is, and is told by the line.
     text = f"regexp_replace(decode(CAST(value AS BINARY), 'ISO-8859-1'), {literal(_BYTE_ORDER_MARK_BYTES)}, '')"
-    files = reader.option("wholetext", "true").text(path)
+    files = reader.text(path, wholetext=True)
     lines = files.selectExpr("_metadata.file_name AS file", f"posexplode(split({text}, '\n')) AS (place, line)")
     lines = lines.where(f"line RLIKE {literal(_SAYS_SOMETHING)}")
     lines = lines.selectExpr("file", "CAST(place + 1 AS BIGINT) AS place", "encode(line, 'ISO-8859-1') AS line")
-    wrapped = "from_json(CAST(line AS STRING), 'key STRING, value STRING, topic STRING, partition INT, offset BIGINT') AS record"
+    wrapped = (
+        "from_json(CAST(line AS STRING), 'key STRING, value STRING, topic STRING, partition INT, offset BIGINT') AS record"
+    )
     return lines.selectExpr("file", "place", "line", wrapped).selectExpr(
         "CAST(record.key AS BINARY) AS key",
         "IF(record.topic IS NULL, line, CAST(record.value AS BINARY)) AS value",
