@@ -264,6 +264,7 @@ def test_files_of_records_are_the_changes_of_their_table_inside_spark_too(spark:
     query = " UNION ALL ".join(f"SELECT '{form}' AS form, id, name, place FROM `{form}`" for form in RECORDS)
     with connect(engine="spark", spark=spark, dialect="flink") as session:
         session.sql("SET 'on_bad_input' = 'quarantine'; SET 'execution' = 'driver'; " + tables)
+        assert "debezium-json" in str(session.sql(f"EXPLAIN {query}"))
         running = session.sql(query).start()
         session.refresh()
         for form, records in RECORDS.items():  # its line is smaller than those of the file before
