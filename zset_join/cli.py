@@ -20,6 +20,8 @@ and SQL in this process, without Java:
     zset-join backup CHECKPOINT DIR --output PATH  a savepoint: checkpoint and outputs, copied together
     zset-join restore DIR                          bring both back
 
+    zset-join metrics CHECKPOINT                   what the newest epoch did, for Prometheus; top CHECKPOINT: for people
+
 and to begin with:
 
     zset-join demo                                 three tables change, a view follows: a story of some seconds
@@ -172,6 +174,14 @@ def _parser() -> argparse.ArgumentParser:
         if name == "run":
             _run_options(verb)
     verbs.add_parser("compile", help="compile what queries need first, in parallel").set_defaults(run=_compile)
+    for name, text, run in (
+        ("metrics", "print what the newest epoch did, for Prometheus", _metrics),
+        ("top", "show what the newest epoch did, again and again, until Ctrl-C", _top),
+    ):
+        verb = verbs.add_parser(name, help=text)
+        verb.add_argument("checkpoint", help="checkpointLocation, or the directory of a pipeline")
+        verb.set_defaults(run=run)
+    verb.add_argument("--seconds", type=float, default=1.0, help="between two looks (1)")
     verbs.add_parser("demo", help="three tables change, a view follows: a story of some seconds").set_defaults(run=_demo)
     verbs.add_parser("doctor", help="tell what is installed here, what is missing, and what to do").set_defaults(run=_doctor)
     shell = verbs.add_parser("sql", help="type statements")
@@ -205,6 +215,20 @@ def _demo(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every verb
     from zset_join.demo import run_demo
 
     return 0 if run_demo(_tell, is_colored=sys.stdout.isatty() and "NO_COLOR" not in os.environ) else 1
+
+
+def _metrics(options: argparse.Namespace) -> int:
+    from zset_join.tools.metrics import metrics_text
+
+    sys.stdout.write(metrics_text(options.checkpoint))
+    return 0
+
+
+def _top(options: argparse.Namespace) -> int:
+    from zset_join.tools.top import watch
+
+    watch(options.checkpoint, seconds=options.seconds)
+    return 0
 
 
 def _doctor(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every verb

@@ -32,7 +32,7 @@ import pyarrow as pa
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
-from zset_join.kernels.machine.first_use import compile_on_first_use
+from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.pipeline.contents import Contents, repeated
 from zset_join.pipeline.dead_letters import dead_letters
 from zset_join.pipeline.durable import PipelineDirectory
@@ -141,7 +141,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
     ) -> None:
         query = planned(view)
         self._has_several, self.plan, self._readings = query.has_several, query.plan, query.readings
-        compile_on_first_use()
+        compile_rest_in_background()
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
         self.positions: Mapping[str, Any] = {}
