@@ -7,6 +7,7 @@
     zset-join state CHECKPOINT "SELECT ..."        what the query remembers, as SQL; without a query, a list of its views
     zset-join console CHECKPOINT                   a page in the browser about it; bundle CHECKPOINT: the same in one file
     zset-join dead-letters CHECKPOINT              what was put aside, and why; --replay sends records again
+    zset-join diff DIRECTORY shop:view             what another query would answer otherwise; --markdown, --all
     zset-join position OUTPUT...                   which epoch each output holds, and the newest one that all do; --json
     zset-join rescale CHECKPOINT 8                 another number of buckets
 
@@ -19,11 +20,18 @@ and SQL in this process, without Java:
     zset-join backup CHECKPOINT DIR --output PATH  a savepoint: checkpoint and outputs, copied together
     zset-join restore DIR                          bring both back
 
+    zset-join metrics CHECKPOINT                   what the newest epoch did, for Prometheus; top CHECKPOINT: for people
+
+and to begin with:
+
+    zset-join demo                                 three tables change, a view follows: a story of some seconds
+    zset-join doctor                               what is installed here, what is missing, what to do
+
 `shop:view` names a function `view(spark)` in `shop.py` that returns the query as it would be started, without `.start()`. So
 what is verified is the program's own query, its expressions and functions included. The working directory is searched first.
 
-Exit codes: 0 all is well, 1 the view differs, outputs share no epoch, or the engine refused (the message says why), 2 the
-command line is wrong.
+Exit codes: 0 all is well, 1 a view differs, outputs share no epoch, `doctor` found a fault, or the engine refused (its
+message says why), 2 the command line is wrong.
 """
 
 from __future__ import annotations
@@ -117,6 +125,13 @@ def _parser() -> argparse.ArgumentParser:
     position.add_argument("--json", action="store_true", help="as JSON")
     position.set_defaults(run=_position)
 
+    diff = verbs.add_parser("diff", help="tell what another query would answer otherwise; nothing changes")
+    diff.add_argument("directory", help="of a pipeline that does not run")
+    diff.add_argument("program", metavar="MODULE:FUNCTION", help="returns the other query: a view, or views by name")
+    diff.add_argument("--markdown", action="store_true", help="for the comment of a pull request, with samples")
+    diff.add_argument("--all", metavar="PATH", help="write every row that differs as Parquet to this directory")
+    diff.set_defaults(run=_diff)
+
     rescale = verbs.add_parser("rescale", help="give a checkpoint another number of buckets")
     rescale.add_argument("checkpoint", help="checkpointLocation")
     rescale.add_argument("buckets", type=int)
@@ -159,6 +174,16 @@ def _parser() -> argparse.ArgumentParser:
         if name == "run":
             _run_options(verb)
     verbs.add_parser("compile", help="compile what queries need first, in parallel").set_defaults(run=_compile)
+    for name, text, run in (
+        ("metrics", "print what the newest epoch did, for Prometheus", _metrics),
+        ("top", "show what the newest epoch did, again and again, until Ctrl-C", _top),
+    ):
+        verb = verbs.add_parser(name, help=text)
+        verb.add_argument("checkpoint", help="checkpointLocation, or the directory of a pipeline")
+        verb.set_defaults(run=run)
+    verb.add_argument("--seconds", type=float, default=1.0, help="between two looks (1)")
+    verbs.add_parser("demo", help="three tables change, a view follows: a story of some seconds").set_defaults(run=_demo)
+    verbs.add_parser("doctor", help="tell what is installed here, what is missing, and what to do").set_defaults(run=_doctor)
     shell = verbs.add_parser("sql", help="type statements")
     _dialect_option(shell)
     shell.set_defaults(run=_sql_shell)
@@ -184,6 +209,34 @@ def _compile(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every ver
 
     compile_kernels(say=_tell)
     return 0
+
+
+def _demo(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every verb
+    from zset_join.demo import run_demo
+
+    return 0 if run_demo(_tell, is_colored=sys.stdout.isatty() and "NO_COLOR" not in os.environ) else 1
+
+
+def _metrics(options: argparse.Namespace) -> int:
+    from zset_join.tools.metrics import metrics_text
+
+    sys.stdout.write(metrics_text(options.checkpoint))
+    return 0
+
+
+def _top(options: argparse.Namespace) -> int:
+    from zset_join.tools.top import watch
+
+    watch(options.checkpoint, seconds=options.seconds)
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every verb
+    from zset_join.tools.doctor import checks, report
+
+    found = checks()
+    _tell(report(found))
+    return 1 if any(one.outcome == "wrong" for one in found) else 0
 
 
 def _tell(line: str) -> None:
@@ -329,6 +382,16 @@ def _position(options: argparse.Namespace) -> int:
     found = positions(options.outputs)
     _say(json.dumps(found.to_json()) if options.json else found)
     return 0 if found.is_well else 1
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from zset_join.pipeline.stopped import diff_of_directory
+
+    diff = diff_of_directory(options.directory, _function(options.program)())
+    if options.all is not None:
+        diff.write_parquet(options.all)
+    _say(diff.to_markdown() if options.markdown else diff)
+    return 0 if diff.is_empty else 1
 
 
 def _rescale(options: argparse.Namespace) -> int:

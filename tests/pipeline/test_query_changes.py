@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from zset_join.cli import main
 from zset_join.core.errors import BadInputError, OptionError, SinkError, StateError
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, View, appends, changes
@@ -174,7 +174,50 @@ def test_a_report_counts_shows_and_writes_what_differs(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "v.added.parquet").num_rows == 5
 
 
-@pytest.mark.parametrize("ask", [Pipeline.diff, Pipeline.evolve])
-def test_with_a_directory_it_is_refused(tmp_path: Path, ask: Callable[..., Any]) -> None:
-    with Pipeline(ORDERS, tmp_path / "d") as pipeline, pytest.raises(OptionError, match="PIPELINE_DIRECTORY"):
-        ask(pipeline, ORDERS)
+def test_with_a_directory_diff_writes_nothing_and_evolve_is_refused(tmp_path: Path) -> None:
+    larger = JOINED.where(col("total") > 2).groupBy("city").agg(F.sum("total").alias("t"))
+    with Pipeline(BY_CITY, tmp_path / "d") as pipeline:
+        pipeline.step(ROWS)
+        pipeline.step({"orders": [{"id": 9, "who": "a", "total": 5}]})
+        before = committed(tmp_path / "d")
+
+        diff = pipeline.diff(larger)
+
+        assert (str(diff.views[pipeline.views[0]]), diff.kept) == (
+            'view "orders_inner_people": adds 0 rows, removes 0, changes 2 of 2',
+            ["join-0"],
+        )
+        assert committed(tmp_path / "d") == before
+        with pytest.raises(OptionError, match="PIPELINE_DIRECTORY"):
+            pipeline.evolve(larger)
+        assert pipeline.step({"orders": [{"id": 9, "who": "a", "total": 6}]}).to_pylist() == [
+            (("Oslo", 11), -1),
+            (("Oslo", 12), 1),
+        ]
+
+
+def committed(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in (directory / "zset").rglob("*.json")}
+
+
+def test_the_command_line_compares_a_stopped_pipeline_with_another_query(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Pipeline({"v": BY_CITY, "w": ORDERS}, tmp_path / "d") as pipeline:
+        pipeline.step(ROWS)
+    before = committed(tmp_path / "d")
+    program = "tests.pipeline.test_query_changes"
+    monkeypatch.setattr(f"{program}.BY_CITY", JOINED.where(col("total") > 2).groupBy("city").agg(F.sum("total").alias("t")))
+
+    code = main(["diff", str(tmp_path / "d"), f"{program}:views", "--markdown", "--all", str(tmp_path / "rows")])
+
+    assert code == 1
+    assert "- city='Oslo', t=6\n+ city='Oslo', t=4\n" in capsys.readouterr().out
+    assert pq.read_table(tmp_path / "rows" / "v.added.parquet").num_rows == 2
+    monkeypatch.undo()
+    assert main(["diff", str(tmp_path / "d"), f"{program}:views"]) == 0
+    assert committed(tmp_path / "d") == before
+
+
+def views() -> dict[str, View]:
+    return {"v": BY_CITY, "w": ORDERS}

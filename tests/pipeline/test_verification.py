@@ -11,6 +11,7 @@ from zset_join import OptionError, PlanError, ZSet
 from zset_join.expressions import col, left, right
 from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.stages import StageOptions
 
 ORDERS = {"id": pa.int64(), "customer": pa.string(), "total": pa.int64(), "price": pa.decimal128(9, 2), "rate": pa.float64()}
 CUSTOMERS = {"name": pa.string(), "city": pa.string(), "limit": pa.int32()}
@@ -149,3 +150,16 @@ def test_what_duckdb_cannot_hold_is_told_as_such():
         pipeline.verify()
 
     assert refused.value.code == "NOT_VERIFIABLE"
+
+
+@pytest.mark.parametrize("bad", [{"id": None, "ts": 2}, {"id": 1, "ts": None}])
+def test_rows_that_were_put_aside_are_not_part_of_what_is_expected(bad: dict[str, int | None]) -> None:
+    orders = changes("orders", "id INT, customer STRING, total INT, ts INT", keys="id", sequence_by="ts")
+    view = orders.groupBy("customer").agg(F.sum("total").alias("total"))
+    with Pipeline(view, keep_inputs=True, options=StageOptions(on_bad_input="quarantine")) as pipeline:
+        pipeline.step({"orders": [{"id": 1, "customer": "Ada", "total": 3, "ts": 1}]})
+        pipeline.step({"orders": [{"customer": "Ada", "total": 5, **bad}]})
+
+        assert pipeline.dead_letters.num_rows == 1
+        assert pipeline.view().to_pylist() == [{"customer": "Ada", "total": 3}]
+        assert pipeline.verify().equal

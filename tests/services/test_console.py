@@ -104,7 +104,7 @@ def test_hostile_names_and_values_are_text(chromium: Any, stopped: Path) -> None
 def test_a_click_on_a_stage_shows_what_it_remembers_and_its_sql(chromium: Any, stopped: Path) -> None:
     with open_console(WatchedCheckpoint(stopped)) as console:
         page, _ = opened(chromium, console.url)
-        page.get_by_role("button", name="stage join-0").focus()
+        page.get_by_role("button", name="join-0").focus()
         page.keyboard.press("Enter")
         text = page.get_by_role("region", name="details of the node").inner_text()
         assert "LEFT JOIN" in text

@@ -24,6 +24,7 @@ EXTRAS: Mapping[str, str] = {
     "psycopg": "postgres",
     "pyspark": "spark",
     "redis": "redis",
+    "rich": "observe",
     "sortedcontainers": "testing",
     "sqlglot": "sql",
     "starlette": "console",

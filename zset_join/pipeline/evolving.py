@@ -10,7 +10,7 @@ new view. Stages with an equal fingerprint keep their state, and are fed nothing
 An evolution is an epoch without input: it takes the next number, and its answer is the difference. What is refused is refused
 before anything changes, outputs included.
 
-In memory. See `zset_join.pipeline.rebuilding` for what can be built from what.
+`evolve` is for pipelines in memory. See `zset_join.pipeline.rebuilding` for what can be built from what.
 """
 
 from __future__ import annotations

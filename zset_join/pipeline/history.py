@@ -56,6 +56,12 @@ class InputHistory:
         kept = {name: delta for name, delta in deltas.items() if len(delta)}
         self._epochs.append(PastEpoch(epoch, processing_time_us, kept, fetched))
 
+    def copied(self) -> InputHistory:
+        """Return what has come until now; what comes later is not in it. Cost: a pointer per epoch."""
+        copy = InputHistory()
+        copy._epochs = list(self._epochs)
+        return copy
+
     def __iter__(self) -> Iterator[PastEpoch]:
         return iter(self._epochs)
 

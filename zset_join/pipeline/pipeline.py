@@ -29,23 +29,22 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
 import pyarrow as pa
 
-from zset_join.checkpoint.row_history import RowHistory
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
-from zset_join.kernels.machine.first_use import compile_on_first_use
-from zset_join.pipeline.contents import Contents, repeated, view_not_kept
+from zset_join.kernels.machine.first_use import compile_rest_in_background
+from zset_join.pipeline.contents import Contents, repeated
 from zset_join.pipeline.dead_letters import dead_letters
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
-from zset_join.pipeline.explaining import explain_row
-from zset_join.pipeline.history import InputHistory, inputs_not_kept, part_of
+from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.outputs import Outputs, OutputsByView, PipelineOutputs, outputs_by_view
 from zset_join.pipeline.place import PipelineOptions, Place
 from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.pipeline.progress import epoch_counts
 from zset_join.pipeline.query_changes import QueryChanges
+from zset_join.pipeline.questions import PipelineQuestions
 from zset_join.pipeline.replaying import no_dead_letters, replay_letters
 from zset_join.pipeline.saved import SavedState, lasts, load_state, save_state
 from zset_join.pipeline.snapshots import Snapshots
@@ -53,15 +52,13 @@ from zset_join.pipeline.stage_states import MemoryStates
 from zset_join.pipeline.statistics import explained_budgets, statistics_of
 from zset_join.pipeline.taking import RowTaking
 from zset_join.pipeline.unfinished import closed, epoch_gap, out_of_memory, unfinished
-from zset_join.pipeline.verification import Verification, verify
+from zset_join.pipeline.watched import PublishedEpochs
 from zset_join.pipeline.watermarks import Watermarks
-from zset_join.plan.one_view import one_view
 from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery, planned
 from zset_join.query.view import View
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
-from zset_join.tools.batch import BatchTimes
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NextDue, earliest
 
@@ -77,7 +74,7 @@ else:
 __all__ = ["Pipeline"]
 
 
-class Pipeline(Snapshots, QueryChanges, Generic[Answer]):
+class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
     """Run a query in this process.
 
     Args:
@@ -144,7 +141,7 @@ class Pipeline(Snapshots, QueryChanges, Generic[Answer]):
     ) -> None:
         query = planned(view)
         self._has_several, self.plan, self._readings = query.has_several, query.plan, query.readings
-        compile_on_first_use()
+        compile_rest_in_background()
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
         self.positions: Mapping[str, Any] = {}
@@ -161,6 +158,7 @@ class Pipeline(Snapshots, QueryChanges, Generic[Answer]):
         self._processing_time_us: int | None = None
         self._last: Mapping[str, ZSet] | None = None
         self._unfinished: int | None = None
+        self._watching = PublishedEpochs()
         self._is_closed = False
         self._memory: MemoryStates | None = None
         self._directory: PipelineDirectory | None = None
@@ -245,7 +243,8 @@ class Pipeline(Snapshots, QueryChanges, Generic[Answer]):
         """Turn memory that runs out into an error that names the epoch and whether it counts."""
         wanted = self.epoch
         try:
-            yield
+            with self._watching.lock:
+                yield
         except MemoryError as error:
             raise out_of_memory(wanted, error, self._refusal(), is_taken=self.epoch > wanted) from error
 
@@ -322,20 +321,6 @@ class Pipeline(Snapshots, QueryChanges, Generic[Answer]):
         """
         return repeated(self.contents(name), self.plan.output_of(self.plan.view(name).name).schema)
 
-    def contents(self, name: str | None = None) -> ZSet:
-        """Return the contents of a view, each distinct row with its weight.
-
-        Args:
-            name: of the view; may be left out where there is one.
-
-        Raises:
-            OptionError: the pipeline was told not to keep them; or `VIEW_NAME`, see `QueryPlan.view`.
-        """
-        view = self.plan.view(name)
-        if self._contents is None:
-            raise view_not_kept()
-        return self._contents[view.name].rows()
-
     def replay(self, *, stream: str | None = None, code: str | None = None) -> int:
         """Put the dead letters that are records through the decoder again, in one epoch, exactly once.
 
@@ -354,45 +339,6 @@ class Pipeline(Snapshots, QueryChanges, Generic[Answer]):
             BadInputError: as `step`.
         """
         return replay_letters(self.directory.location, self.positions, self.step, stream=stream, code=code)
-
-    def verify(self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20) -> Verification:
-        """Compare a view with DuckDB's batch query over everything that came; needs `keep_inputs`.
-
-        Args:
-            view: its name; may be left out where there is one.
-            contents: what is compared: rows with weights that add up, as an output holds them; default: what `keep_view` kept.
-            most_differences: differing rows to tell.
-
-        Raises:
-            OptionError: the pipeline was told not to keep what is needed; or `VIEW_NAME`, see `QueryPlan.view`.
-            PlanError: DuckDB cannot be asked for a part of the query.
-        """
-        history = self._kept_inputs("verify()")
-        contents = self.contents(view) if contents is None else contents
-        if not self.epoch:
-            return Verification(equal=True, epoch=None, expected_rows=0, actual_rows=0, different_rows=0)
-        plan, watermarks = one_view(self.plan, view), self._watermarks.known.stages
-        times = [
-            BatchTimes(watermark_us=watermarks[number], processing_time_us=self._processing_time_us)
-            for number in self.plan.stages_of(plan.name)
-        ]
-        return verify(plan, history, contents, times, epoch=self.epoch - 1, most_differences=most_differences)
-
-    def explain_row(self, row: Mapping[str, Any], *, view: str | None = None, most_changes: int = 100) -> RowHistory:
-        """Tell which changes made the rows of a view with given values, and which unmade them; needs `keep_inputs`.
-
-        Args:
-            row: columns of the view to values.
-            view: its name; may be left out where there is one.
-            most_changes: changes to tell per epoch.
-
-        Raises:
-            OptionError: columns that the view does not have, more changes than are to be told, or inputs are not kept; or
-                `VIEW_NAME`, see `QueryPlan.view`.
-        """
-        plan, history = one_view(self.plan, view), self._kept_inputs("explain_row()")
-        past = part_of(history, self.plan.stages_of(plan.name), [source.name for source in plan.sources])
-        return explain_row(plan, past, self._options, row, most_changes=most_changes)
 
     def save(self, path: str | Path) -> None:
         """Write the state of a pipeline in memory to a directory, which `load` reads; see `zset_join.pipeline.saved`.
@@ -537,6 +483,7 @@ class Pipeline(Snapshots, QueryChanges, Generic[Answer]):
         self._outputs.add(answered.epoch, answered.answers, self._link())
         self._unfinished = None
         self._outputs.settle()
+        self._watching.publish(self, answered, letters)
         return answered.answers
 
     def _commit_durably(self, prepared: PreparedEpoch, letters: pa.Table, reached: Mapping[str, Any], read: str | None) -> None:
@@ -569,11 +516,6 @@ class Pipeline(Snapshots, QueryChanges, Generic[Answer]):
         if self._memory is None:
             raise lasts(what)
         return self._memory
-
-    def _kept_inputs(self, what: str) -> InputHistory:
-        if self._history is None:
-            raise inputs_not_kept(what)
-        return self._history
 
     def _replay(self, epoch: int) -> Mapping[str, ZSet]:
         if self._last is None or epoch != self.epoch - 1:

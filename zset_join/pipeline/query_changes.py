@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from zset_join.connectors import sinks_of
+from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import dead_letters
@@ -17,7 +18,6 @@ from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.evolving import Evolution, Standing
 from zset_join.pipeline.outputs import Outputs, PipelineOutputs
 from zset_join.pipeline.progress import epoch_counts
-from zset_join.pipeline.saved import lasts
 from zset_join.pipeline.stage_states import MemoryStates
 from zset_join.pipeline.taking import RowTaking
 from zset_join.pipeline.watermarks import Watermarks
@@ -28,11 +28,13 @@ from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
+    from zset_join.pipeline.durable import PipelineDirectory
     from zset_join.pipeline.history import InputHistory
     from zset_join.plan.query_plan import QueryPlan
     from zset_join.stages.stage import StageOptions
+    from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["QueryChanges"]
+__all__ = ["QueryChanges", "plan_of_change"]
 
 
 class QueryChanges:
@@ -57,6 +59,8 @@ class QueryChanges:
     _unfinished: int | None
     _watermarks: Watermarks
     _check_usable: Callable[[], None]
+    _directory: PipelineDirectory | None
+    _in_memory: Callable[[str], MemoryStates]
     _publish: Callable[[], None]
 
     def diff(self, view: View | Mapping[str, View]) -> PlanDiff:
@@ -69,9 +73,9 @@ class QueryChanges:
             PlanError: the query cannot be planned.
             StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME`, `EVOLVE_SOURCE`: what it needs is not there; see `evolve`.
             BadInputError: a row that the new query cannot take.
-            OptionError: the pipeline has a directory.
 
-        Cost: every row that a new stage is fed, and the rows of the views that may differ.
+        Cost: every row that a new stage is fed, and the rows of the views that may differ, in memory; with a directory also
+        what the next epoch would begin with: the last one is folded into the local state, which is a cache.
 
         >>> from zset_join.expressions import col
         >>> from zset_join.pipeline import Pipeline, changes
@@ -84,8 +88,14 @@ class QueryChanges:
         zset_join.core.errors.StateError: [EVOLVE_NO_ROWS] ...
         """
         self._check_usable()
-        with closing(Evolution(self._standing("diff()"), _plan_of(view, self.plan))) as evolution:
-            return evolution.diff()
+        plan = plan_of_change(view, self.plan)
+        if self._directory is None:
+            with closing(Evolution(self._standing(self._in_memory("diff()").states), plan)) as evolution:
+                return evolution.diff()
+        with self._directory.epoch(Tick(self.epoch, self._processing_time_us)) as opened:
+            states = {state.number: opened.operator(state.number, opened.tick) for state in self.plan.states}
+            with closing(Evolution(self._standing(states), plan)) as evolution:
+                return evolution.diff()
 
     def evolve(
         self, view: View | Mapping[str, View], *, outputs: Outputs | Mapping[str, Sink | Sequence[Sink]] | None = None
@@ -113,7 +123,7 @@ class QueryChanges:
         """
         self._check_usable()
         self._outputs.settle()
-        standing, plan = self._standing("evolve()"), _plan_of(view, self.plan)
+        standing, plan = self._standing(self._in_memory("evolve()").states), plan_of_change(view, self.plan)
         evolution = Evolution(standing, plan)
         evolution.build()
         try:
@@ -148,7 +158,7 @@ class QueryChanges:
     ) -> None:
         """Become a pipeline of the new query: everything that can fail is made first."""
         plan, standing, memory = evolution.plan, evolution.standing, self._memory
-        assert memory is not None  # noqa: S101 - as `_standing` has seen
+        assert memory is not None  # noqa: S101 - as `evolve` has seen
         readings = readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
         watermarks = self._watermarks.of_plan(plan, evolution.known_times())
         taking = RowTaking(plan, readings, is_strict=self._options.on_bad_input == "error")
@@ -186,15 +196,13 @@ class QueryChanges:
             held[view.name] = there
         return held
 
-    def _standing(self, what: str) -> Standing:
-        if self._memory is None:
-            raise lasts(what)
+    def _standing(self, states: Mapping[int, DurableOperator]) -> Standing:
         return Standing(
             plan=self.plan,
             epoch=self.epoch,
             processing_time_us=self._processing_time_us,
             options=self._options,
-            states=self._memory.states,
+            states=states,
             contents=self._contents,
             history=self._history,
             known=self._watermarks.known,
@@ -202,7 +210,7 @@ class QueryChanges:
         )
 
 
-def _plan_of(view: View | Mapping[str, View], before: QueryPlan) -> QueryPlan:
+def plan_of_change(view: View | Mapping[str, View], before: QueryPlan) -> QueryPlan:
     """Return the plan of a query; the only view of one is the only view of the other, whatever it is called."""
     if isinstance(view, Mapping):
         return several.plan_of(view)

@@ -23,7 +23,7 @@ def test_a_view_says_what_to_use(method: str, says: str) -> None:
 
 
 def test_a_writer_says_what_to_use() -> None:
-    assert "toDelta" in str(missing_on_writer("toTable"))
+    assert "toTable" in str(missing_on_writer("clusterBy"))
     assert "[MISSING_METHOD]" in str(missing_on_writer("outputMode"))
 
 
@@ -33,7 +33,7 @@ def test_views_and_writers_raise_them_and_hasattr_says_no(orders: Source, custom
     with pytest.raises(MissingMethodError, match="writeStream"):
         view.show()
     with pytest.raises(MissingMethodError, match="toDelta"):
-        view.writeStream.toTable("t")
+        view.writeStream.clusterBy("t")
     assert not hasattr(view, "show")
 
 

@@ -84,6 +84,9 @@ function lastOf(values) {
 }
 
 function seriesOf(epochs) {
+  const isCommitted = epochs.some((one) => "commit" in one.seconds);
+  // The seconds of the newest epoch are whole only once the next one has told what committing took.
+  const wholeSeconds = (one) => (isCommitted && !("commit" in one.seconds) ? null : epochSeconds(one));
   const x = epochs.map((one) => one.epoch);
   const of = (name, read) => ({ name, values: epochs.map(read) });
   const named = (pick) => [...new Set(epochs.flatMap((one) => Object.keys(pick(one))))];
@@ -92,8 +95,8 @@ function seriesOf(epochs) {
   const perSecond = (value) => `${shownNumber(value)}/s`;
   return [
     { title: "Input rate", x, shown: perSecond, absent: "Known from the second epoch on.", series: [of("rows", (one, at) => (gapSeconds(epochs, at) ? sum(one.rows_in) / gapSeconds(epochs, at) : null))] },
-    { title: "Process rate", x, shown: perSecond, absent: "This query does not record seconds in its checkpoint.", series: [of("rows", (one) => (epochSeconds(one) ? sum(one.rows_in) / epochSeconds(one) : null))] },
-    { title: "Epoch duration", x, shown: shownSeconds, absent: "This query does not record seconds in its checkpoint.", series: [of("epoch", epochSeconds)] },
+    { title: "Process rate", x, shown: perSecond, absent: "This query does not record seconds in its checkpoint.", series: [of("rows", (one) => (wholeSeconds(one) ? sum(one.rows_in) / wholeSeconds(one) : null))] },
+    { title: "Epoch duration", x, shown: shownSeconds, absent: "This query does not record seconds in its checkpoint.", series: [of("epoch", wholeSeconds)] },
     { title: "Parts of an epoch", x, stacked: true, shown: shownSeconds, absent: "This query does not record seconds in its checkpoint.", series: named((one) => one.seconds).map((name) => of(name, (one) => orNull(one.seconds[name]))) },
     { title: "Watermark lag", x, shown: shownSeconds, absent: "No source has event time, or none has shown a time yet.", series: sources.map((name) => of(name, (one) => (one.watermarks[name] === undefined || one.at_us === null ? null : Math.max(0, (one.at_us - one.watermarks[name]) / 1e6)))) },
     { title: "Answer and retractions", x, shown: shownNumber, absent: "No epoch yet.", series: [of("rows", (one) => one.rows_out), of("retractions", (one) => one.retractions)] },

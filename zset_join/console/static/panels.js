@@ -43,7 +43,7 @@ export function Rows({ overview }) {
     ${trouble && html`<${Trouble} message=${trouble} /><button onClick=${() => setAsked({ table: asked.table, where: {} })}>start over</button>`}
     ${answer && html`<p>${answer.total} ${answer.total === 1 ? "row" : "rows"}${answer.total > answer.rows.length ? `, the first ${answer.rows.length} of them` : ""}${isView && overview.can.explain_row ? "; choose one to see where it comes from" : ""}</p>
       <div class="scroll" role="region" tabindex="0" aria-label="rows"><table>
-        <thead><tr>${isView && html`<th scope="col"><span class="hidden">explain</span></th>`}${answer.columns.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+        <thead><tr>${isView && html`<th scope="col"><span class="hidden">explain</span></th>`}${answer.columns.map((name, at) => html`<th scope="col" class=${answer.rows.length && typeof answer.rows[0][at] === "number" ? "number" : ""}>${name}</th>`)}</tr></thead>
         <tbody>${answer.rows.map((values, at) => html`<tr>
           ${isView && html`<td><button onClick=${() => setRow(Object.fromEntries(answer.columns.map((name, place) => [name, values[place]])))} aria-label=${`explain row ${at + 1}`}>explain</button></td>`}
           ${values.map((value) => html`<td class=${typeof value === "number" ? "number" : ""}><${Value} of=${value} /></td>`)}

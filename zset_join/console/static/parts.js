@@ -14,7 +14,7 @@ export function Table({ label, columns, rows, weights, numbers = [] }) {
       <thead>
         <tr>
           ${weights && html`<th scope="col" class="number">weight</th>`}
-          ${columns.map((name, at) => html`<th scope="col" class=${numbers.includes(at) ? "number" : ""}>${name}</th>`)}
+          ${columns.map((name, at) => html`<th scope="col" class=${numbers.includes(at) || (rows.length && typeof rows[0][at] === "number") ? "number" : ""}>${name}</th>`)}
         </tr>
       </thead>
       <tbody>

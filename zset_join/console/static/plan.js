@@ -52,14 +52,17 @@ function Node({ place, node, heat, value, isChosen, choose }) {
       choose();
     }
   };
+  const lines = [
+    cut(node.kind === "stage" ? node.name : `${node.kind} ${node.name}`, 26),
+    cut(node.kind === "stage" ? node.title : node.columns.join(", "), 29),
+    cut(value, 29),
+  ];
   const [left, top] = [place.x - WIDTH / 2, place.y - HEIGHT / 2];
-  return html`<g class=${`node ${node.kind} heat-${heat} ${isChosen ? "chosen" : ""}`} tabindex="0" role="button" aria-pressed=${isChosen ? "true" : "false"}
-      aria-label=${`${node.kind} ${node.name}. ${value}`} onClick=${choose} onKeyDown=${onKey}>
-    <title>${node.title}</title>
+  return html`<g class=${`node ${node.kind} heat-${heat} ${isChosen ? "chosen" : ""}`} tabindex="0" role="button" aria-pressed=${isChosen ? "true" : "false"} onClick=${choose} onKeyDown=${onKey}>
     <rect x=${left} y=${top} width=${WIDTH} height=${HEIGHT} rx=${node.kind === "stage" ? 6 : 20} />
-    <text x=${left + 14} y=${top + 20} class="name">${cut(node.kind === "stage" ? node.name : `${node.kind} ${node.name}`, 26)}</text>
-    <text x=${left + 14} y=${top + 38} class="title">${cut(node.kind === "stage" ? node.title : node.columns.join(", "), 29)}</text>
-    <text x=${left + 14} y=${top + 56} class="value">${cut(value, 29)}</text>
+    <text x=${left + 14} y=${top + 20} class="name">${lines[0]}${" "}</text>
+    <text x=${left + 14} y=${top + 38} class="title">${lines[1]}${" "}</text>
+    <text x=${left + 14} y=${top + 56} class="value">${lines[2]}</text>
   </g>`;
 }
 

@@ -30,10 +30,10 @@ class DriverTools:
     """Answer questions about a query that runs on the driver.
 
     Args:
-        epochs: what runs its epochs.
+        epochs: what runs its epochs; None: another process does, and nothing can be asked from here.
     """
 
-    def __init__(self, epochs: DriverEpochs) -> None:
+    def __init__(self, epochs: DriverEpochs | None = None) -> None:
         self._epochs = epochs
 
     def verify(self, *, actual_df: Any = None, most_differences: int = 20, **given: Any) -> VerificationReport:
@@ -59,11 +59,11 @@ class DriverTools:
                 code="VERIFY_TABLE",
                 missing=unfit,
             )
-        schema = self._epochs.schema
-        with self._epochs.pause():
-            pipeline = self._epochs.opened()
-            self._check_kept("verify()")
-            emitted = self._emitted() if actual_df is None else {"": actual_df.toArrow}
+        epochs = self._kept("verify()")
+        schema = epochs.schema
+        with epochs.pause():
+            pipeline = epochs.opened()
+            emitted = _readable(epochs) if actual_df is None else {"": actual_df.toArrow}
             if not emitted:
                 raise OptionError(
                     "no output can be read back; pass verify(actual_df=...) with the emitted changes and their column _weight.",
@@ -94,24 +94,32 @@ class DriverTools:
         Raises:
             OptionError: `INPUTS_NOT_KEPT`; `ROW_QUESTION`, see `Pipeline.explain_row`.
         """
-        with self._epochs.pause():
-            pipeline = self._epochs.opened()
-            self._check_kept("explain_row()")
-            return pipeline.explain_row(row, most_changes=most_rows)
+        epochs = self._kept("explain_row()")
+        with epochs.pause():
+            return epochs.opened().explain_row(row, most_changes=most_rows)
 
-    def _check_kept(self, what: str) -> None:
+    def _kept(self, what: str) -> DriverEpochs:
+        """Return what runs the epochs, and keeps their inputs."""
+        if self._epochs is None:
+            raise OptionError(
+                f"{what} needs every change that came, and the process of the server that has them cannot be asked from a client. "
+                "Stop the query and ask with attach() in a classic session on the same checkpointLocation.",
+                code="INPUTS_NOT_KEPT",
+            )
         if not self._epochs.settings.options.retain_input_log:
             raise OptionError(
                 f"{what} needs every change that came, and this query does not keep them. Start it with a new "
                 'checkpointLocation and option("retainInputLog", True), or with option("execution", "executors").',
                 code="INPUTS_NOT_KEPT",
             )
+        return self._epochs
 
-    def _emitted(self) -> dict[str, Callable[[], pa.Table]]:
-        """Return how each output that can be read back is read."""
-        sinks = [one.sink for chosen in self._epochs.settings.sinks.values() for one in chosen]
-        readers = {f"{type(sink).__name__} {number}": getattr(sink, "read", None) for number, sink in enumerate(sinks, 1)}
-        return {name: read for name, read in readers.items() if read is not None}
+
+def _readable(epochs: DriverEpochs) -> dict[str, Callable[[], pa.Table]]:
+    """Return how each output that can be read back is read."""
+    sinks = [one.sink for chosen in epochs.settings.sinks.values() for one in chosen]
+    readers = {f"{type(sink).__name__} {number}": getattr(sink, "read", None) for number, sink in enumerate(sinks, 1)}
+    return {name: read for name, read in readers.items() if read is not None}
 
 
 def _emitted_rows(lines: pa.Table, schema: pa.Schema) -> ZSet:

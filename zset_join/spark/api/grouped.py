@@ -25,7 +25,8 @@ from zset_join.expressions.rows import plain_column
 from zset_join.query.columns import TextColumn, titled
 from zset_join.query.grouping import Aggregated, GroupedView
 from zset_join.shapes.aggregate import FUNCTIONS, AggregateCall
-from zset_join.spark.planning.row_steps import Transform, class_name, nodes_of, row_step, sequence, template
+from zset_join.spark.frames.facts import ReadExpression, reader_of
+from zset_join.spark.planning.row_steps import Transform, row_step, template
 from zset_join.spark.rows.names import column_named, first_line
 from zset_join.spark.rows.schemas import spark_type
 from zset_join.stages.aggregate import AggregateRequest
@@ -210,7 +211,7 @@ class _Lowering:
         self._grouped = grouped
         self._rows = grouped.rows
         self._template = rows
-        self._computed: list[tuple[str, Column, Any]] = []
+        self._computed: list[tuple[str, Column, ReadExpression]] = []
 
     def call(self, given: Any) -> AggregateCall:
         """Return the call for one aggregate; a Column is translated by now."""
@@ -257,23 +258,22 @@ class _Lowering:
             return given
         column = _as_column(given)
         expression = self._analysed(column, function)
-        if class_name(expression) == "AttributeReference" and expression.name() in here:
-            return str(expression.name())
+        if expression.column is not None and expression.column in here:
+            return expression.column
         for name, _, known in self._computed:
-            if known.semanticEquals(expression):
+            if known.meaning == expression.meaning:
                 return name
         self._computed.append((f"{_ARGUMENT}{len(self._computed)}", column, expression))
         return self._computed[-1][0]
 
     def _text(self, column: Column) -> str:
         """Return what Spark makes of an argument, as SQL."""
-        expression = self._analysed(column, "agg")
-        return str(expression.name() if class_name(expression) == "AttributeReference" else expression.sql())
+        return self._analysed(column, "agg").text
 
-    def _analysed(self, column: Column, function: str) -> Any:
+    def _analysed(self, column: Column, function: str) -> ReadExpression:
         """Return what Spark makes of an argument; after checking that it depends on the row alone."""
         row_step(self._rows.session, self._rows.output, f"{function}({column})", _selecting(column.alias("argument")))
-        return _only_expression(self._template.select(column))
+        return reader_of(self._rows.session).expression(self._template, column)
 
 
 def _translated(rows: DataFrame, column: Column) -> AggregateExpression:
@@ -283,55 +283,31 @@ def _translated(rows: DataFrame, column: Column) -> AggregateExpression:
         PlanError: it is none of ours, or more than one.
     """
     try:
-        plan = _analysed(rows.groupBy().agg(column))
+        found = reader_of(rows.sparkSession).aggregate(rows, column)
     except (AnalysisException, ParseException) as error:
         raise PlanError(
             f"agg({column}): Spark cannot make sense of it: {first_line(error)} The columns here are {rows.columns}.",
             code="EXPRESSION",
             call=str(column),
         ) from error
-    nodes = [class_name(node) for node in nodes_of(plan)]
-    aggregates = sequence(plan.aggregateExpressions()) if nodes[0] == "Aggregate" and len(nodes) == 2 else []
-    aggregate = aggregates[0].child() if len(aggregates) == 1 and class_name(aggregates[0]) == "Alias" else None
-    if aggregate is None or class_name(aggregate) != "AggregateExpression":
+    if found is None:
         raise _refused(column, "it is not one aggregate function by itself; compute with its result behind agg, in select(...)")
-    function = aggregate.aggregateFunction()
-    name, arguments = str(function.prettyName()), sequence(function.children())
-    condition = _again(rows, aggregate.filter().get(), column) if aggregate.filter().isDefined() else None
-    translated = AggregateExpression(
-        function="count", name=str(aggregates[0].name()), type=str(aggregates[0].dataType().simpleString())
-    )
+    if found.untaken is not None:
+        raise _refused(column, f"its argument {found.untaken} cannot be taken over; compute it first with withColumn(...)")
+    name, condition = found.function, found.condition
+    translated = AggregateExpression(function="count", name=found.name, type=found.type)
     if name == "count_if":
-        passes = _again(rows, arguments[0], column)
+        (passes,) = found.arguments
         return replace(translated, condition=passes if condition is None else condition & passes)
-    if name not in _OF_SPARK or (aggregate.isDistinct() and name != "count"):
-        raise _refused(column, f"{'distinct ' if aggregate.isDistinct() else ''}{name} is none of the functions that work here")
-    if name == "count" and not aggregate.isDistinct():
-        if all(class_name(one) == "Literal" and one.value() is not None for one in arguments):
+    if name not in _OF_SPARK or (found.is_distinct and name != "count"):
+        raise _refused(column, f"{'distinct ' if found.is_distinct else ''}{name} is none of the functions that work here")
+    if name == "count" and not found.is_distinct:
+        if found.is_constant:
             return replace(translated, condition=condition)
-        if len(arguments) > 1:
+        if len(found.arguments) > 1:
             raise _refused(column, "a count of several columns at once is none of the functions that work here")
-    kind = "count_distinct" if aggregate.isDistinct() else _OF_SPARK[name]
-    columns = tuple(_again(rows, one, column) for one in arguments)
-    return replace(translated, function=kind, columns=columns, condition=condition)
-
-
-def _again(rows: DataFrame, expression: Any, column: Column) -> Column:
-    """Return an analysed argument as a Column of its own.
-
-    Raises:
-        PlanError: it cannot be written down and come back the same.
-    """
-    if class_name(expression) == "AttributeReference":
-        return column_named(str(expression.name()))
-    try:
-        parsed = F.expr(str(expression.sql()))
-        is_same = _only_expression(rows.select(parsed)).semanticEquals(expression)
-    except (AnalysisException, ParseException):
-        is_same = False
-    if not is_same:
-        raise _refused(column, f"its argument {expression.sql()} cannot be taken over; compute it first with withColumn(...)")
-    return parsed
+    kind = "count_distinct" if found.is_distinct else _OF_SPARK[name]
+    return replace(translated, function=kind, columns=found.arguments, condition=condition)
 
 
 def _refused(column: Column, why: str) -> PlanError:
@@ -389,14 +365,4 @@ def _as_column(given: str | Column) -> Column:
 
 def _is_plain(rows: Any, column: Column) -> bool:
     """Say whether an expression is a column of a view as it is."""
-    return class_name(_only_expression(template(rows.session, rows.output).select(column))) == "AttributeReference"
-
-
-def _only_expression(rows: DataFrame) -> Any:
-    """Return the expression of a selection of one column, without its name."""
-    (expression,) = sequence(_analysed(rows).expressions())
-    return expression.child() if class_name(expression) == "Alias" else expression
-
-
-def _analysed(rows: DataFrame) -> Any:
-    return rows._jdf.queryExecution().analyzed()
+    return reader_of(rows.session).expression(template(rows.session, rows.output), column).column is not None

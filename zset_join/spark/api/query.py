@@ -13,15 +13,18 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.checkpoint.reading import stored_query_id
 from zset_join.core.errors import StateError, ZsetJoinError
+from zset_join.spark.api.driver_tools import DriverTools
 from zset_join.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
+from zset_join.spark.driver.epochs import DriverSettings
+from zset_join.spark.driver.served import ServedEpochs, ServedQuery
 
-__all__ = ["JoinQuery", "start_query"]
+__all__ = ["JoinQuery", "start_query", "start_served"]
 
 
 class JoinQuery(StoredQuery):
@@ -223,3 +226,16 @@ def start_query(
         raise
     gate.open()
     return JoinQuery(spark_query, runner, tools)
+
+
+def start_served(stream: DataStreamWriter, settings: DriverSettings, session: SparkSession) -> JoinQuery:
+    """Start a query over Spark Connect: its epochs run in a process of the server.
+
+    Args:
+        stream: Spark's writer of its rows.
+        settings: of the query.
+        session: of Spark Connect.
+    """
+    query = stream.foreachBatch(ServedEpochs(settings)).start()
+    served = ServedQuery(settings, session)
+    return JoinQuery(query, served, DriverTools())

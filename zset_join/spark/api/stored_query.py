@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from zset_join.core.errors import StateError
+from zset_join.core.errors import ZsetJoinError
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.epoch.progress import ProgressLog
 from zset_join.spark.epoch.runner import EpochRunner
@@ -61,7 +61,7 @@ class QueryRunner(Protocol):
         """Return what `explain` prints."""
         ...
 
-    def failure_of(self, error: BaseException) -> StateError | None:
+    def failure_of(self, error: BaseException) -> ZsetJoinError | None:
         """Return what Spark, or Python, reports in its own words in ours; None where there is none."""
         ...
 

@@ -23,9 +23,8 @@ _ON_VIEW: Mapping[str, str] = {
 }
 _ON_WRITER: Mapping[str, str] = {
     **dict.fromkeys(
-        ("toTable", "table", "format", "foreach", "partitionBy", "clusterBy"),
-        "outputs here are toDuckDB, toDelta, toParquet, toSink and foreachBatch; for a table of a catalog, MERGE in "
-        'foreachBatch(function, form="upsert")',
+        ("table", "format", "foreach", "partitionBy", "clusterBy"),
+        "outputs here are toTable, toDuckDB, toDelta, toParquet, toSink and foreachBatch",
     ),
     "outputMode": "what comes out are changes; choose their form with form=...",
 }

@@ -19,26 +19,27 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
-from zset_join.core.errors import OptionError, StateError
+from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.options import QueryOptions
-from zset_join.kernels.machine.first_use import compile_on_first_use
+from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.sinks.sink import Sink
 from zset_join.spark.api.driver_tools import DriverTools
 from zset_join.spark.api.lookup_defaults import check_connections, is_lookup_option, job_defaults
-from zset_join.spark.api.query import JoinQuery, start_query
+from zset_join.spark.api.query import JoinQuery, start_query, start_served
 from zset_join.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
 from zset_join.spark.api.unknown_methods import missing_on_writer
 from zset_join.spark.driver.choosing import Choice, chosen_mode, memory_budget
 from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.driver_query import DriverQuery
 from zset_join.spark.driver.epochs import DriverEpochs
-from zset_join.spark.driver.starting import check_mode, driver_epochs, streamed_rows
+from zset_join.spark.driver.starting import check_mode, driver_epochs, served_rows, streamed_rows
 from zset_join.spark.epoch.heartbeat import Heartbeat
-from zset_join.spark.epoch.named_outputs import output_named
+from zset_join.spark.epoch.named_outputs import TABLE, output_named
 from zset_join.spark.epoch.outputs import ChosenOutput, FunctionOutput, SinkOutput
 from zset_join.spark.epoch.runner import EpochRunner
 from zset_join.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.spark.epoch.upsert_output import UpsertOutput
+from zset_join.spark.frames.facts import is_connect
 from zset_join.spark.planning.buffer_limit import limited_join
 from zset_join.spark.planning.normalise import TaggedStreams, tag
 from zset_join.spark.planning.placed_query import PlacedQuery
@@ -174,7 +175,8 @@ class JoinStreamWriter:
             OptionError: no output has this name, or an option is not known, missing, or has a value that is not allowed.
         """
         output = output_named(connector, options)
-        return self._to(output, ChosenSink(output.sink, connector, options))
+        is_of_spark = connector == TABLE
+        return self._to(output, ChosenSink(output.sink) if is_of_spark else ChosenSink(output.sink, connector, options))
 
     def toDuckDB(  # noqa: N802 - in the manner of PySpark's names
         self,
@@ -225,6 +227,24 @@ class JoinStreamWriter:
             vacuum_hours: for a view: every 64 epochs, remove the files that no version of the last so many hours needs.
         """
         return self.to("delta", path=path, form=form, key=key, storage_options=storage_options, vacuum_hours=vacuum_hours)
+
+    def toTable(  # noqa: N802 - the name PySpark users type
+        self,
+        name: str,
+        *,
+        form: str | None = None,
+        key: Sequence[str] | None = None,
+        format: str | None = None,  # noqa: A002 - as in PySpark
+    ) -> JoinStreamWriter:
+        """Keep a table of a catalog of the session equal to the view by MERGE, or, with `form`, append every change to it.
+
+        Args:
+            name: of the table, as Spark's SQL writes it, such as `"lake.shop.orders"`; it is made where it is not there.
+            form: weight, row_kind or change_data_feed for a changelog, with the epoch in `_epoch`; None for a view.
+            key: columns that identify a row of the view; default: what the keys of the inputs imply.
+            format: of a table that is made, such as `"delta"`; default: the catalog's. A view needs one that has MERGE.
+        """
+        return self.to(TABLE, name=name, form=form, key=key, format=format)
 
     def toPostgres(  # noqa: N802 - as toDuckDB
         self, conninfo: str, table: str, *, key: Sequence[str] | None = None
@@ -354,6 +374,10 @@ class JoinStreamWriter:
     def _start_on_driver(self) -> JoinQuery:
         query, epochs, options = self._prepared_on_driver()
         location = options.checkpoint_location
+        if is_connect(query.session):
+            stream = self._of_spark(served_rows(query, epochs), location)
+            return start_served(stream, epochs.settings, query.session)
+        check_mode(location, "driver")
         _make_place(location)
         return start_query(
             lambda: self._of_spark(streamed_rows(query, epochs), location),
@@ -371,8 +395,9 @@ class JoinStreamWriter:
         for view in query.plan.views:
             encoded_schema(query.plan.output_of(view.name).schema, format_named("weight"))
         stages = [node.stage for node in query.plan.nodes]
-        compile_on_first_use()
-        warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
+        if not is_connect(query.session):
+            compile_rest_in_background()
+            warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         more = self._lookup_options(stages, 1)
         epochs = driver_epochs(query, options, self._sinks, name=self._name or self._query.name, more=more)
         return query, epochs, options
@@ -391,6 +416,7 @@ class JoinStreamWriter:
         tools: QueryTools
         if self._of_driver():
             _, epochs, options = self._prepared_on_driver()
+            check_mode(options.checkpoint_location, "driver")
             runner, tools, location = epochs, DriverTools(epochs), options.checkpoint_location
         else:
             on_executors, _, location = self._prepared()
@@ -432,7 +458,7 @@ class JoinStreamWriter:
         encoded_schema(plan.output.schema, format_named("weight"))
         session = plan.session
         stages = [one.stage for one in plan.planned_stages]
-        compile_on_first_use()
+        compile_rest_in_background()
         warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         check_session(session)
         if makes_place:
@@ -473,7 +499,7 @@ class JoinStreamWriter:
         """Return what lookup joins are told of the job; refuse more tasks than connections."""
         session = self._query.session
         defaults = job_defaults(session, self._options)
-        processes = min(buckets, session.sparkContext.defaultParallelism)
+        processes = 1 if buckets == 1 else min(buckets, session.sparkContext.defaultParallelism)
         more = {"lookup_processes": processes, **({} if defaults is None else {"lookup": defaults})}
         for stage in stages:
             if isinstance(stage, LookupJoinStage):  # of all stages these alone open connections
@@ -487,8 +513,25 @@ class JoinStreamWriter:
         return self._choice().mode == "driver"
 
     def _choice(self) -> Choice:
+        if is_connect(self._query.session):
+            return self._choice_of_connect()
         has_place = any(name.replace("_", "").lower() == "checkpointlocation" for name in self._options)
         return chosen_mode(QueryOptions.draft(self._query_options), has_place=has_place, plan=self._on_driver)
+
+    def _choice_of_connect(self) -> Choice:
+        """Return that the driver runs the epochs, which is the server's Python process here.
+
+        Raises:
+            PlanError: `SPARK_CONNECT`: executors are asked for.
+        """
+        wanted = {str(value).lower() for name, value in self._options.items() if name.lower() == "execution"}
+        if wanted & {"executors"}:
+            raise PlanError(
+                'execution="executors" shuffles rows between Python workers by calls to a JVM beside the driver, and this is a '
+                "Spark Connect session. Leave the option out: over Spark Connect epochs run in a process of the server.",
+                code="SPARK_CONNECT",
+            )
+        return Choice("driver", "Spark Connect")
 
     def _to(self, output: ChosenOutput, sink: ChosenSink | None = None) -> JoinStreamWriter:
         if output.describe() in [chosen.describe() for chosen in self._outputs] and output.at_rest():

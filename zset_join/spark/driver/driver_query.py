@@ -83,7 +83,7 @@ def driver_query(root: Root, sources: Mapping[int, SourceStream], bindings: Bind
     first: dict[Hashable, str] = {}
     same = {known: first.setdefault(one.identity, known) for known, one in tree.streams.items()}
     plan = plan_query(tree.root, name=name, same=same)
-    refuse_spark_steps(plan)
+    refuse_spark_steps(plan, tree.left)
     used = {source.name: tree.streams[source.name] for source in plan.sources}
     return DriverQuery(plan=plan, streams=used, has_several=isinstance(root, Views))
 

@@ -46,7 +46,7 @@ from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.collected import CollectedLayout, SourceRows
 from zset_join.spark.driver.collecting import collected_table
 from zset_join.spark.epoch.disk_failures import disk_failure
-from zset_join.spark.epoch.frame_sink import FrameSink
+from zset_join.spark.epoch.frame_sink import FrameSink, TakesSession
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.spark.epoch.lost_records import lost_records
@@ -177,9 +177,10 @@ class DriverEpochs:
         given = self.settings
         self._query_id = query_id or ""
         options = given.options
-        for sink in self._frame_sinks():
+        for sink in self._spark_sinks():
             sink.session = session or SparkSession.active()
-            sink.goes_on_behind(_completed_epoch(options.checkpoint_location))
+            if isinstance(sink, FrameSink):
+                sink.goes_on_behind(_completed_epoch(options.checkpoint_location))
         place = Place(
             location=options.checkpoint_location,
             query_id=query_id,
@@ -271,8 +272,8 @@ class DriverEpochs:
             raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
         return self._pipeline
 
-    def _frame_sinks(self) -> list[FrameSink]:
-        return [sink for sinks in self._sinks.values() for sink in sinks if isinstance(sink, FrameSink)]
+    def _spark_sinks(self) -> list[TakesSession]:
+        return [sink for sinks in self._sinks.values() for sink in sinks if isinstance(sink, TakesSession)]
 
     def _run(self, batch: DataFrame, epoch: int) -> None:
         session = batch.sparkSession
@@ -280,7 +281,7 @@ class DriverEpochs:
             self.attach(spark_query_id(self.location), session)
             self.begin()
         pipeline = self.opened()
-        for sink in self._frame_sinks():
+        for sink in self._spark_sinks():
             sink.session = session
         started = time.perf_counter()
         seconds: dict[str, float] = {}

@@ -7,7 +7,9 @@ The law: the rows that the plan sees after the steps are those of the steps done
 alone, so what is computed of the newest row of a key is the newest of what is computed: upserts stay upserts, with their key as
 it was before the step, under names of its own where the step leaves it out.
 
-Limits: a step behind a stage (a join, an aggregate) is refused, and so is one over records that leave columns out, whose rows
+A step behind a stage (a join, an aggregate) becomes one of the plan where this library computes the same; see `translated`.
+
+Limits: other steps behind a stage are refused, and so is one over records that leave columns out, whose rows
 are known only behind the state. Behind a filter over upserts, a step is given the rows that did not pass as well, with NULL in
 every column but the key.
 """
@@ -28,7 +30,8 @@ from zset_join.expressions.rows import named
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
 from zset_join.plan.row_steps import RowStep as PlanStep
-from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, each_root
+from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, changelog_of, each_root
+from zset_join.spark.driver.translated import translated
 from zset_join.spark.planning.job_settings import job_settings
 from zset_join.spark.planning.placement import BoundStep
 from zset_join.spark.planning.row_steps import ZONE, RowStep
@@ -52,10 +55,12 @@ class LoweredTree:
     Args:
         root: the query.
         streams: by the names of its sources.
+        left: `id` of a step behind a stage that stays Spark's own, to why.
     """
 
     root: Root
     streams: Mapping[str, SourceStream]
+    left: Mapping[int, str]
 
 
 @dataclass
@@ -228,6 +233,7 @@ def lowered(root: Root, streams: Callable[[PlanSource], SourceStream], steps: Ma
         PlanError: `SPARK_ONLY_STEP`: such a step stands over records that leave columns out.
     """
     sources = _Sources(streams, steps)
+    left: dict[int, str] = {}
     done: dict[int, tuple[Node, Node]] = {}  # with the node itself, whose id is then not given to another one
 
     def visit(node: Node) -> Node:
@@ -244,6 +250,13 @@ def lowered(root: Root, streams: Callable[[PlanSource], SourceStream], steps: Ma
                 return sources.read(node.source)
             case Apply(Merge(parts), OpaqueStep()):
                 return Merge(tuple(visit(Apply(part, node.step, node.hides)) for part in parts))
+            case Apply(step=OpaqueStep() as step):
+                child = visit(node.child)
+                ours = translated(step, steps[id(step)], changelog_of(child))
+                if isinstance(ours, str):
+                    left[id(step)] = ours
+                    return replace(node, child=child)
+                return Apply(child, ours, node.hides)
             case Apply():
                 return replace(node, child=visit(node.child))
             case Merge():
@@ -251,7 +264,7 @@ def lowered(root: Root, streams: Callable[[PlanSource], SourceStream], steps: Ma
             case Operate():
                 return replace(node, inputs=tuple(map(visit, node.inputs)))
 
-    return LoweredTree(each_root(root, visit), sources.streams)
+    return LoweredTree(each_root(root, visit), sources.streams, left)
 
 
 def _steps_over_source(node: Node) -> tuple[PlanSource, list[Apply]] | None:
@@ -271,8 +284,12 @@ def _names_of(name: str) -> Iterator[str]:
     yield from (f"{name} ({at})" for at in count(2))
 
 
-def refuse_spark_steps(plan: QueryPlan) -> None:
+def refuse_spark_steps(plan: QueryPlan, reasons: Mapping[int, str]) -> None:
     """Refuse a plan with a step that only Spark can do.
+
+    Args:
+        plan: the plan.
+        reasons: `id` of such a step to why.
 
     Raises:
         PlanError: `SPARK_ONLY_STEP`.
@@ -282,10 +299,11 @@ def refuse_spark_steps(plan: QueryPlan) -> None:
     for step in [step for feed in feeds for step in feed.steps]:
         if isinstance(step, OpaqueStep):
             raise PlanError(
-                f"{step.text} stands behind a stage, and on the driver Spark sees rows only before the first one. {_CURE}.",
+                f"{step.text} stands behind a stage, and on the driver Spark sees rows only before the first one; this library "
+                f"cannot compute it itself: {reasons.get(id(step), 'it was written for Spark')}. {_CURE}.",
                 code="SPARK_ONLY_STEP",
                 step=step.text,
-                reason="it stands behind a stage",
+                reason=reasons.get(id(step), "it stands behind a stage"),
             )
 
 

@@ -8,21 +8,22 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from zset_join.checkpoint.reading import checkpoint_folder, stored_description
-from zset_join.core.errors import StateError
+from zset_join.core.errors import PlanError, StateError
 from zset_join.core.options import QueryOptions
 from zset_join.spark.driver.choosing import stored_mode
 from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.collected import united_rows
 from zset_join.spark.driver.driver_query import DriverQuery
 from zset_join.spark.driver.epochs import DriverEpochs, DriverSettings
+from zset_join.spark.driver.on_server import start_on_server
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import hybrid_stages
-from zset_join.spark.rows.baseline import has_baseline, with_start
+from zset_join.spark.rows.baseline import has_baseline, with_made_start, with_start
 from zset_join.stages import StageOptions
 from zset_join.storage.folder import folder_below, open_folder
 
-__all__ = ["check_mode", "driver_epochs", "streamed_rows"]
+__all__ = ["check_mode", "driver_epochs", "served_rows", "streamed_rows"]
 
 
 def check_mode(location: str, mode: str) -> None:
@@ -65,11 +66,8 @@ def driver_epochs(
         name: what log lines call the query.
         more: options of certain kinds of stages.
 
-    Raises:
-        StateError: the checkpoint is of another query, or of one that runs on executors.
     """
     location = options.checkpoint_location
-    check_mode(location, "driver")
     if options.dead_letter_path is None:
         place = folder_below(location, "dead-letters").location
     else:
@@ -97,6 +95,25 @@ def driver_epochs(
     )
     baselines = {known: stream.baseline for known, stream in query.streams.items() if stream.baseline is not None}
     return DriverEpochs(settings, united_rows(query.layout, query.streams, baselines) if baselines else None)
+
+
+def served_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
+    """Return the rows of all sources as the server of Spark Connect is to bring them.
+
+    Raises:
+        PlanError: `SPARK_CONNECT`: a stream has a baseline.
+    """
+    if epochs.baseline is not None:
+        raise PlanError(
+            "a baseline is read beside the driver, and over Spark Connect a query has none yet: union the rows into the "
+            "stream, or start the query once from a classic session.",
+            code="SPARK_CONNECT",
+        )
+    rows = united_rows(query.layout, query.streams, {name: stream.prepared for name, stream in query.streams.items()})
+    if epochs.settings.is_timed:
+        start_on_server(query.session, epochs.location)
+        rows = with_made_start(rows, epochs.location)
+    return rows
 
 
 def streamed_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:

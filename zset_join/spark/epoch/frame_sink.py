@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +24,18 @@ from zset_join.sinks.sink import SinkProgress
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.zset import ZSet
 
-__all__ = ["FrameSink"]
+__all__ = ["FrameSink", "TakesSession"]
+
+
+@runtime_checkable
+class TakesSession(Protocol):
+    """A sink that writes by Spark.
+
+    Attributes:
+        session: makes its DataFrames; set before it is opened and before each epoch.
+    """
+
+    session: SparkSession | None
 
 
 class TakesFrames(Protocol):

@@ -42,6 +42,7 @@ __all__ = [
     "SinkOutput",
     "fitting_parts",
     "read_lines",
+    "weighted",
 ]
 
 
@@ -372,7 +373,16 @@ def read_lines(session: SparkSession, paths: Sequence[str], rows: pa.Schema, for
         form: how weights are shown in the files.
     """
     schema = spark_schema(encoded_schema(rows, format_named(form)))
-    lines = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
+    return weighted(session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema), form)
+
+
+def weighted(lines: DataFrame, form: ChangelogForm) -> DataFrame:
+    """Return lines with a column `_weight`; a line of another form than `weight` stands for one copy.
+
+    Args:
+        lines: of a changelog.
+        form: how weights are shown in them.
+    """
     if form == "weight":
         return lines
     change = F.col("_row_kind" if form == "row_kind" else "_change_type")

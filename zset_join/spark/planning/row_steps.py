@@ -12,11 +12,10 @@ The text of an expression is part of the query's description, and so is the code
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from py4j.java_gateway import is_instance_of
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
@@ -24,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.plan.row_steps import SelectStep, WhereStep
+from zset_join.spark.frames.facts import StepFacts, reader_of
 from zset_join.spark.planning.job_settings import job_settings
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import first_line, names_clash
@@ -34,19 +34,12 @@ __all__ = [
     "ZONE",
     "RowStep",
     "Transform",
-    "class_name",
-    "nodes_of",
     "row_step",
-    "sequence",
     "template",
 ]
 
 ZONE = "spark.sql.session.timeZone"
 """The setting by which expressions of times are analysed."""
-_ZONED = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
-_PER_ROW = ("Project", "Filter")
-_LEAVES = ("LogicalRDD", "LocalRelation")
-_OF_THE_MOMENT = ("Now", "LocalTimestamp")
 _CURES = {
     "Aggregate": "it is an aggregate; use groupBy(...).agg(...) or agg(...)",
     "Window": "it looks at other rows (a window function); aggregate, or compute it where the view is read",
@@ -72,6 +65,9 @@ class RowStep:
         reads: the columns before it that it reads; those it hands on are among them.
         is_selection: it chooses and computes columns, and keeps all rows.
         tree: what it does as a step of a plan, where it was made from one.
+        condition: of a filter, as SQL over the columns before it; None where it is none.
+        selected: of a selection, per column its SQL over the columns before it; None where it is none.
+        is_zoned: an expression depends on the time zone.
     """
 
     relation: Relation
@@ -84,6 +80,9 @@ class RowStep:
     reads: frozenset[str] = frozenset()
     is_selection: bool = False
     tree: WhereStep | SelectStep | None = None
+    condition: str | None = None
+    selected: tuple[tuple[str, str], ...] | None = None
+    is_zoned: bool = False
     stage: ClassVar[None] = None
 
     def renamed(self, name: str) -> str | None:
@@ -129,17 +128,13 @@ def row_step(session: SparkSession, before: Relation, call: str, transform: Tran
             code="EXPRESSION",
             call=call,
         ) from error
-    plan = _analysed(transformed)
-    nodes = list(nodes_of(plan))
-    _check_nodes(nodes, plan, call)
+    facts = reader_of(session).step(rows, transformed)
+    _check_facts(facts, call)
     _check_names(transformed.columns, call, is_internal=is_internal)
     zone = str(session.conf.get(ZONE))
-    steps = [expression for node in nodes if class_name(node) in _PER_ROW for expression in sequence(node.expressions())]
-    texts = [str(expression.sql()) for expression in steps]
-    if any(_needs_zone(session, part) for expression in steps for part in _parts(expression)):
-        texts.append(f"in {zone}")
+    texts = [*facts.texts, *([f"in {zone}"] if facts.needs_zone else [])]
     schema = arrow_schema(transformed.schema, relation=call)
-    kept = _kept_columns(rows, plan, schema.names)
+    kept = facts.kept
     key = [kept[name] for name in before.primary_key if name in kept]
     return RowStep(
         relation=Relation(
@@ -150,14 +145,17 @@ def row_step(session: SparkSession, before: Relation, call: str, transform: Tran
             event_time=kept.get(before.event_time or ""),
             watermark_delay=before.watermark_delay if before.event_time in kept else None,
         ),
-        title=_title(plan),
+        title=facts.title,
         description=(*texts, *(f"{field.name}: {field.type}" for field in schema)),
         zone=zone,
         transform=transform,
         kept=kept,
         functions=tuple(functions_in(transformed)),
-        reads=_read_columns(rows, nodes),
-        is_selection=all(class_name(node) != "Filter" for node in nodes),
+        reads=facts.reads,
+        is_selection=facts.is_selection,
+        condition=facts.condition,
+        selected=facts.selected,
+        is_zoned=facts.needs_zone,
     )
 
 
@@ -166,70 +164,42 @@ def template(session: SparkSession, relation: Relation) -> DataFrame:
     return session.createDataFrame([], spark_schema(relation.schema))
 
 
-def nodes_of(plan: Any) -> Iterator[Any]:
-    """Yield the nodes of a plan of Spark, top first."""
-    yield plan
-    for child in sequence(plan.children()):
-        yield from nodes_of(child)
+def _check_facts(facts: StepFacts, call: str) -> None:
+    """Refuse what does not depend on the row alone.
 
-
-def sequence(items: Any) -> list[Any]:
-    """Return the items of a Scala sequence."""
-    return [items.apply(at) for at in range(items.size())]
-
-
-def _analysed(rows: DataFrame) -> Any:
-    return rows._jdf.queryExecution().analyzed()
-
-
-def class_name(node: Any) -> str:
-    """Return the class of something of Spark's."""
-    return str(node.getClass().getSimpleName())
-
-
-def _parts(expression: Any) -> Iterator[Any]:
-    yield expression
-    for child in sequence(expression.children()):
-        yield from _parts(child)
-
-
-def _check_nodes(nodes: Sequence[Any], plan: Any, call: str) -> None:
-    for node in nodes:
-        kind = class_name(node)
-        if kind not in _PER_ROW + _LEAVES:
-            why = _CURES.get(kind, f"Spark makes a plan with {kind} of it, which looks at more than one row")
-            raise PlanError(
-                f"{call}: what stands here is applied to every changed row by itself, and {why}.",
-                code="NOT_PER_ROW",
-                call=call,
-                found=kind,
-            )
-    if not plan.deterministic():
+    Raises:
+        PlanError: `NOT_PER_ROW`, `NOT_DETERMINISTIC`.
+    """
+    if facts.foreign is not None:
+        why = _CURES.get(facts.foreign, f"Spark makes a plan with {facts.foreign} of it, which looks at more than one row")
+        raise PlanError(
+            f"{call}: what stands here is applied to every changed row by itself, and {why}.",
+            code="NOT_PER_ROW",
+            call=call,
+            found=facts.foreign,
+        )
+    if not facts.is_deterministic:
         raise PlanError(
             f"{call}: an expression is not deterministic (rand, uuid, monotonically_increasing_id, a function declared "
             "nondeterministic, ...). A retraction would not find the row that was inserted. Compute such values at the source.",
             code="NOT_DETERMINISTIC",
             call=call,
         )
-    for expression in (one for node in nodes for one in sequence(node.expressions())):
-        for part in _parts(expression):
-            kind = class_name(part)
-            if kind.startswith("Current") or kind in _OF_THE_MOMENT:
-                raise PlanError(
-                    f"{call}: {part.sql()} is another value in every epoch, so a retraction would not find the row that was "
-                    "inserted. Compare with a literal, or with a column that the source fills.",
-                    code="NOT_DETERMINISTIC",
-                    call=call,
-                    expression=str(part.sql()),
-                )
-            if "Subquery" in kind or kind in ("Exists", "ListQuery"):
-                raise PlanError(
-                    f"{call}: a subquery reads a table that may change without the view being told. Join that table as a "
-                    "stream.",
-                    code="NOT_PER_ROW",
-                    call=call,
-                    found=kind,
-                )
+    if facts.momentary is not None:
+        raise PlanError(
+            f"{call}: {facts.momentary} is another value in every epoch, so a retraction would not find the row that was "
+            "inserted. Compare with a literal, or with a column that the source fills.",
+            code="NOT_DETERMINISTIC",
+            call=call,
+            expression=facts.momentary,
+        )
+    if facts.subquery is not None:
+        raise PlanError(
+            f"{call}: a subquery reads a table that may change while the view does not. Join that table as a stream.",
+            code="NOT_PER_ROW",
+            call=call,
+            found=facts.subquery,
+        )
 
 
 def _check_names(columns: Sequence[str], call: str, *, is_internal: bool) -> None:
@@ -252,38 +222,3 @@ def _check_names(columns: Sequence[str], call: str, *, is_internal: bool) -> Non
             call=call,
             columns=taken,
         )
-
-
-def _needs_zone(session: SparkSession, expression: Any) -> bool:
-    gateway = session.sparkContext._gateway
-    if not is_instance_of(gateway, expression, _ZONED):
-        return False
-    return bool(expression.needsTimeZone()) if class_name(expression) == "Cast" else True
-
-
-def _title(plan: Any) -> str:
-    kind = class_name(plan)
-    if kind == "Filter":
-        return f"Where {plan.condition().sql()}"
-    return "Select " + ", ".join(str(expression.sql()) for expression in sequence(plan.expressions()))
-
-
-def _read_columns(rows: DataFrame, nodes: Sequence[Any]) -> frozenset[str]:
-    """Return the columns before a step that its nodes name."""
-    sources = {int(column.exprId().id()): str(column.name()) for column in sequence(_analysed(rows).output())}
-    named = {int(one.exprId().id()) for node in nodes for one in sequence(node.references().toSeq())}
-    return frozenset(name for number, name in sources.items() if number in named)
-
-
-def _kept_columns(rows: DataFrame, plan: Any, names: Sequence[str]) -> dict[str, str]:
-    """Return, per column before a step that is still there as it was, its name after it."""
-    sources = {int(column.exprId().id()): column.name() for column in sequence(_analysed(rows).output())}
-    chosen = sequence(plan.projectList()) if class_name(plan) == "Project" else sequence(plan.output())
-    now: dict[str, str] = {}
-    for name, expression in zip(names, chosen, strict=True):
-        same = expression.child() if class_name(expression) == "Alias" else expression
-        if class_name(same) == "AttributeReference":
-            source = sources.get(int(same.exprId().id()))
-            if source is not None:
-                now.setdefault(source, name)
-    return now

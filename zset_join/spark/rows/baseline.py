@@ -38,6 +38,7 @@ from pyspark.sql.types import ByteType, DataType, DoubleType, FloatType, Integer
 from zset_join.checkpoint.earlier_descriptions import described_streams
 from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.relation import ChangelogMode
+from zset_join.spark.frames.facts import reader_of
 from zset_join.storage.folder import folder_below, is_local, local_path
 
 __all__ = [
@@ -46,9 +47,11 @@ __all__ = [
     "check_overlap",
     "has_baseline",
     "in_types_of",
+    "make_start",
     "resolve_baselines",
     "union",
     "used_columns",
+    "with_made_start",
     "with_start",
 ]
 
@@ -132,9 +135,7 @@ def in_types_of(stream: DataFrame, baseline: DataFrame, name: str) -> DataFrame:
 
 def used_columns(df: DataFrame, expression: Column) -> frozenset[str]:
     """Return the columns of a DataFrame that an expression reads."""
-    plan = df.select(expression.alias("__used"))._jdf.queryExecution().analyzed()
-    references = plan.references().toSeq()
-    return frozenset(str(references.apply(position).name()) for position in range(references.size()))
+    return reader_of(df.sparkSession).used_columns(df, expression)
 
 
 def has_baseline(description: Mapping[str, Any] | None) -> bool:
@@ -192,9 +193,28 @@ def with_start(rows: DataFrame, location: str) -> DataFrame:
 
     Cost: Spark lists a directory with one file per trigger.
     """
+    make_start(location)
+    return with_made_start(rows, location)
+
+
+def make_start(location: str) -> None:
+    """Make the directory that `with_made_start` reads.
+
+    Args:
+        location: `checkpointLocation`.
+    """
     folder = folder_below(location, "zset/start")
     if folder.size(_START) is None:
         folder.put(_START, b"")
+
+
+def with_made_start(rows: DataFrame, location: str) -> DataFrame:
+    """Add the source without rows that makes epoch 0 come, where its directory is there.
+
+    Args:
+        rows: the union of all streams.
+        location: `checkpointLocation`.
+    """
     plain = location.partition("?")[0].rstrip("/")
     uri = f"{local_path(location).as_uri() if is_local(location) else plain}/zset/start"
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema]

@@ -11,7 +11,6 @@ row of it is one live row.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
@@ -20,6 +19,7 @@ from pyspark.sql.types import IntegralType, StringType
 from zset_join.changelog.formats import IMAGE
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import ChangelogMode
+from zset_join.spark.frames.facts import reader_of
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import quoted
 from zset_join.spark.rows.text_select import select_text
@@ -123,8 +123,7 @@ class RowReading:
             columns.append(self.operation.weight.alias(WEIGHT))
         if not columns:
             return ()
-        expressions: Any = df.select(*columns)._jdf.queryExecution().analyzed().expressions()
-        return tuple(str(expressions.apply(at).sql()) for at in range(expressions.size()))
+        return reader_of(df.sparkSession).texts(df, columns)
 
     def of_first_rows(self) -> RowReading:
         """Return a reading of whole rows without an operation, each before every change of its key that has an order."""

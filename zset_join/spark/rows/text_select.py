@@ -9,18 +9,16 @@ The law: `select_text(rows, texts)` is `rows.selectExpr(*texts)`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from zset_join.spark.frames.facts import reader_of
 from zset_join.spark.rows.names import quoted
 
 __all__ = ["select_text", "sums_per_row"]
 
 _MOST_GROUPING_COLUMNS = 100
-
-_BETWEEN = "\x1f,\x1f"  # no SQL text holds it: quoted names come from columns, which would have to be called so
 
 
 def select_text(rows: DataFrame, texts: Sequence[str]) -> DataFrame:
@@ -35,13 +33,7 @@ def select_text(rows: DataFrame, texts: Sequence[str]) -> DataFrame:
 
     Cost: four calls to the JVM, however many columns there are.
     """
-    if any(_BETWEEN in text for text in texts):
-        return rows.selectExpr(*texts)
-    of_spark = cast("Any", rows)
-    gateway: Any = rows.sparkSession.sparkContext._gateway
-    split = gateway.jvm.java.util.regex.Pattern.compile(_BETWEEN).split(_BETWEEN.join(texts), -1)
-    session: SparkSession = rows.sparkSession
-    return type(rows)(of_spark._jdf.selectExpr(split), session)
+    return reader_of(rows.sparkSession).select_text(rows, texts)
 
 
 def sums_per_row(rows: DataFrame, names: Sequence[str], sums: Sequence[str]) -> DataFrame:

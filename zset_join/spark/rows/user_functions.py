@@ -22,7 +22,7 @@ import sys
 import sysconfig
 import types
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -33,6 +33,7 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame
 
 from zset_join.core.errors import StateError
+from zset_join.spark.frames.facts import FoundFunction, reader_of
 
 __all__ = [
     "UserFunction",
@@ -72,11 +73,7 @@ def functions_in(rows: DataFrame) -> list[UserFunction]:
 
     Cost: a few calls to the JVM where there are none; one per column of the plans that hold one.
     """
-    gateway: Any = rows.sparkSession.sparkContext._gateway
-    patterns = gateway.jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-    wanted = patterns.PYTHON_UDF(), patterns.SCALA_UDF()
-    plan: Any = rows._jdf.queryExecution().analyzed()
-    return list(dict.fromkeys(_of_expression(gateway, one) for one in _holding(plan, wanted)))
+    return list(dict.fromkeys(map(_known, reader_of(rows.sparkSession).functions(rows))))
 
 
 def fingerprint(function: Any) -> tuple[str, tuple[str, ...]]:
@@ -169,34 +166,16 @@ def with_functions(
     return {**description, "functions": given} if functions or version else description
 
 
-def _of_expression(gateway: Any, expression: Any) -> UserFunction:
-    if str(expression.getClass().getSimpleName()) != "PythonUDF":
-        return UserFunction(str(expression.prettyName()), "of the JVM", ("its code, which is of the JVM",))
-    name = str(expression.name())
-    raw = expression.func().command().toArray(gateway.jvm.scala.reflect.ClassTag.Byte())
+def _known(found: FoundFunction) -> UserFunction:
+    if found.command is None:
+        return UserFunction(found.name, "of the JVM", ("its code, which is of the JVM",))
     try:
-        loaded = CPickleSerializer().loads(bytes(raw))  # type: ignore[no-untyped-call]
+        loaded = CPickleSerializer().loads(found.command)  # type: ignore[no-untyped-call]
         function = loaded[0] if isinstance(loaded, tuple) else loaded
     except (PySparkException, ImportError, AttributeError, TypeError, ValueError, EOFError) as error:
-        return UserFunction(name, "unreadable", (f"all of it ({type(error).__name__} when it was read)",))
+        return UserFunction(found.name, "unreadable", (f"all of it ({type(error).__name__} when it was read)",))
     digest, unknown = fingerprint(function)
-    return UserFunction(name, digest, unknown)
-
-
-def _holding(node: Any, patterns: Sequence[Any], *, is_plan: bool = True) -> Iterator[Any]:
-    """Yield the function calls in a plan or an expression, by the marks that Spark keeps of what is below a node."""
-    if not any(node.containsPattern(one) for one in patterns):
-        return
-    if not is_plan and str(node.getClass().getSimpleName()) in ("PythonUDF", "ScalaUDF"):
-        yield node
-    for child in _items(node.children()):
-        yield from _holding(child, patterns, is_plan=is_plan)
-    for expression in _items(node.expressions()) if is_plan else []:
-        yield from _holding(expression, patterns, is_plan=False)
-
-
-def _items(sequence: Any) -> list[Any]:
-    return [sequence.apply(at) for at in range(sequence.size())]
+    return UserFunction(found.name, digest, unknown)
 
 
 class _Reader:

@@ -19,6 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from zset_join.changelog.formats import IMAGE
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
@@ -314,7 +315,10 @@ def _current(source: PlanSource, history: str, dialect: Dialect) -> str:
     if relation.mode == "upsert":
         key = ", ".join(column(relation.schema, name) for name in relation.primary_key)
         newest = f"row_number() OVER (PARTITION BY {key} ORDER BY {', '.join(newest_first(relation))}) AS place"
-        return f"SELECT {columns} FROM (SELECT *, {newest} FROM {history}) WHERE place = 1 AND w > 0"
+        # Under quarantine the history has rows that were put aside: a key or an order that is NULL.
+        known = [*relation.primary_key, *(one for one in relation.sequence_by if one != IMAGE)]
+        accepted = " AND ".join(f"{column(relation.schema, name)} IS NOT NULL" for name in known)
+        return f"SELECT {columns} FROM (SELECT *, {newest} FROM {history} WHERE {accepted}) WHERE place = 1 AND w > 0"
     if relation.mode == "append":
         return f"SELECT {columns} FROM {dialect.repeated(history, 'w')}"
     summed = dialect.distinct(names, "sum(w) AS copies", history, having="sum(w) > 0")
