@@ -102,7 +102,7 @@ class DriverTools:
         """Return what runs the epochs, and keeps their inputs."""
         if self._epochs is None:
             raise OptionError(
-                f"{what} needs every change that came, and the process of the server that has them cannot be asked from a client. "
+                f"{what} needs every change that came, and a client cannot ask the process of the server that has them. "
                 "Stop the query and ask with attach() in a classic session on the same checkpointLocation.",
                 code="INPUTS_NOT_KEPT",
             )
