@@ -10,7 +10,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent
-
-# Kernels are cached beside their source; an installed package may be read-only, and recompiling takes minutes.
-if not os.access(ROOT / "zset_join", os.W_OK):
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / "zset-join-kernels"))
 
 # Tests compile what they call: whoever changes a kernel does not wait for all of them.
 os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")

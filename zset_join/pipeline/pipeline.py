@@ -32,7 +32,7 @@ import pyarrow as pa
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import StateError
 from zset_join.core.tick import Tick
-from zset_join.kernels.machine.first_use import compile_on_first_use
+from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.pipeline.contents import Contents, repeated
 from zset_join.pipeline.dead_letters import dead_letters
 from zset_join.pipeline.durable import PipelineDirectory
@@ -141,7 +141,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
     ) -> None:
         query = planned(view)
         self._has_several, self.plan, self._readings = query.has_several, query.plan, query.readings
-        compile_on_first_use()
+        compile_rest_in_background()
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
         self.positions: Mapping[str, Any] = {}
@@ -357,6 +357,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
                 watermarks=self._watermarks.written(known),
                 late_rows={name: one.late_rows for name, one in known.sources.items()},
                 contents=None if self._contents is None else {name: one.rows() for name, one in self._contents.items()},
+                dropped_sources=self._dropped_sources,
             ),
         )
 
@@ -369,7 +370,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         """
         operators = self._in_memory("load()").states
         state = load_state(Path(path), self.plan, operators, keeps_view=self._contents is not None)
-        self.epoch = state.epoch
+        self.epoch, self._dropped_sources = state.epoch, state.dropped_sources
         self._processing_time_us, self._last = state.processing_time_us, None
         self._watermarks.load(state.watermarks, state.late_rows)
         if self._contents is not None and state.contents is not None:

@@ -1,8 +1,8 @@
 """Compile beforehand what queries need first, in several processes at once: `zset-join compile`.
 
-A kernel is compiled when it is first called and then kept for this version and user. Without this, the first query on a
-machine waits about a minute for the kernels of its stages; and again for those of a kind of stage that it meets later. So the
-first pipeline or query of a user on a machine runs it (`zset_join.kernels.machine.first_use`), and so does `make setup`.
+A kernel is compiled when it is first called and then kept for this version and user. A query waits for the kernels of its own
+stages only. The first pipeline or query of a user runs this in the background (`zset_join.kernels.machine.first_use`), so that
+the next kind of stage does not wait; `make setup` and whoever builds an image run it and wait.
 
 What is compiled is what a row on its way in and out of every kind of stage calls, in memory and, for joins, routes and
 groups, with the state on disk. Rare kernels (compacting, merging runs) are compiled when they are first needed, in a second
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from zset_join.expressions import left, right
 from zset_join.kernels.machine.compiled import compiled_kernels_directory
-from zset_join.kernels.machine.first_use import mark_complete
+from zset_join.kernels.machine.first_use import mark_complete, only_one
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query import View, appends, changes
 from zset_join.query import functions as F  # noqa: N812 - PySpark's own habit
@@ -78,21 +78,27 @@ def _timed() -> Iterator[View]:
 
 
 GROUPS: dict[str, tuple[Callable[[], Iterator[View]], bool]] = {
-    "joins": (_joins, False),
     "groups": (_groups, False),
+    "joins": (_joins, False),
     "times": (_timed, False),
     "joins on disk": (_joins, True),
     "groups on disk": (_groups, True),
 }
-"""What is compiled together, by name: the views whose stages are warmed up, and whether their state goes to the disk."""
+"""What is compiled together, by name: the views whose stages are warmed up, and whether their state goes to the disk.
+
+Groups come first: a query that starts this in the background compiles its join meanwhile, and finds its group compiled.
+"""
 
 
-def compile_kernels(names: Sequence[str] = tuple(GROUPS), *, say: Callable[[str], None] = print) -> float:
-    """Compile groups of kernels, each in a process of its own, as many at once as there are processors.
+def compile_kernels(
+    names: Sequence[str] = tuple(GROUPS), *, say: Callable[[str], None] = print, processes: int | None = None
+) -> float:
+    """Compile groups of kernels, each in a process of its own.
 
     Args:
         names: of `GROUPS`.
         say: is given a line per group as it is done.
+        processes: at once; as many as there are processors where it is None.
 
     Returns:
         The seconds it took.
@@ -100,7 +106,7 @@ def compile_kernels(names: Sequence[str] = tuple(GROUPS), *, say: Callable[[str]
     started = time.monotonic()
     say(f"compiling the kernels of this version into {compiled_kernels_directory}")
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(len(names), os.cpu_count() or 1), mp_context=context) as pool:
+    with ProcessPoolExecutor(min(len(names), processes or os.cpu_count() or 1), mp_context=context) as pool:
         waiting = {pool.submit(_compile, name): name for name in names}
         for number, done in enumerate(as_completed(waiting), start=1):
             say(f"  {number} of {len(names)}: {waiting[done]}, {done.result():.0f} s")
@@ -124,5 +130,13 @@ def _stages(plan: QueryPlan, *, is_hybrid: bool) -> list[Stage]:
     return [stage for stage in stages if stage.cold_state is not None] if is_hybrid else stages
 
 
+def _in_background() -> None:
+    """Compile all, at the lowest priority and with a processor left to others, unless another process does."""
+    os.nice(19)
+    with only_one() as is_first:
+        if is_first:
+            compile_kernels(say=lambda line: print(line, flush=True), processes=max(1, (os.cpu_count() or 1) - 1))  # noqa: T201
+
+
 if __name__ == "__main__":
-    compile_kernels(say=lambda line: print(line, flush=True))  # noqa: T201 - a program's output
+    _in_background()

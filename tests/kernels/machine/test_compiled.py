@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -36,24 +38,53 @@ def test_a_kernel_is_kept_under_its_module_and_version() -> None:
 def test_the_environment_may_name_another_place(tmp_path: Path) -> None:
     place = place_in({"NUMBA_CACHE_DIR": str(tmp_path / "kernels")})
 
-    assert place == tmp_path / "kernels" / "zset_join" / "compiled"
+    assert place.parent == tmp_path / "kernels" / "zset_join" / "compiled"
 
 
-def test_kernels_of_another_version_are_cleared_away(tmp_path: Path) -> None:
-    ours = tmp_path / "zset_join" / "compiled"
-    old = ours / "zset_join.kernels.join.pairs-0123456789abcdef"
-    old.mkdir(parents=True)
-    (ours / "something else").mkdir()
+def test_versions_that_others_use_stay_and_those_of_last_month_or_beyond_the_eighth_go(tmp_path: Path) -> None:
+    now = time.time()
+    for number in range(9):
+        (tmp_path / f"pairs-{number}").mkdir()
+        os.utime(tmp_path / f"pairs-{number}", (now - number, now - number))
+    (tmp_path / "old-0").mkdir()
+    os.utime(tmp_path / "old-0", (now - 31 * 86400, now - 31 * 86400))
 
-    subprocess.run(
-        [sys.executable, "-c", "import zset_join.kernels.join.pairs"],
-        cwd=ROOT,
-        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
-        check=True,
+    compiled._remove_old(tmp_path.glob("pairs-*"))
+    compiled._remove_old(tmp_path.glob("old-*"))
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"pairs-{number}" for number in range(8)]
+
+
+def test_another_installation_loads_what_one_compiled_and_not_after_a_change(tmp_path: Path) -> None:
+    program = (
+        "from zset_join.kernels.rows import delta; from zset_join.kernels.machine.memory import zero_bytes as kernel;"
+        "kernel(0, 0); print(delta.__file__, sum(kernel.stats.cache_hits.values()))"
     )
+    hits = []
+    for name in ("one", "two", "changed"):
+        for package in ("zset_join", "spill"):
+            shutil.copytree(ROOT / package, tmp_path / name / package, ignore=shutil.ignore_patterns("__pycache__"))
+        if name == "changed":
+            with (tmp_path / name / "zset_join/kernels/machine/memory.py").open("a") as source:
+                source.write("\n# changed\n")
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path / name)}
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        file, hit = done.stdout.split()
+        assert file.startswith(str(tmp_path / name))
+        hits.append(int(hit))
 
-    assert not old.exists()
-    assert (ours / "something else").is_dir()
+    assert hits == [0, 1, 0]
+
+
+@pytest.mark.parametrize("variable", ["NUMBA_OPT", "NUMBA_CPU_NAME", "NUMBA_BOUNDSCHECK"])
+def test_settings_that_change_the_code_have_a_place_of_their_own(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    before = compiled._environment_key()
+    monkeypatch.setenv(variable, "1")
+
+    assert compiled._environment_key() != before
 
 
 def test_what_others_keep_in_a_named_cache_is_left_alone(tmp_path: Path) -> None:
@@ -111,7 +142,7 @@ def test_it_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     compile_with(notice, "ours")
 
     assert [record.name for record in caplog.records] == ["zset_join"]
-    assert "compiling the kernels of this version" in caplog.text
+    assert "compiling the kernels this query calls" in caplog.text
 
 
 @pytest.mark.parametrize(("kernel", "after_seconds"), [("ours", 60.0), ("of somebody else", 0.0)])

@@ -1,23 +1,19 @@
-"""The first use compiles all kernels once, shows how far it is, and goes on however that ends."""
+"""The first use waits for the kernels it calls only; all others are compiled by one process in the background."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from zset_join.kernels.machine.first_use import COMPILE_VARIABLE, compile_on_first_use, mark_complete
+from zset_join.kernels.machine.first_use import COMPILE_VARIABLE, compile_rest_in_background, mark_complete, only_one
 
 COMPILES = """
-import sys
-from pathlib import Path
+import os, sys
 from zset_join.kernels.machine.first_use import mark_complete
-with (Path(sys.argv[1]) / "runs").open("a") as runs:
-    runs.write("x")
-print("compiling the kernels")
-print("  1 of 2: joins, 1 s")
-print("  2 of 2: groups, 2 s")
+print("compiling the kernels", os.environ["ZSET_JOIN_COMPILE"], os.getsid(0) == os.getpid())
 mark_complete(sys.argv[1])
 """
 
@@ -27,47 +23,48 @@ def as_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(COMPILE_VARIABLE, raising=False)
 
 
-def program(directory: Path, text: str = COMPILES) -> tuple[str, ...]:
-    return sys.executable, "-c", text, str(directory)
+def program(directory: Path) -> tuple[str, ...]:
+    return sys.executable, "-c", COMPILES, str(directory)
 
 
-def test_the_first_use_compiles_and_shows_how_far_it_is_and_the_second_does_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    first = compile_on_first_use(str(tmp_path), program=program(tmp_path))
-    second = compile_on_first_use(str(tmp_path), program=program(tmp_path))
+def test_the_first_use_starts_the_rest_in_a_session_of_its_own_and_a_later_one_does_not(tmp_path: Path) -> None:
+    process = compile_rest_in_background(str(tmp_path), program=program(tmp_path))
 
-    assert (first, second, (tmp_path / "runs").read_text()) == (True, False, "x")
-    assert f"joins, groups and times into {tmp_path}" in caplog.text
-    bars = capsys.readouterr().err.splitlines()
-    assert [bar.partition("] ")[2].split(",")[0] for bar in bars] == ["1 of 2", "2 of 2"]
-    assert bars[1].endswith("groups done")
+    assert process is not None
+    assert os.waitpid(process, 0)[1] == 0
+    assert (tmp_path / "background.log").read_text() == "compiling the kernels lazily True\n"
+    assert compile_rest_in_background(str(tmp_path), program=program(tmp_path)) is None
 
 
-def test_another_version_is_compiled_again(tmp_path: Path) -> None:
-    mark_complete(str(tmp_path))
-    assert not compile_on_first_use(str(tmp_path), program=program(tmp_path))
-    (tmp_path / "complete").write_text("another version")
-
-    assert compile_on_first_use(str(tmp_path), program=program(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [((sys.executable, "-c", "raise SystemExit('no compiler')"), "no compiler"), (("/nowhere/python",), "could not be run")],
-)
-def test_where_it_fails_the_query_goes_on_and_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, arguments: tuple[str, ...], why: str
-) -> None:
-    assert not compile_on_first_use(str(tmp_path), program=arguments)
-    assert why in caplog.text
+def test_where_it_cannot_be_started_the_query_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert compile_rest_in_background(str(tmp_path), program=("/nowhere/python",)) is None
+    assert "could not be run in the background" in caplog.text
 
 
 def test_it_can_be_left_out_and_is_where_nothing_would_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    private = tmp_path / "zset_join-kernels-x" / "compiled"
+    private = tmp_path / "zset_join-kernels-x" / "compiled" / "numba"
     private.mkdir(parents=True)
-    assert not compile_on_first_use(str(private), program=program(private))
+    assert compile_rest_in_background(str(private), program=program(private)) is None
     monkeypatch.setenv(COMPILE_VARIABLE, "lazily")
 
-    assert not compile_on_first_use(str(tmp_path), program=program(tmp_path))
-    assert not (tmp_path / "runs").exists()
+    assert compile_rest_in_background(str(tmp_path), program=program(tmp_path)) is None
+    assert not list(private.iterdir())
+
+
+def test_of_two_processes_one_compiles(tmp_path: Path) -> None:
+    with only_one(str(tmp_path)) as first, only_one(str(tmp_path)) as second:
+        assert (first, second) == (True, False)
+    with only_one(str(tmp_path)) as again:
+        assert again
+
+
+def test_what_another_version_completed_counts_for_that_version_only(tmp_path: Path) -> None:
+    mark_complete(str(tmp_path))
+    (mark,) = tmp_path.iterdir()
+    mark.rename(tmp_path / "complete-0123456789abcdef")
+
+    process = compile_rest_in_background(str(tmp_path), program=program(tmp_path))
+
+    assert process is not None
+    assert os.waitpid(process, 0)[1] == 0
+    assert mark.exists()

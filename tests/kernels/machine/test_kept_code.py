@@ -60,8 +60,8 @@ def kept_in(cache: Path, ending: str) -> list[Path]:
 def test_what_was_kept_is_loaded_and_what_is_damaged_is_compiled_anew(tmp_path: Path) -> None:
     assert use(tmp_path)[0] == "42 0"
     assert use(tmp_path)[0] == "42 1"
-    (index,), (data,) = kept_in(tmp_path, "nbi"), kept_in(tmp_path, "nbc")
-    assert index.stat().st_mode & 0o777 == data.stat().st_mode & 0o777 == 0o600
+    (data,) = kept_in(tmp_path, "nbc")
+    assert data.stat().st_mode & 0o777 == 0o600
     assert data.parents[1].stat().st_mode & 0o777 == 0o700
     whole = data.read_bytes()
 
@@ -76,14 +76,13 @@ def test_what_was_kept_is_loaded_and_what_is_damaged_is_compiled_anew(tmp_path: 
     assert (printed, "write to it" in logged) == ("42 0", True)
 
 
-@pytest.mark.parametrize("ending", ["nbi", "nbc"])
 @pytest.mark.parametrize("damage", ["empty", "a byte", "all but a byte", "without its begin", "foreign"])
 def test_a_damaged_file_holds_nothing_until_it_is_written_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str, ending: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     file = KeptCode(str(tmp_path), "kernel", "stamp")
     file.save("key", {"code": 1})
-    (path,) = tmp_path.glob(f"*.{ending}")
+    (path,) = tmp_path.glob("*.nbc")
     whole = path.read_bytes()
     broken = {"empty": b"", "a byte": whole[:1], "all but a byte": whole[:-1], "without its begin": whole[40:]}
     path.write_bytes(broken.get(damage, b"x" * 100))
@@ -96,8 +95,7 @@ def test_a_damaged_file_holds_nothing_until_it_is_written_again(
 
 def test_what_somebody_else_has_put_there_is_not_run(tmp_path: Path) -> None:
     file = KeptCode(str(tmp_path), "kernel", "stamp")
-    for path in (file._index_path, file._data_path("kernel.1.nbc")):
-        Path(path).write_bytes(pickle.dumps(file._version) + pickle.dumps(Explosive(tmp_path / "run")))
+    Path(file.path_of("key")).write_bytes(pickle.dumps(Explosive(tmp_path / "run")))
 
     assert file.load("key") is None
     assert not (tmp_path / "run").exists()
@@ -107,9 +105,9 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     file = KeptCode(str(tmp_path), "kernel", "stamp")
     file.save("key", {"code": 1})
     assert file.load("key") == {"code": 1}
-    index = Path(file._index_path)
-    index.rename(tmp_path / "elsewhere")
-    index.symlink_to(tmp_path / "elsewhere")
+    kept = Path(file.path_of("key"))
+    kept.rename(tmp_path / "elsewhere")
+    kept.symlink_to(tmp_path / "elsewhere")
 
     assert file.load("key") is None
 
@@ -129,16 +127,30 @@ def test_another_version_of_the_source_is_not_loaded(tmp_path: Path) -> None:
     assert KeptCode(str(tmp_path), "kernel", "new").load("key") is None
 
 
+def test_a_file_under_the_name_of_another_signature_is_not_loaded(tmp_path: Path) -> None:
+    file = KeptCode(str(tmp_path), "kernel", "stamp")
+    file.save("int64", 1)
+    Path(file.path_of("int64")).rename(file.path_of("float64"))
+
+    assert file.load("float64") is None
+
+
 def test_a_directory_that_others_may_write_to_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
+    shared = tmp_path / "cache" / "zset_join"
+    shared.mkdir(parents=True)
     shared.chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    found = find_directory(shared)
+    found = find_directory(tmp_path / "beside")
 
-    assert found == tmp_path / "cache" / "zset_join" / "compiled"
+    assert found == tmp_path / "beside" / "compiled"
     assert found.stat().st_mode & 0o777 == found.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_installations_of_a_user_share_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    assert find_directory(tmp_path / "one") == find_directory(tmp_path / "other") == tmp_path / "zset_join" / "compiled"
 
 
 def test_a_cache_that_somebody_else_made_first_is_passed_over_for_a_private_one(

@@ -2,26 +2,35 @@
 
 numba notices when the file of a kernel changes, but not when a kernel that was inlined from another file does. So the
 compiled code of a file is kept in a directory named after a digest of that file and of all kernel files it imports, directly
-or not: a changed kernel, an upgrade or a downgrade never meets code of another version, and what did not change is not
-compiled again. Where they stand, and what is believed of them, is said in `zset_join.kernels.machine.kept_code`;
+or not, below one named after numba, llvmlite, NumPy, Python and the processor: a changed kernel, an upgrade or a downgrade
+never meets code of another version, what did not change is not compiled again, and all installations of a user with the same
+versions share it. Where they stand, and what is believed of them, is said in `zset_join.kernels.machine.kept_code`;
 `NUMBA_CACHE_DIR` moves them (to a directory `zset_join` in there; nothing else in it is touched).
 
-Cost: about a minute of compiling after an upgrade; 0.2 s of loading afterwards. Who waits for it is told so, once, by a
+Cost: about half a minute of compiling after an upgrade; 0.2 s of loading afterwards. Who waits for it is told so, once, by a
 warning of the logger `zset_join`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
+import os
+import platform
 import re
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import llvmlite
+import numba
+import numpy
+from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
 from numba import config, njit
 from numba.core import event
 
@@ -36,6 +45,10 @@ _SOURCES = tuple(
     sorted((*_HERE.rglob("*.py"), *(_ROOT / "spill").rglob("*.py"), *(_ROOT / "zset_join" / "state").rglob("*.py")))
 )
 """All files whose kernels take something from another file; numba itself notices when the file of a kernel changes."""
+_MANY = 8
+_LONG_SECONDS = 30 * 24 * 3600.0
+_PLACES = {"NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS"}
+"""Settings of numba that compiled code does not depend on."""
 _IMPORT = re.compile(rb"^from ((?:zset_join|spill)[\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
 
 
@@ -47,11 +60,27 @@ def _imports(source: bytes) -> Iterator[str]:
             yield f"{package.decode()}.{name.decode()}"
 
 
+def _environment_key() -> str:
+    """Return a name for what compiled code depends on besides the sources: programs, processor and settings of numba."""
+    parts = (
+        f"numba-{numba.__version__}",
+        f"llvmlite-{llvmlite.__version__}",
+        f"numpy-{numpy.__version__}",
+        f"{sys.implementation.cache_tag}-{platform.machine()}",
+        sys.version,
+        get_host_cpu_name(),
+        get_host_cpu_features().flatten(),
+        *(f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("NUMBA_") and name not in _PLACES),
+    )
+    return "-".join((*parts[:2], parts[3], hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]))
+
+
 class _Sources:
     """Know the digest of every kernel file together with the kernel files it imports."""
 
     def __init__(self, sources: Sequence[Path], root: Path) -> None:
-        self._texts = {".".join(path.relative_to(root).with_suffix("").parts): path.read_bytes() for path in sources}
+        self._paths = {".".join(path.relative_to(root).with_suffix("").parts): str(path) for path in sources}
+        self._texts = {module: Path(path).read_bytes() for module, path in self._paths.items()}
 
     def digest(self, module: str) -> str:
         """Return the digest of a module and of all it imports; of the whole where the module is none of these."""
@@ -67,6 +96,10 @@ class _Sources:
             digest.update(name.encode() + b"\0" + self._texts[name])
         return digest.hexdigest()[:16]
 
+    def holds(self, module: str, path: str) -> bool:
+        """Say whether a file is the source of that module."""
+        return self._paths.get(module) == path
+
     @cached_property
     def whole(self) -> str:
         """Return the digest of all files."""
@@ -76,20 +109,35 @@ class _Sources:
 _sources = _Sources(_SOURCES, _ROOT)
 kernels_version = _sources.whole
 """Digest of all kernel files: mapped state and compiled code of one version belong together."""
-compiled_kernels_directory = str(find_directory(_HERE / "__pycache__"))
+compiled_kernels_directory = str(find_directory(_HERE / "__pycache__") / _environment_key())
 _directories: dict[str, str] = {}
 
 
 def _directory_of(module: str) -> str:
-    """Return where the kernels of a module are kept; what was kept of another version of it is removed."""
+    """Return where the kernels of a module are kept; versions of it that nobody used for long, or one of many, are removed."""
     if module not in _directories:
         directory = Path(compiled_kernels_directory) / f"{module}-{_sources.digest(module)}"
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for other in directory.parent.glob(f"{module}-*"):
-            if other != directory:
-                shutil.rmtree(other, ignore_errors=True)
+        try:
+            os.utime(directory)
+        except FileNotFoundError:
+            directory.parent.mkdir(mode=0o700, exist_ok=True)
+            directory.mkdir(mode=0o700, exist_ok=True)
+            _remove_old(directory.parent.glob(f"{module}-*"))
+        except OSError as error:  # Read only: what is there is loaded.
+            logging.getLogger("zset_join").debug("%s: the time of its use is not kept: %s", directory, error)
         _directories[module] = str(directory)
     return _directories[module]
+
+
+def _remove_old(versions: Iterable[Path]) -> None:
+    """Remove versions of a module nobody used for 30 days, and all but the 8 used last: other installations use theirs."""
+    used: list[tuple[float, Path]] = []
+    for version in versions:
+        with contextlib.suppress(FileNotFoundError):  # Another process removes the same.
+            used.append((version.stat().st_mtime, version))
+    for number, (at, version) in enumerate(sorted(used, reverse=True)):
+        if number >= _MANY or at < time.time() - _LONG_SECONDS:
+            shutil.rmtree(version, ignore_errors=True)
 
 
 class CompileNotice(event.Listener):  # type: ignore[misc]  # numba has no types
@@ -118,7 +166,7 @@ class CompileNotice(event.Listener):  # type: ignore[misc]  # numba has no types
         if not self._told and self._seconds + now - self._begun >= self._after_seconds:
             self._told = True
             logging.getLogger("zset_join").warning(
-                "compiling the kernels of this version into %s: up to a minute or two, once on this machine",
+                "compiling the kernels this query calls into %s: half a minute, once per user of this machine and version",
                 compiled_kernels_directory,
             )
 
@@ -150,7 +198,22 @@ def kernel(function: _Function) -> _Function:
 
 
 def _keep_by_our_rules(compiled: Any) -> None:
-    """Let the code of a kernel be kept by `KeptCode`, where numba keeps it in two files of its own."""
-    cache = compiled._cache
-    numba_file = cache._cache_file
-    cache._cache_file = KeptCode(numba_file._cache_path, cache._impl.filename_base, numba_file._source_stamp)
+    """Let the code of a kernel be kept by `KeptCode`, where numba keeps it in two files of its own.
+
+    numba files it by the path and the time of the source, which differ between installations; here the digests say what it
+    was made of. A function that only names one of our modules keeps numba's rules.
+    """
+    kept = compiled._cache
+    path, stamp = kept._cache_path, repr(kept._cache_file._source_stamp)
+    function = compiled.py_func
+    if _sources.holds(function.__module__, function.__code__.co_filename):
+        path, stamp = _directory_of(function.__module__), _file_digest(function.__code__.co_filename)
+        kept._impl.locator._cache_path = path
+    kept._cache_path = path
+    kept._cache_file = KeptCode(path, kept._impl.filename_base, stamp)
+
+
+@cache
+def _file_digest(path: str) -> str:
+    """Return the digest of a source as it is now: a process that outlives an upgrade keeps nothing under the old version's."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -4,10 +4,12 @@ The law: code is loaded only from files that nobody but the user of this process
 directory is taken if it belongs to the user and nobody else may write to it or replace it; it is made with mode 0700, its files
 with 0600. Every file begins with a digest of the rest: what is cut short, empty or not ours is compiled anew, and told.
 
-The first that will do is taken: the directory `NUMBA_CACHE_DIR` names, or else beside the sources, the user's cache directory,
-and as the last resort a directory for this process alone, which is removed when it ends.
+The first that will do is taken: the directory `NUMBA_CACHE_DIR` names, or else the user's cache directory, which all
+installations of the user share, beside the sources, and as the last resort a directory for this process alone, which is removed
+when it ends.
 
-Source: numba's `IndexDataCacheFile`, whose two files per kernel are kept in another form here.
+Source: numba's `IndexDataCacheFile`, in whose place `KeptCode` stands. Its index of signatures, which two processes read,
+change and write back, can name one's file for the other's signature; so there is none here.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import platformdirs
-from numba.core.caching import IndexDataCacheFile
+from numba.core.serialize import dumps
 
 from zset_join.core.errors import StateError
 from zset_join.storage.ownership import is_own, why_foreign
@@ -41,7 +43,7 @@ def find_directory(beside_sources: Path) -> Path:
     """Return the directory where compiled kernels are kept, made and found to be the user's own.
 
     Args:
-        beside_sources: the first choice where the environment names none.
+        beside_sources: the choice where the user's cache directory will not do.
 
     Raises:
         StateError: `FOREIGN_FILE`: the directory that `NUMBA_CACHE_DIR` names is not the user's own.
@@ -57,7 +59,7 @@ def find_directory(beside_sources: Path) -> Path:
                 path=str(parent),
             )
         return parent / "compiled"
-    for parent in (beside_sources, platformdirs.user_cache_path("zset_join")):
+    for parent in (platformdirs.user_cache_path("zset_join"), beside_sources):
         if _make_own(parent):
             return parent / "compiled"
     private = Path(tempfile.mkdtemp(prefix="zset_join-kernels-"))
@@ -65,8 +67,8 @@ def find_directory(beside_sources: Path) -> Path:
     _logger.warning(
         "no place of your own to keep compiled kernels in: neither %s nor %s will do, so each process compiles them anew. Set "
         "NUMBA_CACHE_DIR to a directory that only you can write to.",
-        beside_sources,
         platformdirs.user_cache_path("zset_join"),
+        beside_sources,
     )
     return private / "compiled"
 
@@ -95,36 +97,41 @@ def _why_not(parent: Path) -> str:
     return f"{parent} is not writable"
 
 
-class KeptCode(IndexDataCacheFile):  # type: ignore[misc]  # numba has no types
-    """Keep the compiled code of one kernel: an index and a file per signature, each with a digest in front."""
+class KeptCode:
+    """Keep the compiled code of one kernel: a file per signature, with a digest in front, written whole or not at all.
+
+    Processes that compile the same kernel at the same time need not know of each other: a file is named after the signature
+    and the processor it is for, so each writes the same, and the last one's is kept.
+
+    Args:
+        path: the directory.
+        name: of the kernel; every version of it has the same.
+        stamp: of the file the kernel was read from; what was kept of another is not loaded.
+    """
+
+    def __init__(self, path: str, name: str, stamp: str) -> None:
+        self._path = path
+        self._name = name
+        self._stamp = stamp
 
     def load(self, key: Any) -> Any:
         """Return what is kept for a signature, None where nothing is, or nothing whole."""
-        name = self._load_index().get(key)
-        content = None if name is None else self._read(self._data_path(name))
-        return None if content is None else pickle.loads(content)  # noqa: S301 - own file, whole
+        content = self._read(self.path_of(key))
+        if content is None:
+            return None
+        kept_key, stamp, data = pickle.loads(content)  # noqa: S301 - own file, whole
+        return data if (kept_key, stamp) == (key, self._stamp) else None
 
     def save(self, key: Any, data: Any) -> None:
-        """Keep the code for a signature; where that fails, tell it and go on."""
+        """Keep the code for a signature; where that fails, log it and go on."""
         try:
-            super().save(key, data)
+            self._write(self.path_of(key), dumps((key, self._stamp, data)))
         except OSError as error:
-            _logger.warning(
-                "a compiled kernel was not kept in %s (%s): the next process compiles it again", self._cache_path, error
-            )
+            _logger.warning("a compiled kernel was not kept in %s (%s): the next process compiles it again", self._path, error)
 
-    def _load_index(self) -> dict[Any, str]:
-        content = self._read(self._index_path)
-        if content is None:
-            return {}
-        version, stamp, overloads = pickle.loads(content)  # noqa: S301 - own file, whole
-        return overloads if (version, stamp) == (self._version, self._source_stamp) else {}
-
-    def _save_index(self, overloads: dict[Any, str]) -> None:
-        self._write(self._index_path, self._dump((self._version, self._source_stamp, overloads)))
-
-    def _save_data(self, name: str, data: Any) -> None:
-        self._write(self._data_path(name), self._dump(data))
+    def path_of(self, key: Any) -> str:
+        """Return the file for a signature."""
+        return str(Path(self._path) / f"{self._name}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc")
 
     def _read(self, path: str) -> bytes | None:
         """Return what a file holds behind its digest; None where there is no such file, or not a whole one of ours."""

@@ -21,7 +21,7 @@ from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
 from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.options import QueryOptions
-from zset_join.kernels.machine.first_use import compile_on_first_use
+from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.sinks.sink import Sink
 from zset_join.spark.api.driver_tools import DriverTools
 from zset_join.spark.api.lookup_defaults import check_connections, is_lookup_option, job_defaults
@@ -396,7 +396,7 @@ class JoinStreamWriter:
             encoded_schema(query.plan.output_of(view.name).schema, format_named("weight"))
         stages = [node.stage for node in query.plan.nodes]
         if not is_connect(query.session):
-            compile_on_first_use()
+            compile_rest_in_background()
             warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         more = self._lookup_options(stages, 1)
         epochs = driver_epochs(query, options, self._sinks, name=self._name or self._query.name, more=more)
@@ -458,7 +458,7 @@ class JoinStreamWriter:
         encoded_schema(plan.output.schema, format_named("weight"))
         session = plan.session
         stages = [one.stage for one in plan.planned_stages]
-        compile_on_first_use()
+        compile_rest_in_background()
         warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         check_session(session)
         if makes_place:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.core import errors
 from zset_join.core.errors import PlanError, StateError, ZsetJoinError
-from zset_join.kernels.machine.first_use import compile_on_first_use
+from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.spark.driver.on_server import on_server
 from zset_join.spark.driver.starting import check_mode
@@ -58,7 +58,7 @@ class ServedEpochs:
             ZsetJoinError: as `DriverEpochs`.
         """
         if self._epochs is None:
-            compile_on_first_use()
+            compile_rest_in_background()
             check_mode(self.settings.options.checkpoint_location, "driver")
             self._epochs = DriverEpochs(self.settings)
         epochs = self._epochs
