@@ -2,6 +2,7 @@
 
     python -m property_tests.sql_on_spark                    plan, run and compare all of them
     python -m property_tests.sql_on_spark --plan-only        make the view of every query, run none
+    python -m property_tests.sql_on_spark --executors        run them on executors; default: on the driver
     python -m property_tests.sql_on_spark --minutes 20       those with joins and groups first, as many as there is time for
 
 The law: a query that is planned in process is planned inside Spark, and over the same rows it has the same contents; or it is
@@ -59,7 +60,14 @@ class Tally:
     failures: list[tuple[str, str, str]] = field(default_factory=list)
 
 
-def sweep(spark: Any, *, plan_only: bool = False, minutes: float | None = None, files: list[str] | None = None) -> Tally:
+def sweep(
+    spark: Any,
+    *,
+    plan_only: bool = False,
+    minutes: float | None = None,
+    files: list[str] | None = None,
+    execution: str = "executors",
+) -> Tally:
     """Run the fixtures on both engines.
 
     Args:
@@ -67,6 +75,7 @@ def sweep(spark: Any, *, plan_only: bool = False, minutes: float | None = None, 
         plan_only: make views, run nothing.
         minutes: stop after so many; None: run all.
         files: names of fixture files; None: all.
+        execution: where the queries inside Spark run.
     """
     tally = Tally()
     until = None if minutes is None else time.monotonic() + 60 * minutes
@@ -78,6 +87,7 @@ def sweep(spark: Any, *, plan_only: bool = False, minutes: float | None = None, 
             connect(dialect=dialect, clock=lambda: _NOW) as here,
             connect(dialect=dialect, clock=lambda: _NOW, engine="spark", spark=spark) as there,
         ):
+            there.catalog.settings["execution"] = execution
             _File(name, here, there, tally).run(plan_only=plan_only, seconds=left)
     return tally
 
@@ -254,14 +264,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the sweep from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan-only", action="store_true")
+    parser.add_argument("--executors", action="store_true")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--file", action="append", help=f"one of {', '.join(FILES)}; repeatable")
     options = parser.parse_args(arguments)
     spark = local_session("sql sweep", cores=2, options={"spark.ui.enabled": "false"})
     spark.sparkContext.setLogLevel("OFF")
+    where = "executors" if options.executors else "driver"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tally = sweep(spark, plan_only=options.plan_only, minutes=options.minutes, files=options.file)
+        tally = sweep(spark, plan_only=options.plan_only, minutes=options.minutes, files=options.file, execution=where)
     spark.stop()
     _say("; ".join(f"{what}: {count}" for what, count in sorted(tally.counts.items())))
     return 1 if tally.failures else 0

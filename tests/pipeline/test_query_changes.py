@@ -111,6 +111,18 @@ def test_kept_inputs_make_what_was_never_kept_possible_and_verify_still_judges()
     assert pipeline.verify().equal
 
 
+def test_a_dropped_source_does_not_come_back_empty_after_save_and_load(tmp_path: Path) -> None:
+    pipeline = Pipeline({"a": ORDERS, "b": PEOPLE})
+    pipeline.step(ROWS)
+    pipeline.evolve({"a": ORDERS})
+    pipeline.save(tmp_path / "state")
+    loaded = Pipeline({"a": ORDERS})
+    loaded.load(tmp_path / "state")
+
+    with pytest.raises(StateError, match=r"people.*was dropped"):
+        loaded.evolve({"a": ORDERS, "b": PEOPLE})
+
+
 def test_a_source_that_was_dropped_does_not_come_back_as_if_it_were_new() -> None:
     pipeline = Pipeline({"a": ORDERS, "b": PEOPLE})
     pipeline.step(ROWS)

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.sql.test_files import RECORDS, declared
 from tests.sql.timeplus_page import has_the_numbers_of_the_page, query
 from zset_join.core.errors import PlanError, SqlError
 from zset_join.spark import appends
@@ -249,3 +250,27 @@ def test_a_bad_row_of_a_file_is_a_dead_letter_with_its_file_inside_spark(spark: 
         ("csv", "NOT_NULL"), ("csv", "UNDECODABLE_RECORD"), ("csv", "UNDECODABLE_VALUE"),
         ("json", "NOT_NULL"), ("json", "UNDECODABLE_RECORD"), ("json", "UNDECODABLE_VALUE"), ("parquet", "NOT_NULL"),
     ]  # fmt: skip
+
+
+def test_files_of_records_are_the_changes_of_their_table_inside_spark_too(spark: SparkSession, tmp_path: Path) -> None:
+    for form, records in RECORDS.items():
+        lines = [json.dumps(record) + "\n" for record in records]
+        (tmp_path / form).mkdir()
+        (tmp_path / form / "2.json").write_text("\ufeff\n" + "".join(lines[:-1]))
+    tables = "; ".join(
+        declared(tmp_path / form, form, ", place BIGINT METADATA FROM 'offset'").replace("TABLE t", f"TABLE `{form}`")
+        for form in RECORDS
+    )
+    query = " UNION ALL ".join(f"SELECT '{form}' AS form, id, name, place FROM `{form}`" for form in RECORDS)
+    with connect(engine="spark", spark=spark, dialect="flink") as session:
+        session.sql("SET 'on_bad_input' = 'quarantine'; SET 'execution' = 'driver'; " + tables)
+        assert "debezium-json" in str(session.sql(f"EXPLAIN {query}"))
+        running = session.sql(query).start()
+        session.refresh()
+        for form, records in RECORDS.items():  # its line is smaller than those of the file before
+            (tmp_path / form / "1.json").write_bytes(json.dumps(records[-1]).encode() + b'\n{"id": "\xff"}')
+        session.refresh()
+        shown = sorted(tuple(row.values()) for row in running.table().to_pylist())
+
+    lines = {"debezium-json": 4, "canal-json": 2, "maxwell-json": 2, "dms-json": 4, "upsert-json": 3}
+    assert shown == sorted((form, 1, "c", line) for form, line in lines.items())

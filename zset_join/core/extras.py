@@ -20,6 +20,7 @@ EXTRAS: Mapping[str, str] = {
     "httpx": "http",
     "hypothesis": "testing",
     "pandas": "spark",
+    "polars": "observe",
     "prompt_toolkit": "sql",
     "psycopg": "postgres",
     "pyspark": "spark",

@@ -357,6 +357,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
                 watermarks=self._watermarks.written(known),
                 late_rows={name: one.late_rows for name, one in known.sources.items()},
                 contents=None if self._contents is None else {name: one.rows() for name, one in self._contents.items()},
+                dropped_sources=self._dropped_sources,
             ),
         )
 
@@ -369,7 +370,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         """
         operators = self._in_memory("load()").states
         state = load_state(Path(path), self.plan, operators, keeps_view=self._contents is not None)
-        self.epoch = state.epoch
+        self.epoch, self._dropped_sources = state.epoch, state.dropped_sources
         self._processing_time_us, self._last = state.processing_time_us, None
         self._watermarks.load(state.watermarks, state.late_rows)
         if self._contents is not None and state.contents is not None:

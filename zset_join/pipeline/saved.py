@@ -44,6 +44,7 @@ class SavedState:
         watermarks: as a commit record has them.
         late_rows: by source.
         contents: what each view holds, by name; None where it was not kept.
+        dropped_sources: names of sources of earlier queries, whose rows were dropped; they must not come back as empty ones.
     """
 
     epoch: int
@@ -51,6 +52,7 @@ class SavedState:
     watermarks: Mapping[str, int]
     late_rows: Mapping[str, int]
     contents: Mapping[str, ZSet] | None
+    dropped_sources: frozenset[str] = frozenset()
 
 
 def save_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOperator], state: SavedState) -> None:
@@ -77,6 +79,7 @@ def save_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
             "late_rows": dict(state.late_rows),
             "tables": tables,
             "keeps_view": state.contents is not None,
+            "dropped_sources": sorted(state.dropped_sources),
         }
         (temporary / "state.json").write_text(json.dumps(written), encoding="utf-8")
         if path.exists():
@@ -130,6 +133,7 @@ def load_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
         watermarks=written["watermarks"],
         late_rows=written["late_rows"],
         contents=contents,
+        dropped_sources=frozenset(written.get("dropped_sources", ())),
     )
 
 

@@ -24,6 +24,7 @@ import pyarrow.types as pt
 
 from zset_join.core.errors import PlanError
 from zset_join.core.extras import needed_for
+from zset_join.core.notebook import html_table, html_text
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_rows
 from zset_join.pipeline.history import InputHistory
@@ -38,7 +39,7 @@ _DIGITS = 9
 _CLOSED_BOX = {"enable_external_access": "false", "autoload_known_extensions": "false"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Verification:
     """Say whether a view equals the batch query.
 
@@ -60,6 +61,18 @@ class Verification:
     different_rows: int
     differences: Sequence[tuple[dict[str, Any], int, int]] = field(default_factory=tuple)
     unjudged_rows: int = 0
+
+    def __repr__(self) -> str:
+        """Return the verdict alone; `str` has the differences."""
+        return f"Verification({str(self).splitlines()[0]})"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the differences for a notebook."""
+        if not self.differences:
+            return f"<p>{html_text(str(self).splitlines()[0])}</p>"
+        names = list(self.differences[0][0])
+        rows = [[expected, actual, *(row.get(name) for name in names)] for row, expected, actual in self.differences]
+        return html_table(["expected", "actual", *names], rows, caption=str(self).splitlines()[0], signs=[-1] * len(rows))
 
     def __str__(self) -> str:
         verdict = "equal" if self.equal else f"{self.different_rows} rows differ"

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.notebook import html_text
 from zset_join.core.relation import Relation
 from zset_join.plan.row_steps import RowStep, read_row_step, relation_after
 from zset_join.stages.shared_table import SharedTableStage
@@ -187,7 +188,7 @@ class StateNode:
         return [table.with_schema(self.stage.inputs[0].relation.schema), *lefts]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class QueryPlan:
     """Describe a query.
 
@@ -467,6 +468,16 @@ class QueryPlan:
             lines += [f"  {line}" for feeds in node.feeds for feed in feeds for line in self._explained(feed)]
         lines += [_explained_source(source) for source in self.sources]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        """Return what there is of it in one line; `explain` has all."""
+        views, sources = (", ".join(one.name for one in named) for named in (self.views, self.sources))
+        return f"QueryPlan(views: {views}; {len(self.nodes)} stages; sources: {sources})"
+
+    def _repr_html_(self) -> str:
+        """Return `explain` for a notebook: one line per view, stage and source, what each keeps below it."""
+        parts = self.explain().split("\n")
+        return "".join(f"<div>{'&emsp;' * (len(one) - len(one.lstrip()))}{html_text(one.strip())}</div>" for one in parts)
 
     def _explained_index(self, node: StageNode) -> list[str]:
         """Return which index a join uses, and why its copy is its own."""

@@ -27,7 +27,7 @@ from zset_join.query.unknown_methods import missing_on_view
 __all__ = ["View"]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class View(Rows):
     """Rows that change; made by `changes` and `appends`, and by the methods here."""
 
@@ -37,6 +37,14 @@ class View(Rows):
             if not name.startswith("_") and "node" in vars(self) and name in self.columns:
                 return self[name]
             raise self._missing(name)
+
+    def __repr__(self) -> str:
+        """Return the columns in one line; `explain` prints the plan."""
+        return f"View({self.name}: {', '.join(self.columns)})"
+
+    def _repr_html_(self) -> str:
+        """Return the plan for a notebook."""
+        return self.plan()._repr_html_()
 
     _missing = staticmethod(missing_on_view)
     _warns: ClassVar[bool] = True

@@ -42,6 +42,7 @@ from zset_join.spark.api.streams import changed_stream
 from zset_join.spark.api.table_streams import (
     ColumnText,
     checked_stream,
+    file_records,
     file_rows,
     json_rows,
     kafka_records,
@@ -81,6 +82,7 @@ _OPTIONS = {
     "cold_store": "cold_store",
     "default_hash_join": "default_hash_join",
     "default_hash_table": "default_hash_table",
+    "execution": "execution",
     "join_buffer_policy": "join_buffer_policy",
     "join_max_buffered_bytes": "join_max_buffered_bytes",
     "max_hot_bytes": "max_hot_bytes",
@@ -402,15 +404,10 @@ class SessionOnSpark(InDirectory, Session):
             return table_stream(rows, relation, delta_column=table.delta_column)
         if table.options["connector"] == "filesystem":
             path, read_as = table.options.get("path", ""), table.options.get("format", "json")
-            if holds_records(table.options):
-                raise SqlError(
-                    f"\"{table.name}\": files of '{read_as}' are read in process. Inside Spark, read the topic, or give their "
-                    "lines to changes(..., format=).",
-                    code="NOT_OFFERED",
-                    name=table.name,
-                )
             if "://" not in path and not Path(path).exists():
                 raise SqlError(f"\"{table.name}\": there is no file at {path}. Give 'path'.", code="NO_FILE", name=table.name)
+            if holds_records(table.options):
+                return self._of_records(table, relation, file_records(self.spark, path), given, orders_by_offset=False)
             more = csv_options(table) if read_as == "csv" else None
             words = NAME_WORDS if table.is_ordered_by_file else 0
             rows = file_rows(self.spark, path, read_as, given, options=more, name_words=words)
@@ -419,14 +416,25 @@ class SessionOnSpark(InDirectory, Session):
             topic, start = table.options["topic"], start_of(table, ("earliest", "latest"))
             records = kafka_records(self.spark, kafka_config(table.options), topic, start=start, name=table.name)
             if form != "json":
-                options = record_options(table)
-                own = pa.schema([field for field in given if field.name not in options.metadata.values()])
-                keys = list(table.primary_key)
-                stream = changed_stream(records, name=table.name, keys=keys, format=form, schema=own, options=options)
-                return checked_stream(stream, relation)
+                return self._of_records(table, relation, records, given)
             metadata = {column.name: column.metadata for column in table.columns if column.metadata is not None}
             rows = json_rows(records, pa.schema([field for field in given if field.name not in metadata]), metadata)
         return table_stream(with_columns(rows, self._texts(table)), relation, delta_column=table.delta_column)
+
+    def _of_records(
+        self, table: Table, relation: Relation, records: Any, given: pa.Schema, *, orders_by_offset: bool = True
+    ) -> SourceStream:
+        options, form = record_options(table), record_form(table)
+        stream = changed_stream(
+            records,
+            name=table.name,
+            keys=list(table.primary_key),
+            format=form,
+            schema=pa.schema([field for field in given if field.name not in options.metadata.values()]),
+            options=options,
+            orders_by_offset=orders_by_offset,
+        )
+        return checked_stream(stream, relation)
 
     def _texts(self, table: Table) -> list[ColumnText]:
         """Return how Spark makes the columns of a table."""

@@ -22,7 +22,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, PlanError, WeightOverflowError
+from zset_join.core.extras import needed_for
+from zset_join.core.notebook import MOST_ROWS, html_table
 from zset_join.core.row_conversion import take_rows
+from zset_join.core.shown_values import shown_column
 from zset_join.kernels.rows.consolidate import sum_weights
 from zset_join.zset.row_layout import RowLayout
 
@@ -32,7 +35,7 @@ _LEAST_WEIGHT = -(1 << 63)
 _HASH_KEY = (secrets.randbits(31) << 32) | 0xFFFFFFFF  # lines come out in the order of their first: the seed does not show
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ZSet:
     """Pair rows with weights.
 
@@ -189,6 +192,55 @@ class ZSet:
     def total_weight(self) -> int:
         """Return the sum of the weights, exact whatever its size."""
         return (int((self.weights >> 32).sum()) << 32) + int((self.weights & 0xFFFFFFFF).sum())
+
+    def __repr__(self) -> str:
+        """Return size and columns; `show` prints rows."""
+        columns = ", ".join(f"{field.name}: {field.type}" for field in self.schema)
+        return f"ZSet({len(self)} rows, {columns})"
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows as a table, their weights in its first column, `weight`; `weight_` where a column is called that."""
+        name = "weight"
+        while name in self.schema.names:
+            name += "_"
+        return pa.Table.from_batches([self.rows]).add_column(0, name, pa.array(self.weights))
+
+    def to_pandas(self) -> Any:
+        """Return `to_arrow` as a pandas DataFrame.
+
+        Raises:
+            MissingPackageError: pandas is not installed.
+        """
+        with needed_for("to_pandas()"):
+            import pandas  # noqa: F401 - looked for; Arrow uses it
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """Return `to_arrow` as a polars DataFrame.
+
+        Raises:
+            MissingPackageError: polars is not installed.
+        """
+        with needed_for("to_polars()"):
+            import polars as pl
+        return pl.from_arrow(self.to_arrow())
+
+    def show(self, n: int = 20) -> None:
+        """Print the first rows, each behind its weight."""
+        print(" | ".join(["weight", *self.schema.names]))  # noqa: T201 - asked for
+        shown = [shown_column(column.slice(0, n)) for column in self.rows.columns]
+        for place, weight in enumerate(self.weights[:n].tolist()):
+            print(" | ".join([f"{weight:+d}", *(str(column[place]) for column in shown)]))  # noqa: T201 - asked for
+        if len(self) > n:
+            print(f"... and {len(self) - n} more rows")  # noqa: T201 - asked for
+
+    def _repr_html_(self) -> str:
+        """Return the first rows as a table for a notebook, colored by sign."""
+        shown = [shown_column(column.slice(0, MOST_ROWS)) for column in self.rows.columns]
+        weights = self.weights[:MOST_ROWS].tolist()
+        rows = [[f"{weight:+d}", *(column[place] for column in shown)] for place, weight in enumerate(weights)]
+        caption = f"{len(self)} changed rows" + (f", the first {MOST_ROWS}" if len(self) > MOST_ROWS else "")
+        return html_table(["weight", *self.schema.names], rows, caption=caption, signs=[-1 if w < 0 else 1 for w in weights])
 
     def to_pylist(self) -> list[tuple[tuple[Any, ...], int]]:
         """Return `(row, weight)` pairs as Python values; for tests and messages, not for hot paths."""

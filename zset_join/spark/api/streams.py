@@ -214,8 +214,12 @@ def changed_stream(
     sample: DataFrame | None = None,
     options: RecordOptions | None = None,
     unread: str | None = None,
+    orders_by_offset: bool = True,
 ) -> SourceStream:
-    """Return the stream of rows that change a table; see `changes`, and for `unread`, of rows that say so, `RowReading`."""
+    """Return the stream of rows that change a table; see `changes`, and for `unread`, of rows that say so, `RowReading`.
+
+    Unless `orders_by_offset`, records of a key come in their turn, as those of several files do.
+    """
     if format is not None:
         others = {"apply_as_deletes": apply_as_deletes, "weight_column": weight_column, "row_kind_column": row_kind_column}
         _check_format(df, name, {argument: value for argument, value in others.items() if value is not None})
@@ -228,7 +232,18 @@ def changed_stream(
                     code="CONFLICTING_ARGUMENTS",
                     name=name,
                 )
-            stream = _of_records(df, name, format, keys, schema, sample, options or RecordOptions(), baseline, **given)
+            stream = _of_records(
+                df,
+                name,
+                format,
+                keys,
+                schema,
+                sample,
+                options or RecordOptions(),
+                baseline,
+                orders_by_offset=orders_by_offset,
+                **given,
+            )
         else:
             stream = _of_row_format(df, name, format, keys, baseline=baseline, after_baseline=after_baseline, **given)
         return stream
@@ -286,6 +301,8 @@ def _of_records(
     sample: DataFrame | None,
     options: RecordOptions,
     baseline: DataFrame | None,
+    *,
+    orders_by_offset: bool,
     **given: Any,
 ) -> SourceStream:
     """Describe a stream of records; their format gives keys, order and deletes."""
@@ -302,14 +319,14 @@ def _of_records(
         table = sampled_table(df, name, format_name, sample)
     if keys is not None:
         table = replace(table, keys=(keys,) if isinstance(keys, str) else tuple(keys))
-    records = records_as_rows(df, name, format_name, table, options)
+    records = records_as_rows(df, name, format_name, table, options, orders_by_offset=orders_by_offset)
     rows, shown = records.rows, records.shown
     visible = select_text(rows, [quoted(column) for column in shown])
     columns = table_columns(visible, name, given["column_list"], given["except_column_list"], [])
     needed = _needed_columns(table, columns, given["sequence_by"])
     if len(needed) < len(table.schema):  # a column that nobody sees is not decoded, so that it need not be readable
         table = replace(table, schema=needed)
-        records = records_as_rows(df, name, format_name, table, options)
+        records = records_as_rows(df, name, format_name, table, options, orders_by_offset=orders_by_offset)
         rows, shown = records.rows, records.shown
         visible = select_text(rows, [quoted(column) for column in shown])
     order: list[tuple[str, Column | None]] = [*records.order]

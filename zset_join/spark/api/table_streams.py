@@ -38,6 +38,7 @@ __all__ = [
     "UNREAD",
     "ColumnText",
     "checked_stream",
+    "file_records",
     "file_rows",
     "json_rows",
     "kafka_records",
@@ -55,6 +56,7 @@ UNREAD = "_unread_reason"
 """The column of rows of files and topics that says, as "CODE:text", why one could not be read; NULL for the others."""
 _NOTHING = "\x00nothing\x00"
 _BYTE_ORDER_MARK, _SAYS_SOMETHING = "^\ufeff", r"[^\t\n\x0B\f\r ]"
+_BYTE_ORDER_MARK_BYTES = "^\u00ef\u00bb\u00bf"
 _ORDER = "_file_order_"
 _METADATA = {name: name for name in ("topic", "partition", "offset", "timestamp")}
 
@@ -147,10 +149,7 @@ def file_rows(
     """
     if form not in ("csv", "json", "parquet"):
         raise OptionError(f"files are read as csv, json, parquet, not as {form}.", code="UNKNOWN_FORMAT", format=form)
-    reader = session.readStream.option("maxFilesPerTrigger", 1)
-    place = Path(path)
-    if "://" not in path and place.is_file():
-        reader, path = reader.option("pathGlobFilter", place.name), os.fspath(place.parent)
+    reader, path = _reader_of(session, path)
     order = [F.expr(text).alias(f"{_ORDER}{at}") for at, text in enumerate(_file_order(name_words))]
     about = [F.col("_metadata.file_modification_time").alias(_TIME), *order]
     where = F.expr("concat('file ', _metadata.file_name)").alias(_PLACE)
@@ -164,6 +163,45 @@ def file_rows(
     else:
         rows = _of_csv(reader, path, given, dict(options or {}), [*about, where])
     return _with_values(rows, given).drop(_PLACE)
+
+
+def file_records(session: SparkSession, path: str) -> DataFrame:
+    """Return the lines of files as records of changes, a file an epoch: `key`, `value`, `topic`, `partition`, `offset`.
+
+    A line is the record, whose `topic` is the file and whose `offset` is the number of its line; or an object of these five, as
+    `zset-join dead-letters --replay` writes it. One task reads a file, so that lines keep their order.
+
+    Args:
+        session: reads.
+        path: a directory, or one file of it.
+
+    Memory: the task's, a few times the file, of at most 1 GiB.
+    """
+    reader, path = _reader_of(session, path)
+    # Bytes as characters of one byte each: what is no UTF-8 stays as it is, and is told by the line.
+    text = f"regexp_replace(decode(CAST(value AS BINARY), 'ISO-8859-1'), {literal(_BYTE_ORDER_MARK_BYTES)}, '')"
+    files = reader.text(path, wholetext=True)
+    lines = files.selectExpr("_metadata.file_name AS file", f"posexplode(split({text}, '\n')) AS (place, line)")
+    lines = lines.where(f"line RLIKE {literal(_SAYS_SOMETHING)}")
+    lines = lines.selectExpr("file", "CAST(place + 1 AS BIGINT) AS place", "encode(line, 'ISO-8859-1') AS line")
+    wrapped = (
+        "from_json(CAST(line AS STRING), 'key STRING, value STRING, topic STRING, partition INT, offset BIGINT') AS record"
+    )
+    return lines.selectExpr("file", "place", "line", wrapped).selectExpr(
+        "CAST(record.key AS BINARY) AS key",
+        "IF(record.topic IS NULL, line, CAST(record.value AS BINARY)) AS value",
+        "coalesce(record.topic, file) AS topic",
+        "IF(record.topic IS NULL, 0, record.partition) AS partition",
+        "IF(record.topic IS NULL, place, record.offset) AS offset",
+    )
+
+
+def _reader_of(session: SparkSession, path: str) -> tuple[DataStreamReader, str]:
+    """Return what reads a directory, or one file of it, a file an epoch; and the directory."""
+    reader, place = session.readStream.option("maxFilesPerTrigger", 1), Path(path)
+    if "://" not in path and place.is_file():
+        return reader.option("pathGlobFilter", place.name), os.fspath(place.parent)
+    return reader, path
 
 
 def _with_values(rows: DataFrame, given: pa.Schema) -> DataFrame:

@@ -118,7 +118,15 @@ class RecordRows:
         return replace(self.operation, reject=_unreadable())
 
 
-def records_as_rows(df: DataFrame, name: str, format_name: str, table: RecordTable, options: RecordOptions) -> RecordRows:
+def records_as_rows(
+    df: DataFrame,
+    name: str,
+    format_name: str,
+    table: RecordTable,
+    options: RecordOptions,
+    *,
+    orders_by_offset: bool = True,
+) -> RecordRows:
     """Return records as rows of their table.
 
     Args:
@@ -127,6 +135,7 @@ def records_as_rows(df: DataFrame, name: str, format_name: str, table: RecordTab
         format_name: one of `RECORD_FORMATS`.
         table: its columns and keys.
         options: what the format leaves open.
+        orders_by_offset: offsets order the records of a key, where they are known.
 
     Raises:
         PlanError: there is no column `value`, or a key is no column.
@@ -137,7 +146,7 @@ def records_as_rows(df: DataFrame, name: str, format_name: str, table: RecordTab
     shown = (*table.schema.names, *wanted.values())
     if table.keys:
         wanted |= {"position": wanted.get("position", _POSITION)} if record.position else {}
-        wanted |= {"offset": wanted.get("offset", _OFFSET)} if "offset" in df.columns else {}
+        wanted |= {"offset": wanted.get("offset", _OFFSET)} if orders_by_offset and "offset" in df.columns else {}
     options = replace(options, metadata=wanted)
     place = [column for column in _IN_RECORD if column in df.columns]
     raw_bytes = [one for one in ("key", "value") if one in place and isinstance(df.schema[one].dataType, BinaryType)]
@@ -152,7 +161,8 @@ def records_as_rows(df: DataFrame, name: str, format_name: str, table: RecordTab
     kept = [f"{_RECORD}{one}" for one in place]
     lines = read_records(records, format_name, table.schema, table.keys, options, kept=kept, source=name)
     rows = lines.withColumnRenamed(LINE_REJECT, _BAD)
-    ordering = [what for what in ("position", "offset") if what in wanted and table.keys]
+    sources = ("position", "offset") if orders_by_offset else ("position",)
+    ordering = [what for what in sources if what in wanted and table.keys]
     first = F.lit(-1).cast("long")  # MySQL's events have no position; there the offset decides alone
     order = tuple((f"__sequence_{at}", F.coalesce(column_named(wanted[what]), first)) for at, what in enumerate(ordering))
     raw = F.to_json(F.struct(F.col(_BAD).alias("said"), *(F.col(f"{_RECORD}{one}").alias(one) for one in place)))

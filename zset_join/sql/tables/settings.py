@@ -4,6 +4,7 @@
 |---|---|
 | `default_hash_join`, `default_hash_table` | `memory`, `hybrid` |
 | `max_hot_keys`, `max_hot_bytes` | a number; without both, 256 MiB of hybrid state stay in memory |
+| `execution` | `executors`, `driver`, `auto`: where a query inside Spark runs; in process it changes nothing |
 | `cold_store` | `files`, `duckdb`: where the rest of hybrid state lies |
 | `join_max_buffered_bytes` | a number |
 | `join_buffer_policy` | `abort`, `evict_oldest`, `spill` |
@@ -58,7 +59,7 @@ __all__ = [
 
 SETTINGS = (
     "cold_store", "default_hash_join", "default_hash_table",
-    "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "max_hot_bytes",
+    "execution", "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "max_hot_bytes",
     "max_hot_keys", "max_watermark_jump", "on_bad_input", "on_evict", "state_ttl", "state_ttl_by", "state_ttl_on_expire",
     "state_ttl_refreshed_by", "table.exec.async-lookup.buffer-capacity",
     "table.exec.async-lookup.output-mode", "temporal_join_emit",
@@ -67,7 +68,11 @@ SETTINGS = (
 
 
 _HOT_BYTES = 268_435_456
-_CHOICES = {"on_bad_input": ("error", "quarantine"), "temporal_join_emit": ("eager", "on_watermark", "once")}
+_CHOICES = {
+    "execution": ("auto", "driver", "executors"),
+    "on_bad_input": ("error", "quarantine"),
+    "temporal_join_emit": ("eager", "on_watermark", "once"),
+}
 _OF_LOOKUPS = {"buffer-capacity": "capacity", "output-mode": "output-mode", "timeout": "timeout"}
 """What settings of Flink that begin with `table.exec.async-lookup.` are called in a LOOKUP hint."""
 

@@ -1,0 +1,46 @@
+"""Tables and texts as a notebook shows them: HTML in which every name and value is escaped.
+
+The law: nothing of a user becomes markup, and no value has more than `LONGEST` characters.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+__all__ = ["LONGEST", "MOST_ROWS", "html_table", "html_text"]
+
+LONGEST = 200
+MOST_ROWS = 50
+_COLORS = {-1: "rgba(220, 60, 60, 0.16)", 1: "rgba(40, 160, 80, 0.16)"}
+
+
+def html_text(value: Any) -> str:
+    """Return a value as text between tags, cut where it is long.
+
+    >>> html_text("<script>")
+    '&lt;script&gt;'
+    """
+    text = "NULL" if value is None else str(value)
+    cut = text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text):,} characters)"
+    return html.escape(cut.encode("utf-8", "backslashreplace").decode())
+
+
+def html_table(names: Iterable[str], rows: Iterable[Sequence[Any]], *, caption: str = "", signs: Sequence[int] = ()) -> str:
+    """Return rows as a table.
+
+    Args:
+        names: of the columns.
+        rows: their values.
+        caption: a line above it.
+        signs: -1 or 1 by row, which color it.
+    """
+    head = "".join(f"<th>{html_text(name)}</th>" for name in names)
+    lines = []
+    for place, row in enumerate(rows):
+        color = _COLORS.get(signs[place], "") if place < len(signs) else ""
+        style = f' style="background: {color}"' if color else ""
+        lines.append(f"<tr{style}>{''.join(f'<td>{html_text(value)}</td>' for value in row)}</tr>")
+    above = f"<caption>{html_text(caption)}</caption>" if caption else ""
+    return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
