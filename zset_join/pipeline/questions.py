@@ -48,26 +48,30 @@ class PipelineQuestions:
     _directory: PipelineDirectory | None
     _watching: PublishedEpochs
 
-    def verify(self, *, view: str | None = None, most_differences: int = 20) -> Verification:
-        """Compare a view with DuckDB's batch query over everything that came; needs `keep_inputs` and `keep_view`.
+    def verify(self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20) -> Verification:
+        """Compare a view with DuckDB's batch query over everything that came; needs `keep_inputs`.
 
         Args:
             view: its name; may be left out where there is one.
+            contents: what is compared: rows with weights that add up, as an output holds them; default: what `keep_view` kept.
             most_differences: differing rows to tell.
 
         Raises:
             OptionError: the pipeline was told not to keep what is needed; or `VIEW_NAME`, see `QueryPlan.view`.
             PlanError: DuckDB cannot be asked for a part of the query.
         """
-        return self.verification(view=view, most_differences=most_differences)()
+        return self.verification(view=view, contents=contents, most_differences=most_differences)()
 
-    def verification(self, *, view: str | None = None, most_differences: int = 20) -> Callable[[], Verification]:
+    def verification(
+        self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20
+    ) -> Callable[[], Verification]:
         """Return the work of `verify`, over what has come until now; another thread may do it while the pipeline goes on.
 
         Raises:
             OptionError: as `verify`.
         """
-        history, contents = self._kept_inputs("verify()").copied(), self.contents(view)
+        history = self._kept_inputs("verify()").copied()
+        contents = self.contents(view) if contents is None else contents
         if not self.epoch:
             return lambda: Verification(equal=True, epoch=None, expected_rows=0, actual_rows=0, different_rows=0)
         plan, watermarks, epoch = one_view(self.plan, view), self._watermarks.known.stages, self.epoch - 1

@@ -250,3 +250,37 @@ def test_a_selection_without_the_key_takes_back_what_the_key_had(orders: Source,
     run(stream.where("item <> 'cup'").select(F.upper("item").alias("item")), sink, execution="driver")
 
     assert [weights(one) for one in sink.epochs] == [{("PEN",): 1}, {("PEN",): -1, ("HAT",): 1}]
+
+
+def test_a_query_that_keeps_its_inputs_is_verified_and_explained_across_restarts(
+    orders: Source, customers: Source, tmp_path: Path
+) -> None:
+    _filled(orders, customers)
+    view, log = str(tmp_path / "view.duckdb"), str(tmp_path / "log")
+
+    def writer() -> Any:
+        many = _joined(orders, customers).writeStream.toDuckDB(view, "joined").toParquet(log)
+        kept = many.option("execution", "driver").option("retainInputLog", True)
+        return kept.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+
+    writer().start().awaitTermination()
+    orders.add((None, 5, 10, "bag", 4))
+    writer().start().awaitTermination()
+
+    with writer().attach() as stored:
+        report = stored.verify()
+        assert report.equal
+        assert (report.expected_rows, report.actual_rows, len(report.outputs)) == (3, 3, 2)
+        history = stored.explain_row({"order_id": 3})
+        assert history.is_complete
+        assert {change.stream for event in history.events for change in event.changes} == {"orders", "customers"}
+        with pytest.raises(OptionError, match="takes no sample"):
+            stored.verify(sample=0.5)
+    with duckdb.connect(view) as connection:
+        ((schema, table),) = connection.execute(
+            "SELECT schema_name, table_name FROM duckdb_tables() WHERE schema_name <> 'main'"
+        ).fetchall()
+        connection.execute(f'DELETE FROM "{schema}"."{table}" WHERE rowid = (SELECT min(rowid) FROM "{schema}"."{table}")')
+    with writer().attach() as stored:
+        wrong = stored.verify()
+        assert (wrong.equal, wrong.different_rows, len(wrong.differing)) == (False, 1, 1)

@@ -1,11 +1,21 @@
-"""Questions about a query whose epochs run on the driver."""
+"""Questions about a query whose epochs run on the driver; answered by its pipeline from the inputs that `retainInputLog` keeps.
+
+Expected: DuckDB's batch query over everything that came. Actual: what every output that can be read back holds. Epochs wait.
+
+Cost: of `verify`, one batch query per output over all that came; of `explain_row`, a replay of all that came.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+
 from zset_join.core.errors import OptionError
+from zset_join.spark.driver.epochs import DriverEpochs
+from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
@@ -13,30 +23,115 @@ if TYPE_CHECKING:
 
 __all__ = ["DriverTools"]
 
+_WEIGHT = "_weight"
+
 
 class DriverTools:
-    """Answer questions about a query that runs on the driver."""
+    """Answer questions about a query that runs on the driver.
 
-    def verify(self, **given: Any) -> VerificationReport:
-        """Refuse: the inputs are not kept.
+    Args:
+        epochs: what runs its epochs; None: another process does, and nothing can be asked from here.
+    """
+
+    def __init__(self, epochs: DriverEpochs | None = None) -> None:
+        self._epochs = epochs
+
+    def verify(self, *, actual_df: Any = None, most_differences: int = 20, **given: Any) -> VerificationReport:
+        """Compare what the outputs hold with DuckDB's batch query over everything that came.
+
+        Args:
+            actual_df: what was emitted, with a column `_weight`, in place of the outputs.
+            most_differences: differing rows to put into the report.
+            given: tables and a sample, which only executors take.
 
         Raises:
-            OptionError: `INPUTS_NOT_KEPT`.
+            OptionError: `INPUTS_NOT_KEPT`; `VERIFY_TABLE`: tables or a sample are given, or `actual_df` lacks columns;
+                `VERIFY_OUTPUT`: nothing can be read back.
+            PlanError: DuckDB cannot be asked for a part of the query.
         """
-        raise _not_kept(f"verify({', '.join(name for name, value in given.items() if value is not None)})")
+        from zset_join.spark.tools.view_comparison import VerificationReport
+
+        unfit = sorted(name for name, value in given.items() if value is not None)
+        if unfit:
+            raise OptionError(
+                f"verify() of a query on the driver compares with everything that came, and takes no {' and no '.join(unfit)}; "
+                "leave it out.",
+                code="VERIFY_TABLE",
+                missing=unfit,
+            )
+        epochs = self._kept("verify()")
+        schema = epochs.schema
+        with epochs.pause():
+            pipeline = epochs.opened()
+            emitted = _readable(epochs) if actual_df is None else {"": actual_df.toArrow}
+            if not emitted:
+                raise OptionError(
+                    "no output can be read back; pass verify(actual_df=...) with the emitted changes and their column _weight.",
+                    code="VERIFY_OUTPUT",
+                )
+            found = {
+                name: pipeline.verify(contents=_emitted_rows(read(), schema), most_differences=most_differences)
+                for name, read in emitted.items()
+            }
+        differing = tuple(name for name, one in found.items() if not one.equal)
+        shown = found[differing[0]] if differing else next(iter(found.values()))
+        return VerificationReport(
+            equal=not differing,
+            epoch=shown.epoch,
+            basis=dict.fromkeys(pipeline.sources, "log"),
+            expected_rows=shown.expected_rows,
+            actual_rows=shown.actual_rows,
+            different_rows=shown.different_rows,
+            differences=shown.differences,
+            unjudged_rows=shown.unjudged_rows,
+            outputs=tuple(name for name in found if name),
+            differing=tuple(name for name in differing if name),
+        )
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
-        """Refuse: the inputs are not kept.
+        """Return which changes made and unmade rows, from everything that came.
 
         Raises:
-            OptionError: `INPUTS_NOT_KEPT`.
+            OptionError: `INPUTS_NOT_KEPT`; `ROW_QUESTION`, see `Pipeline.explain_row`.
         """
-        raise _not_kept(f"explain_row({dict(row)}, most_rows={most_rows})")
+        epochs = self._kept("explain_row()")
+        with epochs.pause():
+            return epochs.opened().explain_row(row, most_changes=most_rows)
+
+    def _kept(self, what: str) -> DriverEpochs:
+        """Return what runs the epochs, and keeps their inputs."""
+        if self._epochs is None:
+            raise OptionError(
+                f"{what} needs every change that came, and a client cannot ask the process of the server that has them. "
+                "Stop the query and ask with attach() in a classic session on the same checkpointLocation.",
+                code="INPUTS_NOT_KEPT",
+            )
+        if not self._epochs.settings.options.retain_input_log:
+            raise OptionError(
+                f"{what} needs every change that came, and this query does not keep them. Start it with a new "
+                'checkpointLocation and option("retainInputLog", True), or with option("execution", "executors").',
+                code="INPUTS_NOT_KEPT",
+            )
+        return self._epochs
 
 
-def _not_kept(what: str) -> OptionError:
-    return OptionError(
-        f"{what} needs every change that came, and a query on the driver does not keep them. Run the query with "
-        'option("execution", "executors") to ask.',
-        code="INPUTS_NOT_KEPT",
-    )
+def _readable(epochs: DriverEpochs) -> dict[str, Callable[[], pa.Table]]:
+    """Return how each output that can be read back is read."""
+    sinks = [one.sink for chosen in epochs.settings.sinks.values() for one in chosen]
+    readers = {f"{type(sink).__name__} {number}": getattr(sink, "read", None) for number, sink in enumerate(sinks, 1)}
+    return {name: read for name, read in readers.items() if read is not None}
+
+
+def _emitted_rows(lines: pa.Table, schema: pa.Schema) -> ZSet:
+    """Return what was emitted, in the columns of the view.
+
+    Raises:
+        OptionError: `VERIFY_TABLE`: columns are missing.
+    """
+    missing = [name for name in schema.names if name not in lines.column_names]
+    if missing:
+        raise OptionError(f"what was emitted lacks the columns {missing}.", code="VERIFY_TABLE", missing=missing)
+    rows = single_batch(lines.select(schema.names).cast(schema))
+    has_weight = _WEIGHT in lines.column_names
+    weights = lines.column(_WEIGHT).to_numpy().astype(np.int64) if has_weight else np.ones(len(lines), np.int64)
+    return ZSet(rows, weights)

@@ -382,7 +382,7 @@ class JoinStreamWriter:
         return start_query(
             lambda: self._of_spark(streamed_rows(query, epochs), location),
             epochs,
-            DriverTools(),
+            DriverTools(epochs),
             checkpoint_location=location,
         )
 
@@ -417,7 +417,7 @@ class JoinStreamWriter:
         if self._of_driver():
             _, epochs, options = self._prepared_on_driver()
             check_mode(options.checkpoint_location, "driver")
-            runner, tools, location = epochs, DriverTools(), options.checkpoint_location
+            runner, tools, location = epochs, DriverTools(epochs), options.checkpoint_location
         else:
             on_executors, _, location = self._prepared()
             runner, tools = on_executors, ExecutorTools(on_executors)

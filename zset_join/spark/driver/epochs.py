@@ -194,6 +194,7 @@ class DriverEpochs:
             given.query,
             place,
             keep_view=False,
+            keep_inputs=options.retain_input_log,
             outputs=self._sinks if given.query.has_several else [*next(iter(self._sinks.values()))],
             options=given.stage_options,
             idle_timeout_seconds=options.idle_timeout_seconds,
@@ -202,7 +203,7 @@ class DriverEpochs:
 
     def begin(self) -> None:
         """Let `join_progress` find the counts of the query: the end of a start that nothing has refused."""
-        self._opened()
+        self.opened()
         self.progress.publish(self._query_id)
 
     def explanation(self) -> str:
@@ -261,7 +262,12 @@ class DriverEpochs:
             places = [place for sinks in self._sinks.values() for sink in sinks for place in _at_rest(sink)]
             return backup(self.location, directory, outputs=tuple(places), is_held=self.is_open)
 
-    def _opened(self) -> Pipeline[Any]:
+    def opened(self) -> Pipeline[Any]:
+        """Return the pipeline.
+
+        Raises:
+            StateError: `NOT_ATTACHED`: the checkpoint is not held.
+        """
         if self._pipeline is None:
             raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
         return self._pipeline
@@ -274,7 +280,7 @@ class DriverEpochs:
         if self._pipeline is None:
             self.attach(spark_query_id(self.location), session)
             self.begin()
-        pipeline = self._opened()
+        pipeline = self.opened()
         for sink in self._spark_sinks():
             sink.session = session
         started = time.perf_counter()
