@@ -212,7 +212,7 @@ class ZSet:
             MissingPackageError: pandas is not installed.
         """
         with needed_for("to_pandas()"):
-            import pandas  # noqa: F401 - looked for; Arrow uses it
+            import pandas  # type: ignore[import-untyped]  # noqa: F401 - looked for; Arrow uses it
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
