@@ -16,9 +16,11 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -268,3 +270,35 @@ def _checked(bank: Bank, expected: int | None) -> dict[str, Any]:
             problems.append(f"{one.output} says epoch {one.epoch} and holds {sorted(rows)}, not {sorted(views[one.view])}")
     problems += [f"views of one database at several epochs: {name}: {at}" for name, at in databases.items() if len(at) > 1]
     return {"outputs": len(found.outputs), "apart": len(known) > 1, "problems": problems}
+
+
+def search(root: Path, kind: str, wanted: Sequence[int] | Callable[[int], Sequence[int]], bug: str = "") -> tuple[int, Tally]:
+    """Kill at seams or at operations, in this process; return how many there are, and the counts.
+
+    Args:
+        root: an empty directory.
+        kind: `seams` or `operations`.
+        wanted: at which; or chooses them, given how many there are.
+        bug: a key of `PLANTED`.
+    """
+    bank, tally = Bank(root), Tally()
+    pipeline = Pipeline(bank_views())
+    for epoch in range(3):
+        pipeline.step(bank_epoch(epoch))  # compiles what the bank needs
+    with PLANTED[bug]() if bug else nullcontext():
+        there = 0 if bug else (seams_of(bank) if kind == "seams" else operations_of(bank))
+        chosen = wanted(there) if callable(wanted) else wanted
+        (kill_at_seams if kind == "seams" else kill_at_operations)(bank, chosen, tally)
+    return there, tally
+
+
+def search_apart(root: Path, kind: str, wanted: Any, bug: str = "") -> tuple[int, Tally]:
+    """Search in a fresh process: one that has used a Delta table has threads that a forked child cannot do without."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(search, root, kind, wanted, bug).result()
+
+
+PLANTED: Mapping[str, Callable[[], Any]] = {
+    "a transaction per view": lambda: mock.patch.object(DuckDBViewSink, "together", return_value=nullcontext()),
+    "no epoch is given again at a start": lambda: mock.patch.object(PipelineOutputs, "write", return_value=None),
+}

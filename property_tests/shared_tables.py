@@ -11,7 +11,7 @@ back; bad rows are put aside.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.reading import readings_of
 from zset_join.query.view import View
+from zset_join.runners.common.rejected import Rejected
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import earliest
@@ -196,9 +197,13 @@ class _Run:
         )
 
 
+def _rows_and_codes(rejected: Rejected) -> Iterator[tuple[Any, str]]:
+    return zip((row for piece in rejected.rows for row in piece.to_pylist()), rejected.codes, strict=True)
+
+
 def _told(answered: AnsweredEpoch) -> list[Any]:
     rows = sorted(answered.delta.consolidated().to_pylist() if len(answered.delta) else [], key=repr)
-    lines = {(line["row"], line["code"]) for one in answered.rejected for line in one.table.to_pylist()}
+    lines = {(repr(row), code) for one in answered.rejected for row, code in _rows_and_codes(one.rejected)}
     return [rows, sorted(lines)]  # joins that share a table list its late versions once, for all of them
 
 

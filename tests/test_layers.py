@@ -19,14 +19,15 @@ HOMES = {
     "duckdb": ("console", "inspection", "lookup", "pipeline", "sinks", "sources", "spill", "cli"),
     "httpx": ("lookup",),
     "hypothesis": ("testing",),
-    "pandas": (),
+    "pandas": (, "zset"),
     "prompt_toolkit": ("sql",),
     "psycopg": ("lookup", "sinks"),
     "pyspark": ("spark", "cli"),
     "redis": ("lookup",),
     "starlette": ("console",),
     "uvicorn": ("console",),
-    "sqlglot": ("sql", "sql_expressions"),
+    # A client of Spark Connect reads texts inside expressions.
+    "sqlglot": ("sql", "sql_expressions", "connect_expressions"),
 }
 
 

@@ -19,6 +19,7 @@ SPARK_ALONE = {
     "writeStream": "a pipeline is stepped, and given its outputs when it is made",
     "session": "of the DataFrames",
     "stream": "the DataFrame of a source",
+    "streams": "the DataFrames of all sources",
     "output": "what executors make of the view",
     "placed": "what executors make of the view",
     "opaque": "a step that only Spark can do",

@@ -444,7 +444,8 @@ def stored_epochs(conninfo: str, table: str | None = None) -> list[StoredEpochs]
     Raises:
         SinkError: the database cannot be reached, or holds no view of ours, or none of that name.
     """
-    from psycopg.rows import dict_row
+    with needed_for("reading the positions of PostgreSQL"):
+        from psycopg.rows import dict_row
 
     try:
         with psycopg.connect(conninfo, application_name="zset_join position", row_factory=dict_row) as connection:

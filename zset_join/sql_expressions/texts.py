@@ -9,10 +9,12 @@ qualified with the name of its rows. Nothing of a text reaches another engine.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
+import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
@@ -24,7 +26,10 @@ from zset_join.sql_expressions.places import near, pick, place_of
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.sql_expressions.types import type_of_node
 
-__all__ = ["BoundText", "Sides", "bound_text", "schema_of"]
+__all__ = ["BoundText", "Sides", "bound_text", "schema_of", "with_between"]
+
+_BETWEEN = "zset_between"
+_QUOTED = re.compile(r"('(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`)")
 
 Sides = Mapping[str, tuple[str, pa.Schema]]
 """Side of an expression ("row", or "left" and "right") to the name and the columns of its rows."""
@@ -148,3 +153,23 @@ def _type(node: exp.DataType, text: str) -> pa.DataType:
 
 def _no_schema(text: str, why: str) -> SqlError:
     return SqlError(f'schema {text!r}: {why}. Write it as "id BIGINT, name STRING NOT NULL".', code="SQL_SYNTAX")
+
+
+def with_between(text: str) -> str:
+    """Return a text in which BETWEEN is an operator; Spark's analyser writes it as a function, which no parser reads.
+
+    >>> with_between("(NOT between(a, 1, 2))")
+    '(NOT (a BETWEEN 1 AND 2))'
+    """
+    if "between(" not in text:
+        return text
+
+    def operator(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Anonymous) and node.name == _BETWEEN and len(node.expressions) == 3:
+            this, low, high = node.expressions
+            return exp.Paren(this=exp.Between(this=this, low=low, high=high))
+        return node
+
+    parts = _QUOTED.split(text)
+    renamed = "".join(part if at % 2 else re.sub(r"\bbetween\(", f"{_BETWEEN}(", part) for at, part in enumerate(parts))
+    return sqlglot.parse_one(renamed, dialect="spark").transform(operator).sql("spark")

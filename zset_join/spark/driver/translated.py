@@ -8,8 +8,6 @@ Limits: the user's functions, functions this library does not have, and expressi
 
 from __future__ import annotations
 
-import re
-
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
@@ -18,8 +16,6 @@ from zset_join.spark.planning.placement import BoundStep
 from zset_join.spark.planning.row_steps import RowStep
 
 __all__ = ["translated"]
-
-_BETWEEN = "zset_between"
 
 
 def translated(step: OpaqueStep, bound: BoundStep, before: Relation) -> WhereStep | SelectStep | str:
@@ -52,12 +48,12 @@ def translated(step: OpaqueStep, bound: BoundStep, before: Relation) -> WhereSte
 
 
 def _step(written: RowStep, before: Relation) -> WhereStep | SelectStep | None:
-    from zset_join.sql_expressions.texts import bound_text
+    from zset_join.sql_expressions.texts import bound_text, with_between
 
     sides = {"row": (before.name, before.schema)}
 
     def tree(text: str) -> Expression:
-        found = bound_text(_readable(text), sides).tree
+        found = bound_text(with_between(text), sides).tree
         if found is None:
             raise ZsetJoinError(f"{text} is no expression")
         return found
@@ -67,22 +63,3 @@ def _step(written: RowStep, before: Relation) -> WhereStep | SelectStep | None:
     if written.selected is None:
         return None
     return SelectStep(tuple((name, tree(text)) for name, text in written.selected))
-
-
-def _readable(text: str) -> str:
-    """Return a text in which BETWEEN is an operator; Spark's analyser writes it as a function, which its parser refuses."""
-    if "between(" not in text:
-        return text
-    import sqlglot
-    from sqlglot import exp
-
-    def operator(node: exp.Expr) -> exp.Expr:
-        if isinstance(node, exp.Anonymous) and node.name == _BETWEEN and len(node.expressions) == 3:
-            this, low, high = node.expressions
-            return exp.Paren(this=exp.Between(this=this, low=low, high=high))
-        return node
-
-    quoted = re.compile(r"('(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`)")
-    parts = quoted.split(text)
-    renamed = "".join(part if at % 2 else re.sub(r"\bbetween\(", f"{_BETWEEN}(", part) for at, part in enumerate(parts))
-    return sqlglot.parse_one(renamed, dialect="spark").transform(operator).sql("spark")
