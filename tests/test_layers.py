@@ -19,7 +19,7 @@ HOMES = {
     "duckdb": ("console", "inspection", "lookup", "pipeline", "sinks", "sources", "spill", "cli"),
     "httpx": ("lookup",),
     "hypothesis": ("testing",),
-    "pandas": (, "zset"),
+    "pandas": ("zset",),
     "prompt_toolkit": ("sql",),
     "psycopg": ("lookup", "sinks"),
     "pyspark": ("spark", "cli"),
