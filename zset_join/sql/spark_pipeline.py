@@ -118,6 +118,10 @@ class SparkPipeline:
             raise SqlError(f"this query writes into {self._sink!r}; read that.", code="NOT_A_TABLE")
         return self._taken.read()
 
+    def contents(self) -> ZSet:
+        """Return every distinct row that it has answered, with its weight, where no sink takes them."""
+        return self._taken.rows()
+
     def verify(self) -> Any:
         """Compare what was written with Spark's batch query; see `JoinQuery.verify`."""
         return self._handle.verify()
@@ -181,9 +185,13 @@ class _Taken:
     def __repr__(self) -> str:
         return f"contents of {self._running.name} on the driver"
 
+    def rows(self) -> ZSet:
+        """Return every distinct row with its weight."""
+        return self._contents.rows()
+
     def read(self) -> pa.Table:
         """Return every row as often as it is there."""
-        rows = self._contents.rows()
+        rows = self.rows()
         copies = np.repeat(np.arange(len(rows)), rows.weights)
         return pa.Table.from_batches([rows.rows]).take(pa.array(copies))
 
