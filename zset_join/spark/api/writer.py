@@ -377,8 +377,8 @@ class JoinStreamWriter:
         if is_connect(query.session):
             stream = self._of_spark(served_rows(query, epochs), location)
             return start_served(stream, epochs.settings, query.session)
-        check_mode(location, "driver")
         _make_place(location)
+        check_mode(location, "driver")
         return start_query(
             lambda: self._of_spark(streamed_rows(query, epochs), location),
             epochs,
@@ -454,7 +454,6 @@ class JoinStreamWriter:
         plan = self._query.placed
         limited_join(plan.planned_stages, options.buffer_limit)
         self._check_output()
-        check_mode(options.checkpoint_location, "executors")
         encoded_schema(plan.output.schema, format_named("weight"))
         session = plan.session
         stages = [one.stage for one in plan.planned_stages]
@@ -463,6 +462,7 @@ class JoinStreamWriter:
         check_session(session)
         if makes_place:
             _make_place(options.checkpoint_location)
+        check_mode(options.checkpoint_location, "executors")
         plan = _as_stored(plan, options.checkpoint_location)
         stored = stored_buckets(options.checkpoint_location)
         buckets = options.buckets or stored or session.sparkContext.defaultParallelism
