@@ -259,7 +259,7 @@ def test_a_query_that_keeps_its_inputs_is_verified_and_explained_across_restarts
     view, log = str(tmp_path / "view.duckdb"), str(tmp_path / "log")
 
     def writer() -> Any:
-        many = _joined(orders, customers).writeStream.toDuckDB(view, "joined").toParquet(log)
+        many = _joined(orders, customers).writeStream.toDuckDB(view, "joined").toParquet(log, "row_kind")
         kept = many.option("execution", "driver").option("retainInputLog", True)
         return kept.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
 

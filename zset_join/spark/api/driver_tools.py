@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from zset_join.changelog import format_named
+from zset_join.changelog.decoding import decode
 from zset_join.core.errors import OptionError
+from zset_join.core.relation import Relation
 from zset_join.spark.driver.epochs import DriverEpochs
 from zset_join.zset import ZSet, single_batch
 
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DriverTools"]
 
-_WEIGHT = "_weight"
+_FORMS = {"weight": "_weight", "row_kind": "_row_kind", "change_data_feed": "_change_type"}
+"""The column of each form that says what a line does."""
 
 
 class DriverTools:
@@ -123,7 +127,7 @@ def _readable(epochs: DriverEpochs) -> dict[str, Callable[[], pa.Table]]:
 
 
 def _emitted_rows(lines: pa.Table, schema: pa.Schema) -> ZSet:
-    """Return what was emitted, in the columns of the view.
+    """Return what was emitted, in the columns of the view: a changelog in its form, or the rows of a view.
 
     Raises:
         OptionError: `VERIFY_TABLE`: columns are missing.
@@ -131,7 +135,8 @@ def _emitted_rows(lines: pa.Table, schema: pa.Schema) -> ZSet:
     missing = [name for name in schema.names if name not in lines.column_names]
     if missing:
         raise OptionError(f"what was emitted lacks the columns {missing}.", code="VERIFY_TABLE", missing=missing)
-    rows = single_batch(lines.select(schema.names).cast(schema))
-    has_weight = _WEIGHT in lines.column_names
-    weights = lines.column(_WEIGHT).to_numpy().astype(np.int64) if has_weight else np.ones(len(lines), np.int64)
-    return ZSet(rows, weights)
+    for form, column in _FORMS.items():
+        if column in lines.column_names and column not in schema.names:
+            emitted = Relation(name="emitted", schema=schema, mode="changelog")
+            return decode(lines.select([*schema.names, column]), emitted, format_named(form)).delta
+    return ZSet(single_batch(lines.select(schema.names).cast(schema)), np.ones(len(lines), np.int64))
