@@ -76,7 +76,7 @@ class ViewDiff:
 
     @property
     def is_empty(self) -> bool:
-        """Say whether no row differs and the view is there as before."""
+        """Return whether no row differs and the view is there as before."""
         return self.status in ("unchanged", "changed") and not len(self.removed) and not len(self.added)
 
     @cached_property
@@ -167,7 +167,7 @@ class PlanDiff:
 
     @property
     def is_empty(self) -> bool:
-        """Say whether no view differs."""
+        """Return whether no view differs."""
         return all(view.is_empty for view in self.views.values())
 
     def lines(self) -> Iterator[str]:

@@ -158,7 +158,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         self._go_on_with(plan, readings, operators, known, contents)
 
     def _begins_later(self, epoch: int, other: ChangingPipeline) -> bool:
-        """Say whether a row that is there before any other would be missed: one of the two has not had its first epoch."""
+        """Return whether a row that is there before any other would be missed: one of the two has not had its first epoch."""
         waiting = [plan for plan, at in ((self.plan, epoch), (other.plan, other.epoch)) if at == 0]
         return epoch != other.epoch and any(node.stage.begins_alone for plan in waiting for node in plan.nodes)
 

@@ -168,7 +168,7 @@ class Evolution:
         return found
 
     def is_unchanged(self, name: str) -> bool:
-        """Say whether a view of the new plan is that of the plan before."""
+        """Return whether a view of the new plan is that of the plan before."""
         return self._statuses()[name] == "unchanged"
 
     def _same_columns(self, name: str) -> bool:

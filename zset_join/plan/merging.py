@@ -103,7 +103,7 @@ def plan_without(plan: QueryPlan, name: str) -> tuple[QueryPlan, Mapping[int, in
 
 
 def _is_settled(node: StageNode, settled: dict[str | int, bool]) -> bool:
-    """Say whether what a stage has answered follows from the rows of the sources below it alone.
+    """Return whether what a stage has answered follows from the rows of the sources below it alone.
 
     Args:
         node: the stage.

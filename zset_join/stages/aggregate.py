@@ -146,7 +146,7 @@ class AggregateStage(Stage):
 
     @property
     def lists_input(self) -> bool:
-        """Say whether it counts the copies of whole rows, as DISTINCT does."""
+        """Return whether it counts the copies of whole rows, as DISTINCT does."""
         return not self.calls and self.group_by == tuple(self.source.schema.names)
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:

@@ -162,7 +162,7 @@ class CurrentVersionsRequest(StageRequest):
         return VersionsOf(self.key, self.delete_column)
 
     def is_table_of(self, below: Relation) -> bool:
-        """Say whether the versions are a table whose newest rows are those that hold."""
+        """Return whether the versions are a table whose newest rows are those that hold."""
         return self.delete_column is None and below.primary_key == self.key
 
     def stage(self, inputs: Sequence[InputRows]) -> CurrentVersionsStage:

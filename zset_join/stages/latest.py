@@ -141,7 +141,7 @@ class LatestRequest(StageRequest):
 
     @property
     def merges_changes(self) -> bool:
-        """Say whether changes may leave columns out, or be truncates."""
+        """Return whether changes may leave columns out, or be truncates."""
         return self.control is not None
 
     def is_table_of(self, below: Relation) -> bool:  # noqa: ARG002 - of any rows

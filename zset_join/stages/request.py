@@ -81,7 +81,7 @@ class VersionsOf:
 
 @dataclass(frozen=True)
 class VersionsBelow:
-    """Say whether the rows below a stage are versions of its answer.
+    """Return whether the rows below a stage are versions of its answer.
 
     Args:
         is_versioned: they are.
@@ -140,7 +140,7 @@ class StageRequest(Protocol):
 
     @property
     def merges_changes(self) -> bool:
-        """Say whether its input has changes that leave columns out, or truncates, so that only its answer has whole rows."""
+        """Return whether its input has changes that leave columns out, or truncates, so that only its answer has whole rows."""
         return False
 
     @property
@@ -149,7 +149,7 @@ class StageRequest(Protocol):
         return None
 
     def is_table_of(self, below: Relation) -> bool:  # noqa: ARG002 - for those that only prepare rows
-        """Say whether SQL, which knows tables and no changes, has one name for its answer and for the rows below it."""
+        """Return whether SQL, which knows tables and no changes, has one name for its answer and for the rows below it."""
         return False
 
     @property

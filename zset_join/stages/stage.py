@@ -280,12 +280,12 @@ class Stage(Protocol):
 
     @property
     def chooses_by_key(self) -> bool:
-        """Say whether it chooses rows per value of `output_key.bucketed_by`, which every input has as its key."""
+        """Return whether it chooses rows per value of `output_key.bucketed_by`, which every input has as its key."""
         return False
 
     @property
     def picks_current(self) -> bool:
-        """Say whether its answer is those of its input's versions that hold now."""
+        """Return whether its answer is those of its input's versions that hold now."""
         return False
 
     def table_use(self, origins: Mapping[str, str]) -> TableUse | None:  # noqa: ARG002 - for those that look up in one
@@ -303,7 +303,7 @@ class Stage(Protocol):
 
     @property
     def lists_input(self) -> bool:
-        """Say whether what its operators list (`ListingOperator`) is their input, each row with its copies."""
+        """Return whether what its operators list (`ListingOperator`) is their input, each row with its copies."""
         return False
 
     @property
@@ -387,7 +387,7 @@ class EquiJoin(Stage, Protocol):
 
     @property
     def using(self) -> bool:
-        """Say whether the columns of the key are shown once."""
+        """Return whether the columns of the key are shown once."""
         ...
 
     @property
@@ -412,7 +412,7 @@ class EquiJoin(Stage, Protocol):
 
     @property
     def is_append_only(self) -> bool:
-        """Say whether rows are only ever added, on both sides."""
+        """Return whether rows are only ever added, on both sides."""
         ...
 
     @property

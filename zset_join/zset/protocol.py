@@ -187,7 +187,7 @@ def due_of(operator: Any) -> NextDue:
 
 
 def is_timed(operator: Any) -> bool:
-    """Say whether an operator may have something to say when time passes. Cost: a look into a table."""
+    """Return whether an operator may have something to say when time passes. Cost: a look into a table."""
     kind: Any = type(operator)
     return _is_timed(kind)
 

@@ -134,7 +134,6 @@ def _inputs(tmp_path: Path) -> None:
 @pytest.fixture(scope="session")
 def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Give a server of Spark Connect."""
-    pytest.importorskip("grpc", reason="the extra `connect` is not installed")
     server = Server(tmp_path_factory.mktemp("connect-server"))
     try:
         yield server.start()

@@ -97,7 +97,7 @@ class _Sources:
         return digest.hexdigest()[:16]
 
     def holds(self, module: str, path: str) -> bool:
-        """Say whether a file is the source of that module."""
+        """Return whether a file is the source of that module."""
         return self._paths.get(module) == path
 
     @cached_property

@@ -37,7 +37,7 @@ def mark_complete(directory: str = compiled_kernels_directory) -> None:
 
 
 def is_compiled(directory: str = compiled_kernels_directory) -> bool:
-    """Say whether all kernels of this version are kept."""
+    """Return whether all kernels of this version are kept."""
     return _mark(directory).exists()
 
 

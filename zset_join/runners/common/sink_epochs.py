@@ -44,7 +44,7 @@ class SinkEpochs:
 
     @property
     def is_selective(self) -> bool:
-        """Say whether there are rows that the sink can never hold."""
+        """Return whether there are rows that the sink can never hold."""
         return isinstance(self.sink, SelectiveSink)
 
     def put_aside(self, epoch: int, chunks: Iterable[ZSet]) -> Rejected:

@@ -54,7 +54,7 @@ class StageBucket:
         return cls(stage, stage.output.schema, stage.waits_for_time, stage.begins_alone)
 
     def begins(self, bucket: int, *, is_first: bool) -> bool:
-        """Say whether a bucket answers because nothing was asked of it before."""
+        """Return whether a bucket answers because nothing was asked of it before."""
         return self.begins_alone and is_first and bucket == GLOBAL_BUCKET
 
     def answer(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -100,7 +100,7 @@ def sifted(
 
 
 def report_due(operator: DurableOperator, tick: Tick, receipt: BucketReceipt) -> bool:
-    """Say whether a time has come that an operator waits for; the receipt has when it is to be asked again."""
+    """Return whether a time has come that an operator waits for; the receipt has when it is to be asked again."""
     if not is_timed(operator):
         return False
     due = due_of(operator)

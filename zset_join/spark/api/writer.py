@@ -509,7 +509,7 @@ class JoinStreamWriter:
         return more
 
     def _of_driver(self) -> bool:
-        """Say whether epochs run on the driver."""
+        """Return whether epochs run on the driver."""
         return self._choice().mode == "driver"
 
     def _choice(self) -> Choice:

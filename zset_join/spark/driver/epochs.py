@@ -110,7 +110,7 @@ class DriverSettings:
 
     @property
     def is_timed(self) -> bool:
-        """Say whether a stage may have something to say when time passes."""
+        """Return whether a stage may have something to say when time passes."""
         return any(node.stage.waits_for_time for node in self.query.plan.nodes)
 
 
@@ -155,7 +155,7 @@ class DriverEpochs:
 
     @property
     def is_open(self) -> bool:
-        """Say whether the checkpoint is held."""
+        """Return whether the checkpoint is held."""
         return self._pipeline is not None
 
     @property

@@ -148,7 +148,7 @@ class SinkOutput:
 
     @property
     def quarantines(self) -> bool:
-        """Say whether rows that the sink can never hold are put aside; else they are refused."""
+        """Return whether rows that the sink can never hold are put aside; else they are refused."""
         return self._epochs.quarantines
 
     @quarantines.setter

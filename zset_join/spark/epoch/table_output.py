@@ -111,7 +111,7 @@ class TableSink:
         return self._position()[0]
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Say whether an epoch is there already.
+        """Return whether an epoch is there already.
 
         Raises:
             SinkError: an epoch before it is missing, or the table holds epochs of another chain.
