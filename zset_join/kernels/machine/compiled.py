@@ -37,7 +37,7 @@ from numba.core import event
 from zset_join.kernels.machine.kept_code import KeptCode, find_directory
 from zset_join.kernels.machine.lazy_kernel import LazyCache, LazyKernel
 
-__all__ = ["CompileNotice", "compiled_kernels_directory", "kernel", "kernels_version"]
+__all__ = ["CompileNotice", "compiled_kernels_directory", "kernel", "kernels_version", "live_modules"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _HERE = Path(__file__).parents[1]
@@ -108,6 +108,11 @@ class _Sources:
         """Return whether a file is the source of that module."""
         return self._paths.get(module) == path
 
+    @property
+    def modules(self) -> Sequence[str]:
+        """Return the names of all modules."""
+        return list(self._paths)
+
     @cached_property
     def whole(self) -> str:
         """Return the digest of all files."""
@@ -135,6 +140,11 @@ def _directory_of(module: str) -> str:
             logging.getLogger("zset_join").debug("%s: the time of its use is not kept: %s", directory, error)
         _directories[module] = str(directory)
     return _directories[module]
+
+
+def live_modules() -> list[str]:
+    """Return where the kernels of every module of this version are kept; nothing is made or removed."""
+    return [f"{compiled_kernels_directory}/{module}-{_sources.digest(module)}" for module in _sources.modules]
 
 
 def _remove_old(versions: Iterable[Path]) -> None:

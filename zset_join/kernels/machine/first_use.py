@@ -5,8 +5,8 @@ are kept, it starts `zset-join compile` as a process of its own that has the low
 that has compiled by the time it is called is loaded. Of several processes that start it at once one compiles; the others end.
 It outlives the process that started it. What it prints goes to `background.log` beside the compiled code.
 
-`ZSET_JOIN_COMPILE=lazily` leaves it out. So does a place for compiled code that is this process's alone, where nothing would be
-there afterwards.
+Nothing is started where the installation brought all of them compiled. `ZSET_JOIN_COMPILE=lazily` leaves it out, too, and so
+does a place for compiled code that is this process's alone, where nothing would be there afterwards.
 
 Cost: one start of a process until all is compiled; afterwards a look at one file.
 """
@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zset_join.kernels.machine.compiled import compiled_kernels_directory, kernels_version
+from zset_join.kernels.machine.shipped_code import is_complete
 
 __all__ = ["COMPILE_VARIABLE", "compile_rest_in_background", "is_compiled", "is_private", "mark_complete", "only_one"]
 
@@ -37,8 +38,8 @@ def mark_complete(directory: str = compiled_kernels_directory) -> None:
 
 
 def is_compiled(directory: str = compiled_kernels_directory) -> bool:
-    """Return whether all kernels of this version are kept."""
-    return _mark(directory).exists()
+    """Return whether all kernels of this version are kept, or came with the installation."""
+    return _mark(directory).exists() or is_complete(kernels_version)
 
 
 def compile_rest_in_background(

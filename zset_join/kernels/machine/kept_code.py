@@ -31,6 +31,7 @@ import platformdirs
 from numba.core.serialize import dumps
 
 from zset_join.core.errors import StateError
+from zset_join.kernels.machine.shipped_code import shipped_code
 from zset_join.storage.ownership import is_own, why_foreign
 
 __all__ = ["KeptCode", "find_directory"]
@@ -115,12 +116,23 @@ class KeptCode:
         self._stamp = stamp
 
     def load(self, key: Any) -> Any:
-        """Return what is kept for a signature, None where nothing is, or nothing whole."""
+        """Return what is kept for a signature, or what the installation brought for it; None where there is nothing whole."""
         content = self._read(self.path_of(key))
         if content is None:
+            key, content = self._shipped(key)
+        if content is None:
             return None
-        kept_key, stamp, data = pickle.loads(content)  # noqa: S301 - own file, whole
+        kept_key, stamp, data = pickle.loads(content)  # noqa: S301 - own file, or one of the installation, whole
         return data if (kept_key, stamp) == (key, self._stamp) else None
+
+    def _shipped(self, key: Any) -> tuple[Any, bytes | None]:
+        """Return what the installation brought for a signature, and the key it was filed under."""
+        shipped = shipped_code()
+        if shipped is None:
+            return key, None
+        key = shipped.key(key)
+        content = shipped.read(Path(self._path).name, Path(self.path_of(key)).name)
+        return key, None if content is None else content[_DIGEST_BYTES:]
 
     def save(self, key: Any, data: Any) -> None:
         """Keep the code for a signature; where that fails, log it and go on."""
