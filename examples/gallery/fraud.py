@@ -43,8 +43,8 @@ def _epochs() -> list[Epoch]:
             )
             number += 1
         if epoch:
-            for gone in rng.sample(range(number - 40), 3):
-                rows.append({"id": gone, "card": 0, "country": "", "amount": 0, "at": 0, "cancelled": True})
+            cancelled = {"card": 0, "country": "", "amount": 0, "at": 0, "cancelled": True}
+            rows += [{"id": gone, **cancelled} for gone in rng.sample(range(number - 40), 3)]
         epochs.append(Epoch({"payments": rows}))
     return epochs
 

@@ -33,8 +33,8 @@ def _epochs() -> list[Epoch]:
         return {"place": number, "item": number // WAREHOUSES, "warehouse": number % WAREHOUSES, "pieces": rng.randrange(40)}
 
     epochs = [Epoch({"items": items, "stock": [place(at) for at in range(ITEMS * WAREHOUSES)]})]
-    for _ in range(8):
-        epochs.append(Epoch({"stock": [place(rng.randrange(ITEMS * WAREHOUSES)) for _ in range(30)]}))
+    changed = ([place(rng.randrange(ITEMS * WAREHOUSES)) for _ in range(30)] for _ in range(8))
+    epochs.extend(Epoch({"stock": rows}) for rows in changed)
     return epochs
 
 

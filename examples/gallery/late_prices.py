@@ -23,7 +23,7 @@ def _views() -> dict[str, View]:
     orders = appends("orders", "id BIGINT, item STRING, at BIGINT", watermark=("at", 60 * SECOND))
     prices = versioned("prices", "item STRING, price BIGINT, since BIGINT", keys="item", version_by="since", delay=60 * SECOND)
     priced = orders.temporal_join(
-        prices, on="item", as_of="at", how="left", emit="eager", keep_probe_for="10 minutes", late="join"
+        prices, on="item", as_of="at", how="left", emit="eager", keep_probe_for=600 * SECOND, late="join"
     ).select("id", "item", "at", "price")
     return {"priced": priced, "revenue": priced.groupBy("item").agg(F.sum("price").alias("revenue"), F.count().alias("orders"))}
 

@@ -55,7 +55,7 @@ def picture(story: Story, outcome: Outcome) -> str:
     feeds = {(str(feed.origin), str(node.number)) for node in plan.nodes for given in node.feeds for feed in given}
     feeds |= {(str(feed.origin), f"view {view.name}") for view in plan.views for feed in view.feeds}
     lines = [_line(places[origin], places[target]) for origin, target in sorted(feeds)]
-    width = 10 + len(columns) * (_WIDE + _GAP_X) - _GAP_X + 10
+    width = max(10 + len(columns) * (_WIDE + _GAP_X) - _GAP_X + 10, 20 + 8 * len(story.title))
     bars, below = _bars(outcome, _TOP + highest + 14, width)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {below:g}" role="img" '
@@ -85,10 +85,8 @@ def _bars(outcome: Outcome, top: float, width: float) -> tuple[list[str], float]
     most = max(1, *came, *went)
     middle = top + 18 + _BARS / 2
     step = min(3 * _BAR, (width - 20) / len(epochs))
-    lines = [
-        f'<text class="small" x="10" y="{top + 8:g}">changes of all views, epoch by epoch: added (up), taken back (down); '
-        f"most: {most:,}</text>"
-    ]
+    legend = f"changes of all views, epoch by epoch: added (up), taken back (down); most: {most:,}"
+    lines = [f'<text class="small" x="10" y="{top + 8:g}">{legend}</text>']
     for at, (up, down) in enumerate(zip(came, went, strict=True)):
         x = 10 + at * step
         for height, kind, y in ((up, "came", middle - up * _BARS / 2 / most), (down, "went", middle)):
