@@ -88,9 +88,9 @@ class ShippedCode:
 
 
 @cache
-def shipped_code(directory: Path = SHIPPED) -> ShippedCode | None:
+def shipped_code() -> ShippedCode | None:
     """Return what the installation brought for this process; None where nothing of it fits."""
-    place = directory / versions()
+    place = SHIPPED / versions()
     settings = {name for name in os.environ if name.startswith("NUMBA_")} - _PLACES
     if settings or not place.is_dir():
         return None
