@@ -8,7 +8,7 @@ PYTEST := $(PY) -m pytest
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-plain test-spark test-services demo demo-cdc lint bench soak docs test-docs java clean
+.PHONY: help setup test test-plain test-spark test-services demo demo-cdc dist lint bench soak docs test-docs java clean
 
 help: ## print this list
 	@echo "usage: make VERB    (needs Python 3.11+ and, for Spark, a JDK 17+; everything else is installed into $(VENV))"
@@ -66,6 +66,9 @@ soak: java $(READY) ## the laws and the faults with their long profiles, and 30 
 	$(PY) -m faults.spark_lookups
 	$(PY) -m faults.spark_times
 	$(PY) -m faults.soak --minutes 30
+
+dist: $(READY) ## wheel and sdist into dist, installed and used in clean environments, plain and with each extra
+	$(PY) -m tools.check_dist $(ARGS)
 
 docs: $(READY) ## build the documentation site into build/site, strictly: links, anchors and references are checked
 	$(PY) -m tools.draw_rooms
