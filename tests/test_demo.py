@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
+import urllib.request
 from typing import Any
 
 import pytest
@@ -29,6 +30,20 @@ def test_the_story_ends_with_a_comparison_that_says_equal(capsys: pytest.Capture
     assert "    -1  London, 2, 32" in told
     assert "because orders +1 {'order': 4," in told
     assert "equal: 1 rows expected, 1 answered, after epoch 3" in told
+
+
+def test_in_a_terminal_the_story_ends_with_the_address_of_a_page_that_answers() -> None:
+    told: list[str] = []
+    pages: list[bytes] = []
+
+    def wait(console: Any) -> None:
+        assert console.url in told[-1]
+        with urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(console.url) as answer:
+            pages.append(answer.read())
+
+    assert demo.run_demo(told.append, wait=wait)
+    assert b"<script" in pages[0]
+    assert "until Ctrl-C: open http://127.0.0.1:" in told[-1]
 
 
 def test_without_duckdb_the_story_compares_with_arrow_and_notices_a_wrong_view(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ message says why), 2 the command line is wrong.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.metadata
 import json
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from zset_join.console import Console
     from zset_join.spark.api.writer import JoinStreamWriter
 
 __all__ = ["main"]
@@ -214,7 +216,9 @@ def _compile(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every ver
 def _demo(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every verb
     from zset_join.demo import run_demo
 
-    return 0 if run_demo(_tell, is_colored=sys.stdout.isatty() and "NO_COLOR" not in os.environ) else 1
+    is_terminal = sys.stdout.isatty()
+    is_colored = is_terminal and "NO_COLOR" not in os.environ
+    return 0 if run_demo(_tell, is_colored=is_colored, wait=_until_interrupted if is_terminal else None) else 1
 
 
 def _metrics(options: argparse.Namespace) -> int:
@@ -426,11 +430,13 @@ def _console(options: argparse.Namespace) -> int:
         console = open_console(WatchedCheckpoint(options.checkpoint, dead_letters=options.dead_letters), port=options.port)
     with console:
         _tell(f"open {console.url}  (the address works once; Ctrl-C ends the console)")
-        try:
-            console.wait()
-        except KeyboardInterrupt:
-            return 0
+        _until_interrupted(console)
     return 0
+
+
+def _until_interrupted(console: Console) -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        console.wait()
 
 
 def _bundle(options: argparse.Namespace) -> int:

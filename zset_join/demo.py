@@ -28,6 +28,8 @@ from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habi
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from zset_join.console import Console
+
 __all__ = ["EPOCHS", "run_demo"]
 
 _TABLES: Mapping[str, Mapping[str, pa.DataType]] = {
@@ -79,12 +81,13 @@ _QUERY = """revenue = (
 )"""
 
 
-def run_demo(say: Callable[[str], None], *, is_colored: bool = False) -> bool:
+def run_demo(say: Callable[[str], None], *, is_colored: bool = False, wait: Callable[[Console], None] | None = None) -> bool:
     """Run the story; return whether the view equals what the comparison computed.
 
     Args:
         say: takes each line.
         is_colored: mark rows that come and go with the colors of a terminal.
+        wait: is called with the console of the pipeline at the end, and returns when it may be closed; None: no console.
     """
     if not is_compiled():
         say("(First use of this version: what the story calls is compiled now, which takes up to half a minute, once.)")
@@ -106,6 +109,12 @@ def run_demo(say: Callable[[str], None], *, is_colored: bool = False) -> bool:
         say(_indented("\n".join(str(newest).splitlines()[1:])))
         is_equal, how = _compared(pipeline)
         say(f"\nIs that right?  {how}")
+        _show_page(pipeline, say, wait)
+    return is_equal
+
+
+def _show_page(pipeline: Pipeline, say: Callable[[str], None], wait: Callable[[Console], None] | None) -> None:
+    """Say what comes next; the last line is the address of the console, or what brings it."""
     say("\nNext:")
     for line in (
         "zset-join doctor                     what is installed here, what is missing, what to do",
@@ -114,7 +123,14 @@ def run_demo(say: Callable[[str], None], *, is_colored: bool = False) -> bool:
         "docs/tutorial/pipeline-in-process.md the ten minutes after this one",
     ):
         say(f"    {line}")
-    return is_equal
+    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn", "duckdb")):
+        say("\nThe same in the browser: pip install 'zset-join[console]', then zset-join demo again.")
+    elif wait is None:
+        say("\nThe same in the browser: zset-join demo in a terminal ends with the address of its console.")
+    else:
+        with pipeline.console() as console:
+            say(f"\nThe same in the browser, until Ctrl-C: open {console.url}")
+            wait(console)
 
 
 def _revenue() -> Any:
