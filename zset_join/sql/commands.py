@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from zset_join.core.errors import OptionError, SqlError, ZsetJoinError
 from zset_join.query.view import View
-from zset_join.sql.connecting import connect
 from zset_join.sql.session import Session
 from zset_join.sql.statements import execute
 from zset_join.sql.tables.results import Message, Query, Running
@@ -75,7 +74,7 @@ def views_of_file(path: str, *, dialect: str, names: Sequence[str]) -> dict[str,
         SqlError: a statement is wrong.
         OptionError: `PROGRAM`: there is no query, or it is not clear which of them stands for which view.
     """
-    with _CheckingSession(dialect=dialect, keep_tables=True, clock=None) as session:
+    with _CheckingSession(dialect=dialect) as session:
         results = [execute(session, statement) for statement in split(file_text(path), dialect=dialect)]
         selected = [one for one in results if isinstance(one, Query)]
         running = {one.name: one.query.bound.view for one in session.running}
@@ -92,7 +91,7 @@ def views_of_file(path: str, *, dialect: str, names: Sequence[str]) -> dict[str,
 
 
 def _checked(path: str, dialect: str) -> Iterator[Message | Query]:
-    with _CheckingSession(dialect=dialect, keep_tables=True, clock=None) as session:
+    with _CheckingSession(dialect=dialect) as session:
         for statement in split(file_text(path), dialect=dialect):
             yield execute(session, statement)
 
@@ -131,7 +130,7 @@ def run_shell(*, dialect: str) -> int:
     """Read statements from the terminal until the end of input; a statement ends with a semicolon."""
     from zset_join.sql.shell import prompt
 
-    with connect(dialect=dialect) as session:
+    with Session(dialect=dialect) as session:
         consoles: list[Running] = []
         for text in prompt(session):
             try:
