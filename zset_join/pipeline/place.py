@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from zset_join.core.errors import OptionError
+from zset_join.plan.query_plan import KeepColumns
 from zset_join.pipeline.outputs import Outputs, OutputsByView
 from zset_join.stages.stage import StageOptions
 
@@ -23,6 +24,7 @@ class PipelineOptions(TypedDict, total=False):
     options: StageOptions | None
     idle_timeout_seconds: float | None
     snapshot_after_bytes: int
+    keep_columns: KeepColumns
     before_begin: Callable[[Mapping[str, Any]], None] | None
 
 

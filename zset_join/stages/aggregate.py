@@ -9,7 +9,7 @@ another one then, and so is its log.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from zset_join.aggregates.group_tables import table_names
 from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.core.relation import Relation
 from zset_join.expressions import references
+from zset_join.expressions.rows import columns_read
 from zset_join.operators.aggregate import Aggregate
 from zset_join.shapes.aggregate import AggregateCall, grouped_relation
 from zset_join.stages.batch.dialect import Dialect
@@ -241,6 +242,12 @@ class AggregateRequest(StageRequest):
         """
         source = replace(inputs[0].relation, primary_key=(), join_key=(), event_time=None, watermark_delay=None)
         return AggregateStage(source=source, group_by=self.group_by, calls=self.calls, reduces=self.reduces)
+
+    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - all are computed
+        """Return what it groups by, and what its calls read."""
+        read = [name for call in self.calls for name in call.columns]
+        conditions = [columns_read(call.where) for call in self.calls if call.where is not None]
+        return (frozenset(self.group_by).union(read, *conditions),)
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - there is one input
         """Return what it groups by."""

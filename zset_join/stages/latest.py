@@ -7,7 +7,7 @@ It stands before whatever needs whole rows with their old values: an aggregate, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -152,6 +152,10 @@ class LatestRequest(StageRequest):
         """Return the table of an input like this."""
         hidden = tuple(name for name in inputs[0].hidden if name != self.control)
         return LatestStage(source=replace(inputs[0].relation, join_key=()), hidden=hidden, control=self.control)
+
+    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as the contract
+        """Return what shows; all where the control column counts columns."""
+        return (None if self.control is not None else frozenset(shown),)
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
         """Return the column under its own name, where one input has it."""

@@ -7,7 +7,7 @@ and an upsert where it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -135,6 +135,10 @@ class RouteRequest(StageRequest):
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
         """Say that upserts are what it is for."""
         return True
+
+    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as the contract
+        """Return what shows, and the key."""
+        return (frozenset((*shown, *self.key)),)
 
     def stage(self, inputs: Sequence[InputRows]) -> RouteStage:
         """Return the route of an input like this."""
