@@ -90,8 +90,8 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         idle_timeout_seconds: processing time after which a source without rows does not hold up watermarks; None for never.
         snapshot_after_bytes: with a directory: a log that is smaller is not replaced by a snapshot.
         keep_columns: "needed" leaves out the columns of sources that nothing in the query reads, so that no state holds them;
-            `explain` lists them. "all" keeps them: `evolve` can then read them without the source. Not read where the query is
-            planned already.
+            `explain` lists them. "all" keeps them, and `evolve` can read them later. A planned query keeps what it was planned
+            with.
         before_begin: called with `positions` before anything is written down; what it raises refuses the start.
 
     Attributes:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from zset_join.core.errors import OptionError
-from zset_join.plan.query_plan import KeepColumns
 from zset_join.pipeline.outputs import Outputs, OutputsByView
+from zset_join.plan.query_plan import KeepColumns
 from zset_join.stages.stage import StageOptions
 
 __all__ = ["PipelineOptions", "Place", "place_of"]

@@ -28,7 +28,7 @@ from zset_join.stages.stage import Stage, read_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset import ZSet
 
-__all__ = ["PLAN_FORMAT", "Feed", "PlanSource", "PlanView", "KeepColumns", "QueryPlan", "SharedIndex", "StageNode", "StateNode"]
+__all__ = ["PLAN_FORMAT", "Feed", "KeepColumns", "PlanSource", "PlanView", "QueryPlan", "SharedIndex", "StageNode", "StateNode"]
 
 PLAN_FORMAT = 1
 KeepColumns = Literal["all", "needed"]

@@ -363,7 +363,7 @@ class JoinRequest(StageRequest):
         )
 
     def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
-        """Return the keys, the columns of the condition, and those that show; a right one that is renamed needs the left one."""
+        """Return keys, columns of the condition, and those that show; a right one that is renamed needs the left one."""
         join = cast("JoinStage", stage)
         read: dict[str, set[str]] = {side: set(one.join_key) for side, one in zip(_SIDES, join.relations, strict=True)}
         if join.residual is not None:
