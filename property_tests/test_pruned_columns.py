@@ -37,7 +37,7 @@ def compared(seed: int) -> int:
         AssertionError: it does not.
     """
     view = narrow_view(seed)
-    whole, narrow = Pipeline(view), Pipeline(view, keep_columns="needed", keep_inputs=True)
+    whole, narrow = Pipeline(view), Pipeline(view, keep_state="needed", keep_inputs=True)
     if not narrow.plan.dropped:
         return 0
     for epoch, step in enumerate(drawn_steps(seed)):
@@ -86,7 +86,7 @@ def test_a_pass_that_forgets_what_is_read_is_found(place: Any, name: str, bug: A
 
 def test_a_change_that_reads_a_dropped_column_is_refused_and_changes_nothing() -> None:
     clicks = appends("clicks", {"user": pa.int64(), "page": pa.string(), "note": pa.string()})
-    pipeline = Pipeline(clicks.groupBy("user").count(), keep_columns="needed", keep_view=False)
+    pipeline = Pipeline(clicks.groupBy("user").count(), keep_state="needed", keep_view=False)
     pipeline.step({"clicks": [{"user": 1, "page": "a", "note": "x"}]})
 
     with pytest.raises(StateError, match="EVOLVE_"):

@@ -54,7 +54,7 @@ from zset_join.pipeline.taking import RowTaking
 from zset_join.pipeline.unfinished import closed, epoch_gap, out_of_memory, unfinished
 from zset_join.pipeline.watched import PublishedEpochs
 from zset_join.pipeline.watermarks import Watermarks
-from zset_join.plan.query_plan import KeepColumns
+from zset_join.plan.query_plan import KeepState
 from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery, planned
 from zset_join.query.view import View
@@ -89,7 +89,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         options: what operators take from the options of a query.
         idle_timeout_seconds: processing time after which a source without rows does not hold up watermarks; None for never.
         snapshot_after_bytes: with a directory: a log that is smaller is not replaced by a snapshot.
-        keep_columns: "needed" leaves out the columns of sources that nothing in the query reads, so that no state holds them;
+        keep_state: "needed" leaves out the columns of sources that nothing in the query reads, so that no state holds them;
             `explain` lists them. "all" keeps them, and `evolve` can read them later. A planned query keeps what it was planned
             with.
         before_begin: called with `positions` before anything is written down; what it raises refuses the start.
@@ -141,10 +141,10 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         options: StageOptions | None = None,
         idle_timeout_seconds: float | None = None,
         snapshot_after_bytes: int = 64 * 1024 * 1024,
-        keep_columns: KeepColumns = "all",
+        keep_state: KeepState = "all",
         before_begin: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
-        query = planned(view, keep_columns=keep_columns)
+        query = planned(view, keep_state=keep_state)
         self._has_several, self.plan, self._readings = query.has_several, query.plan, query.readings
         compile_rest_in_background()
         self.epoch = 0

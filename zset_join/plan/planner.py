@@ -21,7 +21,7 @@ from zset_join.plan.passes.push_columns import push_columns
 from zset_join.plan.passes.reduce_first import reduce_first
 from zset_join.plan.passes.share_equal import share_equal
 from zset_join.plan.passes.share_versions import share_versions
-from zset_join.plan.query_plan import KeepColumns, QueryPlan
+from zset_join.plan.query_plan import KeepState, QueryPlan
 from zset_join.plan.sharing import share_tables
 from zset_join.plan.tree import Root
 
@@ -29,16 +29,16 @@ __all__ = ["passes", "plan_query"]
 
 
 def passes(
-    *, buckets: int | None = 1, is_spread: bool = False, keep_columns: KeepColumns = "all"
+    *, buckets: int | None = 1, is_spread: bool = False, keep_state: KeepState = "all"
 ) -> tuple[Callable[[Root], Root], ...]:
     """Return what is done to a tree, in this order, before its stages are numbered.
 
     Args:
         buckets: how many parts the state has; None when not yet known.
         is_spread: stages run in tasks on executors, and rows travel between them.
-        keep_columns: "needed" leaves out the columns of sources that nothing reads; "all" keeps them.
+        keep_state: "needed" leaves out the columns of sources that nothing reads; "all" keeps them.
     """
-    pruning = (prune_columns,) if keep_columns == "needed" else ()
+    pruning = (prune_columns,) if keep_state == "needed" else ()
     spread = (hand_on_sources, reduce_first, one_reader) if is_spread else ()
     return (
         share_versions,
@@ -61,7 +61,7 @@ def plan_query(
     buckets: int | None = 1,
     is_spread: bool = False,
     same: Mapping[str, str] | None = None,
-    keep_columns: KeepColumns = "all",
+    keep_state: KeepState = "all",
 ) -> QueryPlan:
     """Return the plan of a query.
 
@@ -70,23 +70,23 @@ def plan_query(
         name: what the view is called; several have names of their own.
         buckets: how many parts the state has; None when not yet known, so that it may be more than one.
         is_spread: stages run in tasks on executors, and rows travel between them; every stage has one reader then.
-        keep_columns: "needed" leaves out the columns of sources that nothing reads, so that no state holds them; "all" keeps
+        keep_state: "needed" leaves out the columns of sources that nothing reads, so that no state holds them; "all" keeps
             them for changes of the query to come.
         same: name of a source to that of another one that has the same rows.
 
     Raises:
         PlanError: it cannot be planned.
-        OptionError: two sources share a name; another word than these for `keep_columns`.
+        OptionError: two sources share a name; another word than these for `keep_state`.
     """
-    if keep_columns not in get_args(KeepColumns):
+    if keep_state not in get_args(KeepState):
         raise OptionError(
-            f'keep_columns={keep_columns!r} is not one of {list(get_args(KeepColumns))}; "needed" leaves out the columns of '
+            f'keep_state={keep_state!r} is not one of {list(get_args(KeepState))}; "needed" leaves out the columns of '
             'sources that nothing reads, "all" keeps them.',
             code="OPTION_VALUE",
-            value=keep_columns,
+            value=keep_state,
         )
     dropped: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    for run in passes(buckets=buckets, is_spread=is_spread, keep_columns=keep_columns):
+    for run in passes(buckets=buckets, is_spread=is_spread, keep_state=keep_state):
         dropped = unread_columns(root) if run is prune_columns else dropped
         root = run(root)
     return replace(share_tables(number_stages(root, name), same), dropped=dropped)

@@ -28,10 +28,10 @@ from zset_join.stages.stage import Stage, read_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset import ZSet
 
-__all__ = ["PLAN_FORMAT", "Feed", "KeepColumns", "PlanSource", "PlanView", "QueryPlan", "SharedIndex", "StageNode", "StateNode"]
+__all__ = ["PLAN_FORMAT", "Feed", "KeepState", "PlanSource", "PlanView", "QueryPlan", "SharedIndex", "StageNode", "StateNode"]
 
 PLAN_FORMAT = 1
-KeepColumns = Literal["all", "needed"]
+KeepState = Literal["all", "needed"]
 """Which columns of sources a query keeps: all, or those that it reads."""
 SEVERAL_VIEWS_FORMAT = 2
 """Of a plan with several views: a version of the library that knows only one must not read the first of them."""
@@ -352,7 +352,7 @@ class QueryPlan:
         )
 
     @property
-    def keep_columns(self) -> KeepColumns:
+    def keep_state(self) -> KeepState:
         """Return which columns another query in place of this one can keep: those it reads where some were dropped."""
         return "needed" if self.dropped else "all"
 

@@ -370,10 +370,10 @@ class JoinRequest(StageRequest):
             for column in walk(join.residual):
                 if isinstance(column, Column):
                     read[column.side].add(column.name)
-        for name, (side, column) in join.shown_columns:
+        for name, (side, source) in join.shown_columns:
             if name in shown:
-                for one in _SIDES if side == "both" or name != column else (side,):
-                    read[one].add(column)
+                for one in _SIDES if side == "both" or name != source else (side,):
+                    read[one].add(source)
         return tuple(frozenset(read[side]) for side in _SIDES)
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:

@@ -8,7 +8,7 @@ that tables and stages that are shared without the pass are shared with it.
 
 Kept always: the primary key, the columns that order changes, the event time, hidden columns. A stage whose request does not
 return what it needs (`StageRequest.needs`) needs all columns, and so does a union, which goes by position. A source in
-changelog mode keeps its columns: a `-1` is compared with the row that it retracts, column by column, and must not match another one.
+changelog mode keeps its columns: a `-1` is compared with the row that it retracts, column by column, and must match no other.
 
 What is dropped is in no state: an evolution that reads such a column later has to read the source again.
 """
