@@ -188,7 +188,7 @@ class SessionOnSpark(InDirectory, Session):
     def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:
         """Run a query as a streaming query of Spark; see `Session.start`.
 
-        A query that writes outside or into a table goes on where its checkpoint ends; any other begins anew.
+        A query that writes outside or into a table goes on where its checkpoint ends; any other begins again.
         """
         if query.bound.is_bounded:
             raise SqlError("this query reads what is stored and ends; take its table().", code="BOUNDED")
@@ -338,7 +338,7 @@ class SessionOnSpark(InDirectory, Session):
         return str(self.view_of(query).placed.explanation())
 
     def forget(self, name: str) -> None:
-        """Let go of what is kept of a dropped table, and end its queries."""
+        """Release what is kept of a dropped table, and end its queries."""
         super().forget(name)
         self._dataframes.pop(name, None)
         self._streams.pop(name, None)
@@ -484,7 +484,7 @@ class SessionOnSpark(InDirectory, Session):
         return rehearsal
 
     def _forget_rehearsal(self) -> None:
-        """Begin the rehearsal anew with the next INSERT."""
+        """Begin the rehearsal again with the next INSERT."""
         rehearsal, self._rehearsal = self._rehearsal, None
         if rehearsal is not None:
             rehearsal.close()

@@ -12,7 +12,7 @@ The law: with a directory, a pipeline that was stopped or killed goes on where i
 twice and none is missing, where its sinks are exactly-once; statements that inserted rows insert them once. A printed line may
 come again.
 
-Known limits: in process and without a directory everything is in memory, so a pipeline that runs again begins anew, and writes
+Known limits: in process and without a directory everything is in memory, so a pipeline that runs again begins again, and writes
 only to what is empty.
 A file is read once, by its name.
 """
@@ -152,14 +152,14 @@ class _Runner(ABC):
 
     @abstractmethod
     def step(self) -> bool:
-        """Read what has come since; say whether there was something.
+        """Read what has come since; return whether there was something.
 
         Raises:
             ZsetJoinError: what stopped a query.
         """
 
     def close(self) -> None:  # noqa: B027 - not all have sources
-        """Let go of sources."""
+        """Release sources."""
 
 
 class _Local(_Runner):
@@ -171,7 +171,7 @@ class _Local(_Runner):
 
     @abstractmethod
     def _poll(self, *, wait_seconds: float) -> bool:
-        """Give the queries what sources have; say whether there was something."""
+        """Give the queries what sources have; return whether there was something."""
 
     def step(self) -> bool:
         """Give the next rows of every source to the queries, or let time pass."""

@@ -367,7 +367,7 @@ class Session:
         return query.bound.view.plan().explain(buckets=1)
 
     def forget(self, name: str) -> None:
-        """Let go of what is kept of a dropped table."""
+        """Release what is kept of a dropped table."""
         for running in [one for one in self.running if name in one.reads or one.name == name]:
             self.stop(running)
         self._fed.discard(name)
