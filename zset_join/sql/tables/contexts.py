@@ -17,7 +17,7 @@ class StatementContext(QueryRunner, Protocol):
 
     Attributes:
         writes: whether queries write where they are told to; not where statements are only checked.
-        catalog: what names stand for.
+        catalog: what names represent.
         dialect: of statements.
     """
 

@@ -62,7 +62,7 @@ class FedTables(Protocol):
     """The tables of a session, and its queries.
 
     Attributes:
-        catalog: what names stand for.
+        catalog: what names represent.
         running: its queries.
     """
 
