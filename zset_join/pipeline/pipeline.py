@@ -14,7 +14,7 @@ epoch is folded in or committed, such as Ctrl-C, leaves a pipeline that refuses 
 
 With a directory the pipeline lasts: it goes on where it was, whenever it is opened again, see `zset_join.pipeline.durable`.
 
-Remembers what `explain()` says, and the contents of the views where `keep_view` asks for them.
+Remembers what `explain()` says, and the contents of the views where `keep_view` requests them.
 
 Known limits: one thread at a time uses a pipeline; others may call `snapshot()`.
 """
@@ -315,7 +315,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return cast("Answer", dict(answers) if self._has_several else answers[self.plan.name])
 
     def view(self, name: str | None = None) -> pa.Table:
-        """Return the contents of a view: a row stands there as often as its weight says.
+        """Return the contents of a view: a row is there as often as its weight says.
 
         Args:
             name: of the view; may be left out where there is one.
@@ -395,7 +395,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return statistics_of(self.plan, self._watermarks, operators, counts)
 
     def next_due(self) -> NextDue:
-        """Return when `step()` has something to say though no row comes: the earliest of all stages, in memory.
+        """Return when `step()` has rows to emit though no row comes: the earliest of all stages, in memory.
 
         With a directory a stage is known by its last commit record.
         """
@@ -417,7 +417,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         print(self.explanation())  # noqa: T201 - printing is what explain() does in PySpark
 
     def close(self) -> None:
-        """Let go of state, directory and outputs; the pipeline cannot be used afterwards. Closing twice is allowed."""
+        """Release state, directory and outputs; the pipeline cannot be used afterwards. Closing twice is allowed."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -459,7 +459,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return None if record is None else record.link
 
     def _prepared(self, rows: Mapping[str, Any], processing_time: datetime.datetime | int | None) -> PreparedEpoch:
-        """Return the next epoch, answered; what sources refused stands before what stages do."""
+        """Return the next epoch, answered; what sources refused is before what stages do."""
         deltas, unread, far = self._taking.deltas(rows, self.epoch, self._watermarks.known)
         time_us = processing_time_us(processing_time, self._processing_time_us)
         with ExitStack() as stack:

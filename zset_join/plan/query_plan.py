@@ -165,7 +165,7 @@ class StateNode:
         number: of the stage, or of the first of the joins.
         name: what its files and its lines in commit records are called.
         stage: how its operator is built.
-        readers: the numbers of the stages it stands for.
+        readers: the numbers of the stages it represents.
     """
 
     number: int
@@ -175,7 +175,7 @@ class StateNode:
 
     @property
     def is_shared(self) -> bool:
-        """Say whether several joins read it."""
+        """Return whether several joins read it."""
         return len(self.readers) > 1
 
     def fed(self, by_stage: Mapping[int, Sequence[ZSet]]) -> list[ZSet]:
@@ -227,7 +227,7 @@ class QueryPlan:
         for place, node in enumerate(self.nodes):
             if node.number != place or len(node.feeds) != len(node.stage.inputs):
                 raise PlanError(
-                    f"stage {node.name} of {len(node.stage.inputs)} inputs stands at place {place} with {len(node.feeds)} fed.",
+                    f"stage {node.name} of {len(node.stage.inputs)} inputs is at place {place} with {len(node.feeds)} fed.",
                     code="PLAN_ORDER",
                 )
             self._check_feeds([feed for feeds in node.feeds for feed in feeds], place, names)
@@ -361,7 +361,7 @@ class QueryPlan:
         return self.source(origin).relation if isinstance(origin, str) else self.nodes[origin].stage.output
 
     def relation_after(self, feed: Feed) -> Relation:
-        """Return the rows that a feed hands on."""
+        """Return the rows that a feed passes on."""
         return relation_after(self.relation_of(feed.origin), feed.steps)
 
     def feeds(self) -> Iterator[Feed]:

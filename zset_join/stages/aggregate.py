@@ -1,11 +1,12 @@
 """GROUP BY as a stage; DISTINCT is one that computes nothing.
 
 Rows are brought down before they travel: to one partial line per group where all results are sums and counts, else to the
-columns that are read. A runner in which rows do not travel may ask for them as they are (`reduces=False`); the operator is
+columns that are read. A runner in which rows do not travel may request them as they are (`reduces=False`); the operator is
 another one then, and so is its log.
 """
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ _KEEP_VALUES = ("min", "max", "count_distinct", "collect_list", "collect_set", "
 
 @dataclass(frozen=True, kw_only=True)
 class _Reduced(Reduction):
-    """What a `Preaggregation` leaves; made anew where it is used, so that the stage can travel."""
+    """What a `Preaggregation` leaves; rebuilt where it is used, so that the stage can travel."""
 
     source: Relation
     group_by: tuple[str, ...]
@@ -65,7 +66,7 @@ class _Reduced(Reduction):
 
     @property
     def is_partial(self) -> bool:
-        """Say whether sums are what comes out, not rows."""
+        """Return whether sums are the output, not rows."""
         return self._made.is_partial
 
     @property
@@ -111,7 +112,7 @@ class AggregateStage(Stage):
 
     @property
     def is_partial(self) -> bool:
-        """Say whether sums are what travels to it, not rows."""
+        """Return whether sums are what travels to it, not rows."""
         return self.reduces and self._reduction.is_partial
 
     @cached_property
@@ -161,7 +162,7 @@ class AggregateStage(Stage):
 
     @property
     def follows_from_rows(self) -> bool:
-        """Say yes."""
+        """Return true."""
         return True
 
     @property

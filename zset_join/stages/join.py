@@ -4,7 +4,8 @@ The rows of both inputs meet in the bucket of their join key. Columns that only 
 are remembered and not shown, and a change of nothing else says nothing.
 """
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ class JoinStage(Stage):
 
     @property
     def is_append_only(self) -> bool:
-        """Say whether rows are only ever added, on both sides."""
+        """Return whether rows are only ever added, on both sides."""
         return self.left.mode == self.right.mode == "append"
 
     @property
@@ -201,12 +202,12 @@ class JoinStage(Stage):
 
     @property
     def follows_from_rows(self) -> bool:
-        """Say yes."""
+        """Return true."""
         return True
 
     @property
     def is_append_buffer(self) -> bool:
-        """Say whether both sides are append-only."""
+        """Return whether both sides are append-only."""
         return self.is_append_only
 
     @property

@@ -1,9 +1,10 @@
 """From upserts to a changelog as a stage: bucketed by primary key, it tells the old and the new row of every key that changes.
 
-It stands before whatever needs whole rows with their old values: an aggregate, a union, a selection without the key, the view.
+It is before whatever needs whole rows with their old values: an aggregate, a union, a selection without the key, the view.
 """
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ class LatestStage(Stage):
 
     @property
     def follows_from_rows(self) -> bool:
-        """Say yes."""
+        """Return true."""
         return True
 
     @property
@@ -111,7 +112,7 @@ class LatestStage(Stage):
     def explain(self, buckets: int | None) -> list[str]:
         """Return why it is there, and what it remembers."""
         key = ", ".join(self.source.primary_key)
-        why = "an upsert does not say what the row was, and what comes next must take it back"
+        why = "an upsert does not say what the row was, and what comes next must retract it"
         if self.control is not None:
             why = "a change may leave out columns that were not touched, and a truncate names no row"
         return [

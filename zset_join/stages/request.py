@@ -1,7 +1,7 @@
 """The contract of a request: what the word of a query asks of a stage, before the relations it meets are known.
 
 The fluent API and SQL write requests into the tree of a query (`zset_join.plan.tree.Operate`); passes rewrite the tree, and the
-plan asks each request for its stage. A request stands in the file of its stage; a new one subclasses `StageRequest`, and no
+plan asks each request for its stage. A request is in the file of its stage; a new one subclasses `StageRequest`, and no
 caller looks at its class.
 """
 
@@ -124,7 +124,7 @@ class StageRequest(Protocol):
         """Return the request of a stage that does no more than what these columns of its answer need; itself where it is that.
 
         Args:
-            stage: what it asks for.
+            stage: what it requests.
             shown: the columns.
         """
         return self
@@ -163,7 +163,7 @@ class StageRequest(Protocol):
 
     @property
     def table_call(self) -> TableCall | None:
-        """Return the call of the SQL table function that asks for this; None where SQL asks in another way."""
+        """Return the call of the SQL table function that requests this; None where SQL asks in another way."""
         return None
 
     def stage(self, inputs: Sequence[InputRows]) -> Stage:

@@ -48,12 +48,12 @@ class RouteStage(Stage):
 
     @property
     def output(self) -> Relation:
-        """Return what comes out: at most one change per primary key and epoch, already in order."""
+        """Return the output: at most one change per primary key and epoch, already in order."""
         return replace(self.source, sequence_by=())
 
     @property
     def output_key(self) -> OutputKey:
-        """Return nothing: what comes out is on its way to another bucket."""
+        """Return nothing: the output is on its way to another bucket."""
         return OutputKey()
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
@@ -67,7 +67,7 @@ class RouteStage(Stage):
 
     @property
     def follows_from_rows(self) -> bool:
-        """Say yes."""
+        """Return true."""
         return True
 
     @property
@@ -111,7 +111,7 @@ class RouteStage(Stage):
 
 
 def needs_route(relation: Relation) -> bool:
-    """Say whether the join key of a live row can move without its old place being named.
+    """Return whether the join key of a live row can move without its old place being named.
 
     >>> import pyarrow as pa
     >>> orders = Relation(name="o", schema=pa.schema({"id": pa.int64(), "customer": pa.int64()}),
