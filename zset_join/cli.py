@@ -152,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     restore.add_argument("directory", help="the savepoint")
     restore.add_argument("--checkpoint", help="where the checkpoint is to be (where it was)")
     restore.add_argument("--output", action="append", help="where an output is to be (where it was); repeatable")
-    restore.add_argument("--replace", action="store_true", help="move aside what stands there now")
+    restore.add_argument("--replace", action="store_true", help="move aside what is there now")
     restore.set_defaults(run=_restore)
     console = verbs.add_parser("console", help="serve a page about a query on this machine, until Ctrl-C")
     console.add_argument("checkpoint", help="checkpointLocation, the directory of a pipeline, or a bundle")
@@ -424,15 +424,15 @@ def _restore(options: argparse.Namespace) -> int:
 
 
 def _console(options: argparse.Namespace) -> int:
-    from zset_join.console import Asked, WatchedBundle, WatchedCheckpoint, open_console
+    from zset_join.console import QueryAnswers, WatchedBundle, WatchedCheckpoint, open_console
     from zset_join.console.watched_bundle import is_bundle
 
     if is_bundle(options.checkpoint):
         console = open_console(WatchedBundle(options.checkpoint), port=options.port)
     else:
         diff = None if options.diff is None else partial(_diff_of, options.checkpoint, options.diff, options.dialect)
-        asked = Asked(diff=diff)
-        watched = WatchedCheckpoint(options.checkpoint, asked, dead_letters=options.dead_letters)
+        answers = QueryAnswers(diff=diff)
+        watched = WatchedCheckpoint(options.checkpoint, answers, dead_letters=options.dead_letters)
         console = open_console(watched, port=options.port)
     with console:
         _tell(f"open {console.url}  (the address works once; Ctrl-C ends the console)")

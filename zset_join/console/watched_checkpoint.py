@@ -45,18 +45,18 @@ from zset_join.plan.query_plan import QueryPlan
 from zset_join.tools.dead_letters import read_letters
 from zset_join.zset import ZSet
 
-__all__ = ["KEPT_EPOCHS", "Asked", "WatchedCheckpoint"]
+__all__ = ["KEPT_EPOCHS", "QueryAnswers", "WatchedCheckpoint"]
 
 KEPT_EPOCHS = 1_000
 _PLAN_LINE = re.compile(r"line \d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What whoever runs a query answers about it, beside what is in its checkpoint.
+class QueryAnswers:
+    """What the process that runs a query answers about it, beside what is in its checkpoint.
 
     Args:
-        verify: compares a view with its batch query; given the view, and what to report each step to.
+        verify: compares a view with its batch query; given the view, and what reports each step.
         explain_row: explains rows of a view; given the view, and columns to values.
         view_rows: the rows of a view that have values, and how many there are; given the view, and columns to values. Raises an
             `OptionError` with the code `VERIFY_OUTPUT` where no output can be read.
@@ -76,18 +76,18 @@ class WatchedCheckpoint:
 
     Args:
         location: `checkpointLocation`, a path or a URI, or the directory of a pipeline.
-        asked: what whoever runs the query answers.
+        answers: what the process that runs the query answers.
         dead_letters: where dead letters are, when `deadLetterPath` put them elsewhere.
     """
 
-    def __init__(self, location: str | Path, asked: Asked | None = None, *, dead_letters: str | None = None) -> None:
+    def __init__(self, location: str | Path, answers: QueryAnswers | None = None, *, dead_letters: str | None = None) -> None:
         self.location = str(location)
-        self._asked, self._letters_path = asked or Asked(), dead_letters
+        self._answers, self._letters_path = answers or QueryAnswers(), dead_letters
         self._lock = threading.Lock()
         self._seen: dict[int, EpochSummary] = {}
         self._records: dict[int, CommitRecord] = {}
         self._view: tuple[int, str, ZSet] | None = None
-        self._has_readable_views = self._asked.view_rows is not None
+        self._has_readable_views = self._answers.view_rows is not None
         self._state = StateTables(self.location)
 
     def overview(self) -> Answer:
@@ -120,12 +120,12 @@ class WatchedCheckpoint:
             "view_columns": {} if plan is None else {v.name: list(plan.output_of(v.name).schema.names) for v in plan.views},
             "described": [shown_text(str(description[name])) for name in lines],
             "options": {shown_text(str(name)): shown(value) for name, value in description.items() if name not in lines},
-            "in_force": {name: shown(value) for name, value in self._asked.options.items()},
+            "in_force": {name: shown(value) for name, value in self._answers.options.items()},
             "can": {
-                "verify": self._asked.verify is not None,
-                "explain_row": self._asked.explain_row is not None,
+                "verify": self._answers.verify is not None,
+                "explain_row": self._answers.explain_row is not None,
                 "search": True,
-                "diff": self._asked.diff is not None,
+                "diff": self._answers.diff is not None,
             },
             "trouble": list(dict.fromkeys(trouble)),
         }
@@ -180,28 +180,28 @@ class WatchedCheckpoint:
 
     def explain_row(self, view: str | None, where: Mapping[str, str]) -> Answer:
         """Return how rows of a view came and went."""
-        if self._asked.explain_row is None:
+        if self._answers.explain_row is None:
             raise _not_from_here(
                 "explain_row", "keep_inputs=True lets a pipeline explain its rows; inside Spark open query.console()."
             )
         schema = query_plan(self.location).output_of(_view(query_plan(self.location), view)).schema
-        return events_of(self._asked.explain_row(view, typed_values(schema, where)))
+        return events_of(self._answers.explain_row(view, typed_values(schema, where)))
 
     def verify(self, view: str | None, tell: Callable[[str], None]) -> Answer:
         """Compare a view with the batch query."""
-        if self._asked.verify is None:
+        if self._answers.verify is None:
             raise _not_from_here(
                 "verify",
                 "keep_inputs=True lets a pipeline verify; inside Spark open query.console(), or run zset-join verify "
                 "MODULE:FUNCTION.",
             )
-        return verdict(self._asked.verify(view, tell))
+        return verdict(self._answers.verify(view, tell))
 
     def diff(self) -> Answer:
         """Return what a changed query would answer otherwise."""
-        if self._asked.diff is None:
+        if self._answers.diff is None:
             raise _not_from_here("diff", "name the changed query: zset-join console DIRECTORY --diff FILE.sql or MODULE:view.")
-        return differences_of(self._asked.diff())
+        return differences_of(self._answers.diff())
 
     def hot_keys(self) -> Answer:
         """Return the keys with the most rows in the state."""
@@ -281,10 +281,10 @@ class WatchedCheckpoint:
     def _of_view(
         self, committed: CommittedState, plan: QueryPlan, view: str, where: Mapping[str, str], *, is_kept: bool
     ) -> Answer:
-        if is_kept or self._asked.view_rows is None:
+        if is_kept or self._answers.view_rows is None:
             epoch = -1 if committed.last is None else committed.last.epoch
             return rows_of_view(self._view_rows(committed, plan, view, epoch), where)
-        found, total = self._asked.view_rows(view, typed_values(plan.output_of(view).schema, where))
+        found, total = self._answers.view_rows(view, typed_values(plan.output_of(view).schema, where))
         return {**rows_of_view(found, {}), "total": total}
 
     def _view_rows(self, committed: CommittedState, plan: QueryPlan, view: str, epoch: int) -> ZSet:

@@ -324,7 +324,7 @@ def open_pipeline_console(
         MissingPackageError: the extra `console` is not installed.
     """
     with needed_for("console()"):
-        from zset_join.console import Asked, WatchedCheckpoint, open_console
+        from zset_join.console import QueryAnswers, WatchedCheckpoint, open_console
     names = ", ".join(view.name for view in pipeline.plan.views)
     with published.lock:
         if directory is None and not published.is_watched:
@@ -342,7 +342,7 @@ def open_pipeline_console(
 
     watched = WatchedCheckpoint(
         Path(directory),
-        Asked(
+        QueryAnswers(
             verify=lambda view, tell: verified(pipeline, published, view, tell),
             explain_row=explained,
             options=pipeline.options_in_force(),

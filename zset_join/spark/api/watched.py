@@ -57,7 +57,7 @@ def open_query_console(query: WatchableQuery, options: QueryOptions, dead_letter
         OptionError: the port is taken.
     """
     with needed_for("console()"):
-        from zset_join.console import Asked, WatchedCheckpoint, open_console
+        from zset_join.console import QueryAnswers, WatchedCheckpoint, open_console
     location = options.checkpoint_location
     if stored_query_id(location) is None:
         raise StateError(
@@ -74,13 +74,13 @@ def open_query_console(query: WatchableQuery, options: QueryOptions, dead_letter
         tell(f"compared in {time.perf_counter() - begun:.1f} s")
         return report
 
-    asked = Asked(
+    answers = QueryAnswers(
         verify=verified,
         explain_row=lambda view, row: query.explain_row(row),  # noqa: ARG005 - of the only view
         view_rows=lambda view, values: query.view_rows(view, values, most_rows=_MOST_ROWS),
         options={one.name: _plain(getattr(options, one.name)) for one in fields(options)},
     )
-    return open_console(WatchedCheckpoint(location, asked, dead_letters=dead_letters), port=port)
+    return open_console(WatchedCheckpoint(location, answers, dead_letters=dead_letters), port=port)
 
 
 def _plain(value: Any) -> Any:
