@@ -1,4 +1,4 @@
-"""A dedup behind stages that never take a row back remembers what it shows, and no more."""
+"""A dedup behind stages that never retract a row remembers what it shows, and no more."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def stepped(pipeline):
         ("left", BufferLimit(), 11),
     ],
 )
-def test_rows_that_are_not_shown_are_forgotten_where_none_is_taken_back(how, limit, held):
+def test_rows_that_are_not_shown_are_forgotten_where_none_is_retracted(how, limit, held):
     assert stepped(Pipeline(best(how), options=StageOptions(buffer_limit=limit))) == held
 
 
-def test_rows_that_a_table_may_take_back_are_kept():
+def test_rows_that_a_table_may_retract_are_kept():
     pipeline = Pipeline(best("inner", bids=changes))
     pipeline.step({"auctions": [{"id": 1, "item": "a"}], "bids": [{"auction": 1, "price": price} for price in (1, 2, 3)]})
 
