@@ -36,7 +36,7 @@ class DeduplicateStage(Stage):
         order_by: the order, as `"t"` or `"price desc"`.
         keep: `first` in this order, or `last`.
         n: how many rows per key are shown.
-        only_adds: no row of the input is ever retracted, so that those that are not shown need not be remembered. It follows
+        input_only_adds: no row of the input is ever retracted, so that those that are not shown need not be remembered. It follows
             from the plan, and is not written down.
 
     Raises:
@@ -48,7 +48,7 @@ class DeduplicateStage(Stage):
     order_by: tuple[str, ...]
     keep: Keep = "first"
     n: int = 1
-    only_adds: bool = field(default=False, compare=False)
+    input_only_adds: bool = field(default=False, compare=False)
 
     @property
     def kind(self) -> str:
@@ -114,7 +114,7 @@ class DeduplicateStage(Stage):
             order_by=self.order_by,
             keep=self.keep,
             n=self.n,
-            only_adds=self.only_adds and (not options.buffer_limit.evicts or options.buffer_limit.forgets),
+            only_adds=self.input_only_adds and (not options.buffer_limit.evicts or options.buffer_limit.forgets),
             on_bad_input=options.on_bad_input,
             chunk_rows=options.chunk_rows,
             hash_seed=options.hash_seed,
@@ -130,7 +130,7 @@ class DeduplicateStage(Stage):
 
     def explain(self, buckets: int | None) -> list[str]:
         """Return what is shown, and what is remembered."""
-        is_limited = self.only_adds or self.source.mode == "append"
+        is_limited = self.input_only_adds or self.source.mode == "append"
         only = "the rows shown" if is_limited else "every live row, for a shown one may be retracted"
         versioned = self.output.event_time is not None
         use = "a versioned relation" if versioned else "latest-only: not ordered by its event time alone, newest first"
@@ -193,7 +193,7 @@ class DedupRequest(StageRequest):
             order_by=self.order_by,
             keep=self.keep,
             n=self.n,
-            only_adds=inputs[0].only_adds,
+            input_only_adds=inputs[0].only_adds,
         )
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
