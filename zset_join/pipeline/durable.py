@@ -555,10 +555,14 @@ def plan_of_directory(directory: str | Path | Place, plan: QueryPlan, *, has_nam
     Raises:
         StateError: what the directory says of its plan is damaged.
     """
-    folder = checkpoint_folder(place_of(directory).location)
-    if next(iter(folder.names(PLANS)), None) is None:
+    location = place_of(directory).location
+    try:
+        has_changed = next(iter(checkpoint_folder(location).names(PLANS)), None) is not None
+    except OSError:  # claiming the directory fails as well, and says what is wrong
         return plan
-    known = QueryPlan.from_json(stored_plan(place_of(directory).location)["plan"])
+    if not has_changed:
+        return plan
+    known = QueryPlan.from_json(stored_plan(location)["plan"])
     if len(known.views) == len(plan.views) == 1 and not has_names:
         plan = replace(plan, views=(replace(plan.view(), name=known.name),))
     return replace(plan, state_names=known.state_names) if len(known.states) == len(plan.states) else plan
