@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from zset_join.core.errors import BadInputError, SinkError, StateError
 from zset_join.sql import Session, connect
-from zset_join.sql.rehearsal import Rehearsal
+from zset_join.sql.runtime.rehearsal import Rehearsal
 from zset_join.tools.dead_letters import read_letters
 from zset_join.zset import ZSet
 

@@ -48,7 +48,7 @@ from zset_join.pipeline.questions import PipelineQuestions
 from zset_join.pipeline.replaying import no_dead_letters, replay_letters
 from zset_join.pipeline.saved import SavedState, lasts, load_state, save_state
 from zset_join.pipeline.snapshots import Snapshots
-from zset_join.pipeline.stage_states import MemoryStates
+from zset_join.pipeline.stage_states import MemoryStates, with_long_chunks
 from zset_join.pipeline.statistics import explained_budgets, statistics_of
 from zset_join.pipeline.taking import RowTaking
 from zset_join.pipeline.unfinished import closed, epoch_gap, out_of_memory, unfinished
@@ -148,7 +148,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
         self.positions: Mapping[str, Any] = {}
-        self._options = StageOptions() if options is None else options
+        self._options = with_long_chunks(StageOptions() if options is None else options)
         quarantines = self._options.on_bad_input == "quarantine"
         idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)
         self._watermarks = Watermarks(self.plan, idle_timeout_us=idle_us)

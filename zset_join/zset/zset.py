@@ -183,11 +183,25 @@ class ZSet:
 
     def tidy_chunks(self, rows: int) -> Iterator[ZSet]:
         """Yield every distinct row once, retractions first, in chunks of at most so many rows. Cost: as `consolidated`."""
-        consolidated = self.consolidated()
-        order = np.concatenate([np.flatnonzero(consolidated.weights < 0), np.flatnonzero(consolidated.weights > 0)])
+        yield from self.consolidated().retractions_first(rows)
+
+    def retractions_first(self, rows: int) -> Iterator[ZSet]:
+        """Yield the rows as they are, retractions first, in chunks of at most so many rows; those of weight 0 are left out.
+
+        Cost: nothing where they stand so already; else a copy.
+        """
+        signs = np.sign(self.weights)
+        if signs.all() and not (signs[1:] < signs[:-1]).any():
+            if len(self) <= rows:
+                yield from [self] if len(self) else []
+                return
+            for begin in range(0, len(self), rows):
+                yield ZSet(self.rows.slice(begin, rows), self.weights[begin : begin + rows])
+            return
+        order = np.concatenate([np.flatnonzero(signs < 0), np.flatnonzero(signs > 0)])
         for begin in range(0, len(order), rows):
             chosen = order[begin : begin + rows]
-            yield ZSet(take_rows(consolidated.rows, chosen), consolidated.weights[chosen])
+            yield ZSet(take_rows(self.rows, chosen), self.weights[chosen])
 
     def total_weight(self) -> int:
         """Return the sum of the weights, exact whatever its size."""

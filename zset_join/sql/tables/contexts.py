@@ -17,12 +17,18 @@ class StatementContext(QueryRunner, Protocol):
 
     Attributes:
         writes: whether queries write where they are told to; not where statements are only checked.
+        catalog: what names stand for.
+        dialect: of statements.
     """
 
     writes: bool
     catalog: Catalog
     dialect: str
-    running: list[Running]
+
+    @property
+    def running(self) -> list[Running]:
+        """Return the queries that run."""
+        ...
 
     def query(self, statement: Statement, node: Any, settings: Mapping[str, str], *, emits_changelog: bool) -> Query:
         """Bind a query."""

@@ -109,16 +109,12 @@ class InDirectory(ABC):
 
     @contextmanager
     def once(self, name: str) -> Iterator[None]:
-        """Let INSERTs within it change nothing where they were run before, in a directory of one's own.
-
-        Args:
-            name: of the statement, another one for every statement.
-        """
-        self.statement = name
+        """Let INSERTs within it change nothing where they were run before; see `Session.once`."""
+        before, self.statement = self.statement, name
         try:
             yield
         finally:
-            self.statement = None
+            self.statement = before
 
     def writer_id(self) -> str | None:
         """Return under which id the statement that runs writes outside, the same whenever it runs; None where there is none."""
