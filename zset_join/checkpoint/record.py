@@ -37,7 +37,7 @@ RECORD_FORMAT = 4
 RESCALED_RECORD_FORMAT = 5
 """Of a checkpoint that was rescaled: a version of the library that knows only one number of buckets must not go on with it."""
 CHANGED_RECORD_FORMAT = 6
-"""Of a checkpoint whose query has changed: a version that knows only the plan it was made with must not go on with it."""
+"""Of a checkpoint whose query has changed: a version that reads only the plan it was made with must not go on with it."""
 
 
 @dataclass(frozen=True, slots=True)

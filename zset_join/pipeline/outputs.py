@@ -164,7 +164,7 @@ class PipelineOutputs:
     Args:
         sinks: the outputs of each view, by its name.
         quarantines: rows that an output can never hold are put aside and left out of it; else they are refused.
-        bare_view: the view whose outputs know the query by its id alone; one of another view belongs to it by name, so that
+        bare_view: the view whose outputs belong to the id of the query alone; one of another view belongs to it by name, so that
             another view of the query cannot write to it.
     """
 

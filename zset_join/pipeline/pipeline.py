@@ -35,7 +35,8 @@ from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.pipeline.contents import Contents, repeated
 from zset_join.pipeline.dead_letters import dead_letters
-from zset_join.pipeline.durable import PipelineDirectory, plan_of_directory
+from zset_join.pipeline.directory_plans import plan_of_directory
+from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.outputs import Outputs, OutputsByView, PipelineOutputs, outputs_by_view

@@ -15,7 +15,7 @@ from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import dead_letters
-from zset_join.pipeline.durable import DirectoryChange
+from zset_join.pipeline.directory_plans import DirectoryChange
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.evolving import Evolution, Standing
 from zset_join.pipeline.outputs import Outputs, OutputsByView, PipelineOutputs
