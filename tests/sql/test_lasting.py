@@ -174,7 +174,7 @@ def start_refused(path: Path, code: str) -> None:
 
 
 def lost(*_: object, **__: object) -> Any:
-    raise StateError("the topic was made anew", code="SOURCE_LOST_ROWS")
+    raise StateError("the topic was rebuilt", code="SOURCE_LOST_ROWS")
 
 
 @pytest.mark.parametrize("code", ["DAMAGED_FILE", "SOURCE_LOST_ROWS", "QUERY_CHANGED"])

@@ -162,7 +162,7 @@ class PipelineDirectory:
         return self.checkpoint.last
 
     def next_time_us(self) -> int | None:
-        """Return the processing time at which an epoch has something to say though no row comes; None for never.
+        """Return the processing time at which an epoch has rows to emit though no row comes; None for never.
 
         What came in the last epoch is folded in only by the next one: where rows may wait in it, that one is due now.
         """

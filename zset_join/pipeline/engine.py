@@ -1,10 +1,10 @@
 """The stages of a plan at work in one process: an epoch is answered stage by stage, then folded into all of them.
 
 The law: after every epoch the sum of the answers of a view is its query over the sum of the inputs. `answer` changes nothing:
-asked twice with the same rows and times it gives the same twice. An epoch that raises in `answer` has changed nothing.
+called twice with the same rows and times it gives the same twice. An epoch that raises in `answer` has changed nothing.
 
 A stage is asked when rows come to it, when it is due by watermark or processing time, and in the first epoch where it has
-something to say without rows. All others cost nothing. A stage that several views are made of is asked once, and an error names
+rows to emit without rows. All others cost nothing. A stage that several views are made of is asked once, and an error names
 the views that cannot be answered.
 """
 
@@ -56,7 +56,7 @@ class AnsweredEpoch:
         times: what is known of event time after it.
         asked: the stages that were asked: tick and deltas by number.
         rejected: the rows that they put aside.
-        corrections: earlier answers that temporal and as-of joins took back, by stage.
+        corrections: earlier answers that temporal and as-of joins retracted, by stage.
         work: what each stage that was asked did, by its name.
         seconds: what answering took, wall clock.
     """

@@ -358,8 +358,8 @@ class QueryChanges:
 def plan_of_change(view: View | Mapping[str, View], before: QueryPlan) -> QueryPlan:
     """Return the plan of a query; the only view of one is the only view of the other, whatever it is called."""
     if isinstance(view, Mapping):
-        return several.plan_of(view)
-    plan = view.plan()
+        return several.plan_of(view, keep_state=before.keep_state)
+    plan = view.plan(keep_state=before.keep_state)
     return plan if len(before.views) > 1 else replace(plan, views=(replace(plan.view(), name=before.name),))
 
 

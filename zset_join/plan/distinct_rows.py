@@ -1,6 +1,6 @@
-"""Whether a feed hands on every row once: the change of a view need not be consolidated then.
+"""Whether a feed passes on every row once: the change of a view need not be consolidated then.
 
-The law: where this returns True, what the feed hands on is consolidated, whatever came. It is proven from
+The law: where this returns True, what the feed passes on is consolidated, whatever came. It is proven from
 keys: an answer whose rows differ (`Stage.answers_distinct_rows`), and steps of which no two rows make one. A condition leaves
 rows out and makes none alike. A selection makes two rows alike only where it drops what tells them apart; so every column of
 the answer must be handed through, or one that always has its value (`OutputKey.aliases`, where neither is NULL for padding).

@@ -63,7 +63,7 @@ class Session:
 
     Attributes:
         writes: whether INSERT INTO ... SELECT writes; where not, it is only planned.
-        catalog: what names stand for.
+        catalog: what names represent.
         dialect: of its statements.
         runtime: what runs its queries.
 

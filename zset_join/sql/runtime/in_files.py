@@ -259,7 +259,7 @@ class DirectoryRuntime(InDirectory, ProcessRuntime):
                     source.close()
 
     def forget(self, name: str) -> None:
-        """Let go of a dropped table or view: its rows, and the queries of it with their state."""
+        """Release a dropped table or view: its rows, and the queries of it with their state."""
         gone = [running.name for running in self.running if name in running.reads or running.name == name]
         for running in [one for one in self.running if one.name in gone]:
             self.stop(running)
@@ -268,7 +268,7 @@ class DirectoryRuntime(InDirectory, ProcessRuntime):
             claims.close()
         for one in {*gone, name}:
             shutil.rmtree(self._place(one), ignore_errors=True)
-        self._tables.forget(name)  # last: a query would miss rows of a table that begins anew
+        self._tables.forget(name)  # last: a query would miss rows of a table that begins again
 
     def _feed(self, table: Table, rows: Any, now: int) -> None:
         """Answer rows in all queries that they reach, write them down, and only then let the queries commit."""
@@ -308,5 +308,5 @@ class DirectoryRuntime(InDirectory, ProcessRuntime):
 
 
 def _is_stored(table: Table) -> bool:
-    """Say whether a table has no connector that gives or takes its rows."""
+    """Return whether a table has no connector that gives or takes its rows."""
     return table.options.get("connector") in {None, "memory"}

@@ -17,7 +17,7 @@ class StatementContext(QueryRunner, Protocol):
 
     Attributes:
         writes: whether queries write where they are told to; not where statements are only checked.
-        catalog: what names stand for.
+        catalog: what names represent.
         dialect: of statements.
     """
 
@@ -43,5 +43,5 @@ class StatementContext(QueryRunner, Protocol):
         ...
 
     def forget(self, name: str) -> None:
-        """Let go of what is kept of a dropped table."""
+        """Release what is kept of a dropped table."""
         ...
