@@ -164,8 +164,8 @@ class PipelineOutputs:
     Args:
         sinks: the outputs of each view, by its name.
         quarantines: rows that an output can never hold are put aside and left out of it; else they are refused.
-        bare_view: the view whose outputs belong to the id of the query alone; one of another view belongs to it by name, so that
-            another view of the query cannot write to it.
+        bare_view: the view whose outputs belong to the id of the query alone; one of another view belongs to it by name, so
+            that another view of the query cannot write to it.
     """
 
     def __init__(self, sinks: Mapping[str, Sequence[Sink]], *, quarantines: bool = False, bare_view: str | None = None) -> None:
