@@ -11,7 +11,7 @@ for the second time, so odd ones are parked, and it counts.
 | `executors` | one of two executors in the middle of an epoch; the bucket is answered again by the other one |
 | `rescalings` | whoever gives the query other buckets while rows are parked: before and after the record that makes them true |
 
-What is demanded: every order is in the sum of the outputs once; even keys were asked for once and odd ones twice, so no call
+What is demanded: every order is in the sum of the outputs once; even keys were requested once and odd ones twice, so no call
 was made again whose answer was journaled. All these deaths come after the fetch of their epoch; one in the middle of a fetch
 may repeat its calls, and is drawn by `lookup_kills`.
 
@@ -41,7 +41,7 @@ __all__ = ["SEARCHES", "drivers", "executors", "main", "on_driver", "rescalings"
 
 ORDERS = pa.schema({"o": pa.int64(), "who": pa.int64()})
 FULL, LATER = 4, 2
-"""Epochs of three orders, and of one even order each, in which what is parked by then is asked for."""
+"""Epochs of three orders, and of one even order each, in which what is parked by then is requested."""
 
 
 def drivers(
@@ -70,7 +70,7 @@ def on_driver(place: Path, tally: Tally) -> None:
 
 
 def workers(place: Path, tally: Tally, *, killing: Sequence[int] = (0, 1, 3, 4)) -> None:
-    """Kill every worker in attempts 0 and 1 of some epochs; Spark tries again, and what was journaled is not asked for."""
+    """Kill every worker in attempts 0 and 1 of some epochs; Spark tries again, and what was journaled is not requested."""
     server = _begin(place)
     try:
         mortal = ("--kill-workers", ",".join(map(str, killing)))
@@ -139,7 +139,7 @@ def _write(place: Path, epoch: int, orders: list[int]) -> None:
 
 
 def _end(place: Path, tally: Tally, server: CountingServer, *arguments: str) -> None:
-    """Start the query as often as it takes to ask for what is parked."""
+    """Start the query as often as it takes to request what is parked."""
     _run(place, tally, server, *arguments)
     for epoch in range(FULL, FULL + LATER):
         _write(place, epoch, [100 + 2 * epoch])

@@ -438,7 +438,7 @@ def _die(fault: Path) -> None:
 
 
 def _is_first(fault: Path) -> bool:
-    """Say whether a fault strikes for the first time, and note that it does."""
+    """Return whether a fault strikes for the first time, and note that it does."""
     try:
         fault.touch(exist_ok=False)
     except FileExistsError:

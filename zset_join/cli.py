@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     restore.add_argument("directory", help="the savepoint")
     restore.add_argument("--checkpoint", help="where the checkpoint is to be (where it was)")
     restore.add_argument("--output", action="append", help="where an output is to be (where it was); repeatable")
-    restore.add_argument("--replace", action="store_true", help="move aside what stands there now")
+    restore.add_argument("--replace", action="store_true", help="move aside what is there now")
     restore.set_defaults(run=_restore)
     console = verbs.add_parser("console", help="serve a page about a query on this machine, until Ctrl-C")
     console.add_argument("checkpoint", help="checkpointLocation, the directory of a pipeline, or a bundle")

@@ -43,7 +43,7 @@ class EpochSummary:
         held_by: by name of the stage, the source that holds its watermark.
         dues: by name of the stage, when it answers next without rows: `watermark_us`, `processing_time_us`.
         lookups: by name of the stage, what was asked of the outside.
-        corrections: by name of the stage, earlier answers that were taken back.
+        corrections: by name of the stage, earlier answers that were retracted.
         fan_out: the join key that made the most pairs, and how many.
     """
 

@@ -75,7 +75,7 @@ def conform(rows: pa.RecordBatch, relation: Relation) -> pa.RecordBatch:
 
 
 def _same_values(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Say whether two storage types differ in their encoding only."""
+    """Return whether two storage types differ in their encoding only."""
     if given == wanted or pa.types.is_null(given):
         return True
     for is_kind in (pa.types.is_string, pa.types.is_binary):

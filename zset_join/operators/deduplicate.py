@@ -4,9 +4,9 @@ The law: after every epoch the sum of all answers equals that query over the sum
 
 `keep="first"` shows the first rows in the given order, `keep="last"` those from its end. Equal ones are ordered by arrival, in
 the direction of the last order column: ascending, the earlier arrival comes first; descending, the later one. Where the input
-takes rows back, the oldest of equal copies goes, and when a shown row goes the next one shows.
+retracts rows, the oldest of equal copies goes, and when a shown row goes the next one shows.
 
-Remembers of an append-only input the n rows per key that are shown; of one that takes rows back, all rows.
+Remembers of an append-only input the n rows per key that are shown; of one that retracts rows, all rows.
 
 Edge cases: NULL is a key like any other, and the smallest value of an order column. A row replaced by an equal one says
 nothing.
@@ -64,7 +64,7 @@ class Deduplicate:
 
     Args:
         relation: the input, in append or changelog mode.
-        keys: what rows are told apart by.
+        keys: what rows are distinguished by.
         order_by: the order, as `"t"` or `"price desc"`.
         keep: `first` in this order, or `last`.
         n: how many rows per key are shown.
@@ -241,7 +241,7 @@ class Deduplicate:
         return 0 if self._prepared is None else self._prepared.rows.count * (self._rows.layout.stride + 80)
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         return self._state.is_current()
 
     def statistics(self) -> dict[str, int]:

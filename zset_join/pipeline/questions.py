@@ -58,7 +58,7 @@ class PipelineQuestions:
 
         Raises:
             OptionError: the pipeline was told not to keep what is needed; or `VIEW_NAME`, see `QueryPlan.view`.
-            PlanError: DuckDB cannot be asked for a part of the query.
+            PlanError: DuckDB cannot run a part of the query.
         """
         return self.verification(view=view, contents=contents, most_differences=most_differences)()
 

@@ -95,7 +95,7 @@ class Apply:
 
     @property
     def takes_upserts(self) -> bool:
-        """Say whether the step can be done to the child's rows as they come."""
+        """Return whether the step can be done to the child's rows as they come."""
         return self.child.relation.mode != "upsert" or keeps_upserts(self.child.relation, self.step)
 
     @cached_property
@@ -257,12 +257,12 @@ def each_root(root: Root, change: Callable[[Node], Node]) -> Root:
 
 
 def takes_as_is(node: Operate, place: int) -> bool:
-    """Say whether an input of a stage is fed as it comes; upserts may have to become a changelog first."""
+    """Return whether an input of a stage is fed as it comes; upserts may have to become a changelog first."""
     return node.inputs[place].relation.mode != "upsert" or node.request.takes_upserts(place)
 
 
 def is_derived(node: Node) -> bool:
-    """Say whether rows are the answer of a stage, at least in part; upserts name their rows by key all the same."""
+    """Return whether rows are the answer of a stage, at least in part; upserts name their rows by key all the same."""
     return node.relation.mode != "upsert" and (isinstance(node, Operate) or any(map(is_derived, node.children)))
 
 

@@ -174,7 +174,7 @@ class ChangelogDirectory:
         return sorted(int(match[1]) for match in map(_EPOCH_MANIFEST.fullmatch, listed) if match)
 
     def is_committed(self, epoch: int) -> bool:
-        """Say whether an epoch is there."""
+        """Return whether an epoch is there."""
         return self.folder.size(_final(epoch, _MANIFEST)) is not None
 
     def manifest(self, header: Header, epoch: int) -> Manifest:
@@ -221,7 +221,7 @@ class ChangelogDirectory:
         return f"{_STAGING}/{epoch:08d}-{name}" if self._is_local else _final(epoch, name)
 
     def has_staged(self, epoch: int, part: PartFile) -> bool:
-        """Say whether a part waits for its commit, in its full length."""
+        """Return whether a part waits for its commit, in its full length."""
         return self.folder.size(self.staged(epoch, part.name)) == part.bytes
 
     def publish(self, header: Header, epoch: int, parts: Sequence[PartFile], digest: str | None = None) -> bool:
@@ -293,7 +293,7 @@ class ChangelogDirectory:
             ) from error
 
     def _has_files(self) -> bool:
-        """Say whether somebody else's files are there; names with a dot are left-overs of our own."""
+        """Return whether somebody else's files are there; names with a dot are left-overs of our own."""
         if self._is_local:
             return any(not name.startswith(".") for name in local.list_directory(self.location))
         return any(True for _ in self.folder.names(""))

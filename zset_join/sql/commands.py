@@ -20,7 +20,6 @@ from typing import TextIO
 import pyarrow as pa
 
 from zset_join.core.errors import SqlError, ZsetJoinError
-from zset_join.sql.connecting import connect
 from zset_join.sql.session import Session
 from zset_join.sql.statements import execute
 from zset_join.sql.tables.results import Message, Query, Running
@@ -62,7 +61,7 @@ def explain_file(path: str, *, dialect: str, output: TextIO | None = None) -> in
 
 
 def _checked(path: str, dialect: str) -> Iterator[Message | Query]:
-    with _CheckingSession(dialect=dialect, keep_tables=True, clock=None) as session:
+    with _CheckingSession(dialect=dialect) as session:
         for statement in split(file_text(path), dialect=dialect):
             yield execute(session, statement)
 
@@ -101,7 +100,7 @@ def run_shell(*, dialect: str) -> int:
     """Read statements from the terminal until the end of input; a statement ends with a semicolon."""
     from zset_join.sql.shell import prompt
 
-    with connect(dialect=dialect) as session:
+    with Session(dialect=dialect) as session:
         consoles: list[Running] = []
         for text in prompt(session):
             try:

@@ -1,6 +1,7 @@
 """The first rows of every key as a stage: ROW_NUMBER() OVER (PARTITION BY keys ORDER BY ...) <= n."""
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ class DeduplicateStage(Stage):
     """Describe a dedup.
 
     Args:
-        source: what comes in, in append or changelog mode.
-        keys: what rows are told apart by.
+        source: the input, in append or changelog mode.
+        keys: what rows are distinguished by.
         order_by: the order, as `"t"` or `"price desc"`.
         keep: `first` in this order, or `last`.
         n: how many rows per key are shown.
@@ -101,7 +102,7 @@ class DeduplicateStage(Stage):
         """Return the dedup of one bucket.
 
         Raises:
-            OptionError: hybrid state is asked for.
+            OptionError: hybrid state is requested.
         """
         refuse_hybrid(options.table_budget, title=self.title, option="default_hash_table")
         return Deduplicate(
@@ -125,7 +126,7 @@ class DeduplicateStage(Stage):
 
     def explain(self, buckets: int | None) -> list[str]:
         """Return what is shown, and what is remembered."""
-        only = "the rows shown" if self.source.mode == "append" else "every live row, for a shown one may be taken back"
+        only = "the rows shown" if self.source.mode == "append" else "every live row, for a shown one may be retracted"
         versioned = self.output.event_time is not None
         use = "a versioned relation" if versioned else "latest-only: not ordered by its event time alone, newest first"
         return [
@@ -151,7 +152,7 @@ class DedupRequest(StageRequest):
     """Request the first or last rows of every key.
 
     Args:
-        keys: what rows are told apart by.
+        keys: what rows are distinguished by.
         order_by: the order, as `"t"` or `"price desc"`.
         keep: `first` in this order, or `last`.
         n: how many rows per key are shown.

@@ -295,7 +295,7 @@ def retract_rows(
     removed_weight: Any,
     oldest_last: bool,
 ) -> int:
-    """Find what every retraction takes back: rows of the state, oldest first, then rows that came in this epoch.
+    """Find what every retraction retracts: rows of the state, oldest first, then rows that came in this epoch.
 
     `left` is what is left of the weight of each new row; `removed_*` lists what is taken off the entries of each group's run,
     by position. A retraction of more than there is gets the status `absent` and takes nothing. Return how many of these there
@@ -484,7 +484,7 @@ def merge_groups(
     supersedes: bool,
     limit: int,
 ) -> None:
-    """Fold the new rows of every group into its run, after what was taken back has left.
+    """Fold the new rows of every group into its run, after what was retracted has left.
 
     With `supersedes` of several rows with one first word only the last one stays; with `limit` above 0 only so many copies per
     key, the first ones.

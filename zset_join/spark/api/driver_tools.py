@@ -51,7 +51,7 @@ class DriverTools:
         Raises:
             OptionError: `INPUTS_NOT_KEPT`; `VERIFY_TABLE`: tables or a sample are given, or `actual_df` lacks columns;
                 `VERIFY_OUTPUT`: nothing can be read back.
-            PlanError: DuckDB cannot be asked for a part of the query.
+            PlanError: DuckDB cannot run a part of the query.
         """
         from zset_join.spark.tools.view_comparison import VerificationReport
 

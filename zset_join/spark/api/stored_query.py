@@ -70,7 +70,7 @@ class QueryRunner(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the output and let go of the checkpoint."""
+        """Close the output and release the checkpoint."""
         ...
 
 
@@ -210,6 +210,6 @@ class StoredQuery:
             StateError: the checkpoint cannot be read.
 
         Cost: two or three passes over the log and the snapshots of each join, on the driver; behind steps a small Spark job,
-        and where only computed columns are asked for, a batch join of what the log keeps.
+        and where only computed columns are requested, a batch join of what the log keeps.
         """
         return self._tools.explain_row(row, most_rows=most_rows)

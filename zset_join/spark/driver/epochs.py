@@ -110,7 +110,7 @@ class DriverSettings:
 
     @property
     def is_timed(self) -> bool:
-        """Return whether a stage may have something to say when time passes."""
+        """Return whether a stage may have rows to emit when time passes."""
         return any(node.stage.waits_for_time for node in self.query.plan.nodes)
 
 
@@ -244,7 +244,7 @@ class DriverEpochs:
         return disk_failure(error, self.location, self._last_outcome) or lost_records(error, self.location)
 
     def close(self) -> None:
-        """Close the outputs and let go of the checkpoint, once no epoch runs."""
+        """Close the outputs and release the checkpoint, once no epoch runs."""
         with self.lock:
             pipeline, self._pipeline = self._pipeline, None
             if pipeline is not None:
@@ -359,7 +359,7 @@ def _letters(rejected: Rejected) -> pa.Table:
 
 
 def _completed_epoch(location: str) -> int | None:
-    """Return the last committed epoch, where Spark has completed it and does not ask for it again."""
+    """Return the last committed epoch, where Spark has completed it and does not request it again."""
     committed = read_committed(location)
     last = None if committed is None else committed.last
     return last.epoch if last is not None and is_completed(location, last.epoch) else None

@@ -138,7 +138,7 @@ class ServedQuery:
 
 
 def refuse_served(settings: DriverSettings, session: SparkSession) -> None:
-    """Open checkpoint and outputs on the server and let go of them, so that a start which they refuse writes nothing.
+    """Open checkpoint and outputs on the server and release them, so that a start which they refuse writes nothing.
 
     A new checkpoint is not looked at, nor one with an output that writes by Spark.
 

@@ -6,7 +6,7 @@
 | `rows_in`, `retractions_in`, `quarantined` | per stream: rows that came, deletes and retractions applied, rows put aside |
 | `delta_rows`, `retractions` | rows of the answer, and those of them that retract |
 | `fan_out` | the join key that made the most pairs, old and new ones, and how many; None where there was none |
-| `corrections` | per temporal and as-of join, by its stage: earlier answers that it took back; absent without one |
+| `corrections` | per temporal and as-of join, by its stage: earlier answers that it retracted; absent without one |
 | `state` | what the first join remembered before the epoch, rows and bytes per side; `buckets`: of how many buckets |
 | `joins` | the same per further join of a chain, by its stage; absent without one |
 | `routes` | the same per route, which remembers the join key of every primary key, by its stage; absent without one |
@@ -103,7 +103,7 @@ def epoch_counts(
         receipts: what the tasks reported.
         places: the streams.
         statistics: the newest counts of every bucket, by "stage/bucket".
-        main_stage: the stage whose counts stand in front: the first one that is no route.
+        main_stage: the stage whose counts are in front: the first one that is no route.
     """
     stages = sorted({key.partition("/")[0] for key in statistics}, key=stage_order)
     kinds = ("aggregate-", "join-", "route-")

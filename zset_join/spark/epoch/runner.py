@@ -248,7 +248,7 @@ class EpochRunner:
         return disk_failure(error, location, self._outcome) or lost_records(error, location)
 
     def close(self) -> None:
-        """Close the output and let go of the checkpoint, once no epoch runs."""
+        """Close the output and release the checkpoint, once no epoch runs."""
         with self.lock:
             try:
                 self._output.close()
@@ -374,7 +374,7 @@ class EpochRunner:
 
     @property
     def is_timed(self) -> bool:
-        """Say whether a stage may have something to say when time passes."""
+        """Return whether a stage may have rows to emit when time passes."""
         return bool(self._times.timed)
 
     def next_due(self) -> tuple[int, int] | None:
