@@ -35,6 +35,7 @@ from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.pipeline.contents import Contents, repeated
 from zset_join.pipeline.dead_letters import dead_letters
+from zset_join.pipeline.directory_plans import plan_of_directory
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.history import InputHistory
@@ -89,9 +90,9 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         options: what operators take from the options of a query.
         idle_timeout_seconds: processing time after which a source without rows does not hold up watermarks; None for never.
         snapshot_after_bytes: with a directory: a log that is smaller is not replaced by a snapshot.
-        keep_state: "needed" leaves out the columns of sources that nothing in the query reads, so that no state holds them;
-            `explain` lists them. "all" keeps them, and `evolve` can read them later. A planned query keeps what it was planned
-            with.
+        keep_state: "needed": state holds no more than this query needs. Columns of sources that nothing reads are left out, and
+            groups over a many-to-many join keep sums per key in place of pairs; `explain` shows both. "all" keeps rows with all
+            columns, and `evolve` can read them later. A planned query keeps what it was planned with.
         before_begin: called with `positions` before anything is written down; what it raises refuses the start.
 
     Attributes:
@@ -146,6 +147,9 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
     ) -> None:
         query = planned(view, keep_state=keep_state)
         self._has_several, self.plan, self._readings = query.has_several, query.plan, query.readings
+        self._views = view if isinstance(view, Mapping) else None
+        if directory is not None:
+            self.plan = plan_of_directory(directory, self.plan, has_names=self._has_several)
         compile_rest_in_background()
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
@@ -180,7 +184,10 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
                 self._history,
                 snapshot_after_bytes=snapshot_after_bytes,
             )
-        self._outputs = PipelineOutputs(sinks, quarantines=quarantines, has_names=self._has_several)
+        changed = None if self._directory is None else self._directory.checkpoint.changed
+        bare_view = changed.bare_view if changed is not None else None if self._has_several else self.plan.name
+        self._dropped_sources = frozenset() if changed is None else changed.gone
+        self._outputs = PipelineOutputs(sinks, quarantines=quarantines, bare_view=bare_view)
         try:
             self._go_on(before_begin)
         except BaseException:
@@ -446,7 +453,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             self.positions = record.positions
             self._processing_time_us = record.processing_time_us
             self._last = directory.answers(record)
-            self._outputs.write(record.epoch, self._last, record.link)
+            self._outputs.write(record.epoch, self._last, record.link, directory.beginnings(record))
         self._publish()
         if before_begin is not None:
             before_begin(self.positions)
