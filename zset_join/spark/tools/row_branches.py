@@ -29,7 +29,7 @@ from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_rows
 from zset_join.plan.row_steps import name_after
-from zset_join.spark.planning.placed import feeding, hands_on, join_in, kept_by
+from zset_join.spark.planning.placed import feeding, forwards_rows, join_in, kept_by
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.layout import WEIGHT, as_type
@@ -139,7 +139,7 @@ def _only_input(stages: Sequence[PlannedStage], one: PlannedStage) -> list[Plann
 
 def are_of_a_stream(rows: Sequence[PlannedStage]) -> bool:
     """Return whether the input that some stages feed holds whole changes of a stream; without a stage, the stream feeds it."""
-    return not rows or (len(rows) == 1 and hands_on(rows[0].stage) and bool(rows[0].streams) and not rows[0].steps)
+    return not rows or (len(rows) == 1 and forwards_rows(rows[0].stage) and bool(rows[0].streams) and not rows[0].steps)
 
 
 def unfollowed(stages: Sequence[PlannedStage], rows: Sequence[PlannedStage]) -> list[str]:
