@@ -1,0 +1,100 @@
+"""A plan as a picture for a notebook: static SVG, sources on the left, views on the right.
+
+The law: every name is text; the picture has one box per source, stage and view, and one arrow per feed. It takes the colors of
+the page it stands in, light or dark, and needs no script.
+
+Cost: linear in boxes and arrows. Boxes stand in the column of their longest way from a source, in the order of the plan.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from zset_join.core.notebook import html_text
+
+if TYPE_CHECKING:
+    from zset_join.plan.query_plan import Feed, QueryPlan
+
+__all__ = ["plan_svg"]
+
+_WIDTH, _HEIGHT, _ACROSS, _DOWN, _MARGIN = 190, 46, 56, 18, 8
+_LETTERS = 27
+
+
+class _Box(NamedTuple):
+    kind: str
+    title: str
+    text: str
+    full: str
+    column: int
+
+
+def plan_svg(plan: QueryPlan) -> str:
+    """Return the picture of a plan."""
+    boxes: dict[str, _Box] = {}
+    for source in plan.sources:
+        names = ", ".join(source.visible)
+        boxes[_source(source.name)] = _Box("source", source.name, names, f"Source {source.name}: {names}", 0)
+    arrows: list[tuple[str, str]] = []
+    for node in plan.nodes:
+        feeds = [_origin(feed) for fed in node.feeds for feed in fed]
+        title = node.stage.explain(None)[0]
+        column = 1 + max((boxes[one].column for one in feeds), default=0)
+        boxes[_stage(node.number)] = _Box("stage", node.name, title, title, column)
+        arrows += [(one, _stage(node.number)) for one in feeds]
+    last = 1 + max(box.column for box in boxes.values())
+    for view in plan.views:
+        names = ", ".join(plan.output_of(view.name).schema.names)
+        boxes[f"view {view.name}"] = _Box("view", view.name, names, f"View {view.name}: {names}", last)
+        arrows += [(_origin(feed), f"view {view.name}") for feed in view.feeds]
+    return _drawn(boxes, list(dict.fromkeys(arrows)))
+
+
+def _drawn(boxes: dict[str, _Box], arrows: list[tuple[str, str]]) -> str:
+    rows: dict[int, int] = {}
+    places: dict[str, tuple[int, int]] = {}
+    for name, box in boxes.items():
+        row = rows.get(box.column, 0)
+        rows[box.column] = row + 1
+        places[name] = (_MARGIN + box.column * (_WIDTH + _ACROSS), _MARGIN + row * (_HEIGHT + _DOWN))
+    width = 2 * _MARGIN + max(x for x, _ in places.values()) - _MARGIN + _WIDTH
+    height = 2 * _MARGIN + max(y for _, y in places.values()) - _MARGIN + _HEIGHT
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'role="img" aria-label="plan" style="max-width: 100%; font: 12px system-ui, sans-serif">'
+    )
+    parts = [head]
+    for begin, end in arrows:
+        (x, y), (to_x, to_y) = places[begin], places[end]
+        x, y, to_y = x + _WIDTH, y + _HEIGHT // 2, to_y + _HEIGHT // 2
+        half = (x + to_x) // 2
+        parts.append(
+            f'<path d="M{x} {y}C{half} {y} {half} {to_y} {to_x - 6} {to_y}" fill="none" stroke="currentColor" opacity="0.6"/>'
+            f'<path d="M{to_x} {to_y}l-7 -4v8z" fill="currentColor" opacity="0.6"/>'
+        )
+    for name, box in boxes.items():
+        x, y = places[name]
+        round_by, fill = (5, "rgba(70, 130, 220, 0.16)") if box.kind == "stage" else (16, "none")
+        parts.append(
+            f"<g><title>{html_text(box.full)}</title>"
+            f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="{round_by}" fill="{fill}" stroke="currentColor"/>'
+            f'<text x="{x + 12}" y="{y + 19}" fill="currentColor" font-weight="600">{html_text(_cut(box.title))}</text>'
+            f'<text x="{x + 12}" y="{y + 36}" fill="currentColor" opacity="0.75">{html_text(_cut(box.text))}</text></g>'
+        )
+    return "".join([*parts, "</svg>"])
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
+
+
+def _source(name: str) -> str:
+    return f"source {name}"
+
+
+def _stage(number: int) -> str:
+    return f"stage {number}"
+
+
+def _origin(feed: Feed) -> str:
+    return _source(feed.origin) if isinstance(feed.origin, str) else _stage(feed.origin)
