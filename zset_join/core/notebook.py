@@ -73,4 +73,4 @@ def html_progress(progress: Mapping[str, Any] | None) -> str:
 
 
 def _plain(value: Any) -> str:
-    return ", ".join(f"{name}: {one}" for name, one in value.items()) if isinstance(value, Mapping) else str(value)
+    return ", ".join(f"{name}: {_plain(one)}" for name, one in value.items()) if isinstance(value, Mapping) else str(value)

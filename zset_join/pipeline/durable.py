@@ -36,6 +36,7 @@ from zset_join.checkpoint.reading import checkpoint_folder, stored_description, 
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
 from zset_join.core.errors import OptionError
+from zset_join.core.progress_line import ProgressLine, progress_line
 from zset_join.core.tick import Tick
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import write_dead_letters
@@ -135,7 +136,8 @@ class PipelineDirectory:
                 changed = self.checkpoint.changed
                 known = plan.sources if changed is None else tuple(map(PlanSource.from_json, changed.sources))
                 self._sources = tuple(known)
-                self._load()
+                with progress_line(f"opening {location}") as line:
+                    self._load(line)
         except BaseException:
             self._owner.release()
             raise
@@ -414,16 +416,18 @@ class PipelineDirectory:
             self._entered[-1].release()
             self._entered.pop()
 
-    def _load(self) -> None:
+    def _load(self, line: ProgressLine) -> None:
         record = self.checkpoint.last
         if record is None:
             return
         self._watermarks.load(record.watermarks, record.progress.get("late_rows", {}))
         if self._contents is not None:
             for number, (name, contents) in enumerate(self._contents.items()):
+                line.now(f"reading view {name}", done=number, of=len(self._contents))
                 for delta in self._view_rows(name, record.histories.get(f"{self._folder(number)}/0", BucketHistory())):
                     contents.add(delta)
         if self._history is not None:
+            line.now("reading what came")
             self._load_inputs(record, self._history)
 
     def _folder(self, number: int) -> str:

@@ -1,23 +1,21 @@
 """A plan as a picture for a notebook: static SVG, sources on the left, views on the right.
 
-The law: every name is text; the picture has one box per source, stage and view, and one arrow per feed. It takes the colors of
-the page it stands in, light or dark, and needs no script.
+The law: every name is text; the picture has one box per source, stage and view, and one arrow per feed; an arrow over more
+than one column runs below the boxes. It takes the colors of the page it is shown in, light or dark, and needs no script.
 
 Cost: linear in boxes and arrows. Boxes stand in the column of their longest way from a source, in the order of the plan.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from zset_join.core.notebook import html_text
-
-if TYPE_CHECKING:
-    from zset_join.plan.query_plan import Feed, QueryPlan
 
 __all__ = ["plan_svg"]
 
 _WIDTH, _HEIGHT, _ACROSS, _DOWN, _MARGIN = 190, 46, 56, 18, 8
+_LANE = 12
 _LETTERS = 27
 
 
@@ -29,8 +27,8 @@ class _Box(NamedTuple):
     column: int
 
 
-def plan_svg(plan: QueryPlan) -> str:
-    """Return the picture of a plan."""
+def plan_svg(plan: Any) -> str:
+    """Return the picture of a `QueryPlan`."""
     boxes: dict[str, _Box] = {}
     for source in plan.sources:
         names = ", ".join(source.visible)
@@ -58,7 +56,9 @@ def _drawn(boxes: dict[str, _Box], arrows: list[tuple[str, str]]) -> str:
         rows[box.column] = row + 1
         places[name] = (_MARGIN + box.column * (_WIDTH + _ACROSS), _MARGIN + row * (_HEIGHT + _DOWN))
     width = 2 * _MARGIN + max(x for x, _ in places.values()) - _MARGIN + _WIDTH
-    height = 2 * _MARGIN + max(y for _, y in places.values()) - _MARGIN + _HEIGHT
+    below = _MARGIN + max(y for _, y in places.values()) + _HEIGHT
+    long = [arrow for arrow in arrows if boxes[arrow[1]].column - boxes[arrow[0]].column > 1]
+    height = below + _LANE * len(long)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'role="img" aria-label="plan" style="max-width: 100%; font: 12px system-ui, sans-serif">'
@@ -67,9 +67,16 @@ def _drawn(boxes: dict[str, _Box], arrows: list[tuple[str, str]]) -> str:
     for begin, end in arrows:
         (x, y), (to_x, to_y) = places[begin], places[end]
         x, y, to_y = x + _WIDTH, y + _HEIGHT // 2, to_y + _HEIGHT // 2
-        half = (x + to_x) // 2
+        half = _ACROSS // 2
+        way = f"M{x} {y}C{x + half} {y} {to_x - half} {to_y} {to_x - 6} {to_y}"
+        if (begin, end) in long:  # below the boxes between
+            lane = below + _LANE * long.index((begin, end)) + _LANE // 2
+            way = (
+                f"M{x} {y}C{x + half} {y} {x + half} {lane} {x + _ACROSS} {lane}H{to_x - _ACROSS}"
+                f"C{to_x - half} {lane} {to_x - half} {to_y} {to_x - 6} {to_y}"
+            )
         parts.append(
-            f'<path d="M{x} {y}C{half} {y} {half} {to_y} {to_x - 6} {to_y}" fill="none" stroke="currentColor" opacity="0.6"/>'
+            f'<path d="{way}" fill="none" stroke="currentColor" opacity="0.6"/>'
             f'<path d="M{to_x} {to_y}l-7 -4v8z" fill="currentColor" opacity="0.6"/>'
         )
     for name, box in boxes.items():
@@ -96,5 +103,5 @@ def _stage(number: int) -> str:
     return f"stage {number}"
 
 
-def _origin(feed: Feed) -> str:
+def _origin(feed: Any) -> str:
     return _source(feed.origin) if isinstance(feed.origin, str) else _stage(feed.origin)

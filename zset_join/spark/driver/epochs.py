@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from zset_join.checkpoint.reading import checkpoint_folder, has_commits, read_committed
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
+from zset_join.core.progress_line import progress_line
 from zset_join.core.shown_values import shown_names, shown_value
 from zset_join.core.tick import Tick
 from zset_join.pipeline import Pipeline
@@ -241,7 +242,11 @@ class DriverEpochs:
         """
         try:
             with self.lock:
-                self._run(batch, epoch)
+                if epoch:
+                    self._run(batch, epoch)
+                    return
+                with progress_line(f"{self.settings.name}: first load"):
+                    self._run(batch, epoch)
         except BaseException as error:
             failure = self.failure_of(error)
             self.error = error if failure is None else failure
