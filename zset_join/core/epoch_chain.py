@@ -15,7 +15,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["ChainLink", "accepts_argument", "chained_digest", "short_mark"]
@@ -28,10 +28,12 @@ class ChainLink:
     Args:
         digest: of the epoch.
         before: of the epoch before it; None for the first one, and where a version without a chain committed it.
+        begins: an output without any epoch begins with this one, which holds all rows of its view; not written down.
     """
 
     digest: str
     before: str | None = None
+    begins: bool = field(default=False, compare=False)
 
 
 def chained_digest(before: str | None, query_id: str, epoch: int, *read: Any) -> str:

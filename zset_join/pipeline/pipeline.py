@@ -35,7 +35,7 @@ from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.pipeline.contents import Contents, repeated
 from zset_join.pipeline.dead_letters import dead_letters
-from zset_join.pipeline.durable import PipelineDirectory
+from zset_join.pipeline.durable import PipelineDirectory, plan_of_directory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.outputs import Outputs, OutputsByView, PipelineOutputs, outputs_by_view
@@ -141,6 +141,9 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
     ) -> None:
         query = planned(view)
         self._has_several, self.plan, self._readings = query.has_several, query.plan, query.readings
+        self._views = view if isinstance(view, Mapping) else None
+        if directory is not None:
+            self.plan = plan_of_directory(directory, self.plan, has_names=self._has_several)
         compile_rest_in_background()
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
@@ -175,7 +178,10 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
                 self._history,
                 snapshot_after_bytes=snapshot_after_bytes,
             )
-        self._outputs = PipelineOutputs(sinks, quarantines=quarantines, has_names=self._has_several)
+        changed = None if self._directory is None else self._directory.checkpoint.changed
+        bare_view = changed.bare_view if changed is not None else None if self._has_several else self.plan.name
+        self._dropped_sources = frozenset() if changed is None else changed.gone
+        self._outputs = PipelineOutputs(sinks, quarantines=quarantines, bare_view=bare_view)
         try:
             self._go_on(before_begin)
         except BaseException:
@@ -441,7 +447,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             self.positions = record.positions
             self._processing_time_us = record.processing_time_us
             self._last = directory.answers(record)
-            self._outputs.write(record.epoch, self._last, record.link)
+            self._outputs.write(record.epoch, self._last, record.link, directory.beginnings(record))
         self._publish()
         if before_begin is not None:
             before_begin(self.positions)

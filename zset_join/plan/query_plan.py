@@ -198,6 +198,8 @@ class QueryPlan:
         views: the answers, one or more.
         shared: the tables that several joins look up in.
         copies: why a join keeps a copy of its own of a table that another one keeps too, by its number.
+        state_names: what states are called that have been in a plan before this one, by their numbers; the others are called by
+            their kind and number.
 
     Raises:
         OptionError: sources, or views, of one name.
@@ -209,6 +211,7 @@ class QueryPlan:
     views: tuple[PlanView, ...]
     shared: tuple[SharedIndex, ...] = ()
     copies: tuple[tuple[int, str], ...] = ()
+    state_names: tuple[tuple[int, str], ...] = ()
 
     def __post_init__(self) -> None:
         names = [source.name for source in self.sources]
@@ -317,14 +320,16 @@ class QueryPlan:
         """Return what has a state, by the number of its first stage."""
         shared = {index.readers[0]: index for index in self.shared}
         taken = {number for index in self.shared for number in index.readers[1:]}
+        names = dict(self.state_names)
         states = []
         for node in self.nodes:
             index = shared.get(node.number)
             if index is not None:
                 stage: Stage = SharedTableStage(readers=tuple(self.nodes[number].stage for number in index.readers))
-                states.append(StateNode(node.number, f"{stage.kind}-{node.number}", stage, index.readers))
+                name = names.get(node.number, f"{stage.kind}-{node.number}")
+                states.append(StateNode(node.number, name, stage, index.readers))
             elif node.number not in taken:
-                states.append(StateNode(node.number, node.name, node.stage, (node.number,)))
+                states.append(StateNode(node.number, names.get(node.number, node.name), node.stage, (node.number,)))
         return tuple(states)
 
     @cached_property
@@ -416,6 +421,7 @@ class QueryPlan:
             ],
             "shared": [index.to_json() for index in self.shared],
             "copies": [list(one) for one in self.copies],
+            **({"state_names": [list(one) for one in self.state_names]} if self.state_names else {}),
         }
 
     @classmethod
@@ -445,6 +451,7 @@ class QueryPlan:
             ),
             shared=tuple(map(SharedIndex.from_json, written.get("shared", ()))),
             copies=tuple((int(number), why) for number, why in written.get("copies", ())),
+            state_names=tuple((int(number), name) for number, name in written.get("state_names", ())),
         )
 
     def explain(self, *, buckets: int | None = None) -> str:

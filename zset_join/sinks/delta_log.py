@@ -138,7 +138,7 @@ class DeltaLog:
         marks = None
         if link is not None:
             before = None if link.before is None else short_mark(epoch - 1, link.before)
-            marks = ChainLink(short_mark(epoch, link.digest), before)
+            marks = ChainLink(short_mark(epoch, link.digest), before, link.begins)
         return is_same_epoch(str(self), last, self.digest_of, epoch, marks)
 
     def digest_of(self, epoch: int) -> str | None:

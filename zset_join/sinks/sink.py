@@ -191,6 +191,8 @@ def is_same_epoch(
     >>> is_same_epoch("view", 3, known.get, 3, ChainLink("c")), is_same_epoch("view", 3, known.get, 4, ChainLink("d", "c"))
     (True, False)
     """
+    if link is not None and link.begins and last_epoch is None:
+        return False
     is_there = is_replay(sink, last_epoch, epoch)
     if link is None or last_epoch is None or digest_of(last_epoch) is None:
         return is_there
