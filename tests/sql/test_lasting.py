@@ -162,7 +162,7 @@ def start_refused(path: Path, code: str) -> None:
     with pytest.MonkeyPatch.context() as patch, connect(dialect="flink", directory=path / "state") as session:
         session.sql(DECLARED_PAID.format(path=path, more=", paid INT"))
         if code == "SOURCE_LOST_ROWS":
-            patch.setattr("zset_join.sql.runtime.in_files.source_of", lost)
+            patch.setattr("zset_join.sql.runtime.durable.source_of", lost)
         names = path / "state" / "queries" / "paid" / "read" / "orders.names"
         if code == "DAMAGED_FILE":
             names.rename(path / "names")
