@@ -63,7 +63,6 @@ class Session:
 
     Attributes:
         writes: whether INSERT INTO ... SELECT writes; where not, it is only planned.
-        catalog: what names stand for.
         dialect: of its statements.
         runtime: what runs its queries.
 
@@ -110,7 +109,12 @@ class Session:
             self.runtime = MemoryRuntime(
                 Catalog(), dialect=dialect, clock=clock, keep_tables=keep_tables, keep_inputs=keep_inputs
             )
-        self.catalog = self.runtime.catalog
+
+    @property
+    def catalog(self) -> Catalog:
+        """Return what names stand for."""
+        self._restore()
+        return self.runtime.catalog
 
     @property
     def running(self) -> list[Running]:
@@ -133,15 +137,22 @@ class Session:
         if not statements:
             raise SqlError("there is no statement to run.", code="SQL_SYNTAX")
         last: Message | Query = Message("")
-        self._restore()
         for statement in statements:
-            repeated = self.runtime.repeated(statement, self.catalog.settings)
-            if repeated is not None:
-                last = Message(f"{', '.join(repeated)} {'is' if len(repeated) == 1 else 'are'} there already")
-                continue
-            with self.runtime.declaring(statement):
-                last = execute(self, statement)
+            last = self.run(statement)
         return last
+
+    def run(self, statement: Statement) -> Message | Query:
+        """Run one statement; one that a directory has already, as it is, changes nothing.
+
+        Raises:
+            ZsetJoinError: as `sql`.
+        """
+        self._restore()
+        repeated = self.runtime.repeated(statement, self.catalog.settings)
+        if repeated is not None:
+            return Message(f"{', '.join(repeated)} {'is' if len(repeated) == 1 else 'are'} there already")
+        with self.runtime.declaring(statement):
+            return execute(self, statement)
 
     def _restore(self) -> None:
         """Let the runtime make what was there when the session was closed."""
@@ -193,7 +204,7 @@ class Session:
                 code="NOT_A_TABLE",
             )
         columns = tuple(ColumnDefinition(field.name, field.type) for field in source.schema)
-        self.catalog.add(Table(name=source.name, word="TABLE", columns=columns, mode="append", lookup=source))
+        self.runtime.catalog.add(Table(name=source.name, word="TABLE", columns=columns, mode="append", lookup=source))
 
     def read(self, *, wait_seconds: float = _WAIT_SECONDS, rounds: int | None = None) -> int:
         """Take what has come in the files and topics of all tables since the last call; return the number of epochs.

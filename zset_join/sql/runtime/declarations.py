@@ -25,7 +25,7 @@ from zset_join.sql.tables.catalog import ColumnDefinition, Table
 from zset_join.storage import local
 from zset_join.storage.sealed import seal, unseal
 
-__all__ = ["Declaration", "Declarations", "described_table", "table_of"]
+__all__ = ["Catalogued", "Declaration", "Declarations", "described_table", "table_of"]
 
 _FORMAT = 1
 _NAME = re.compile(r"(\d{12})\.json")
@@ -64,6 +64,21 @@ class Declaration:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Catalogued:
+    """Everything that a session was told and that counts.
+
+    Args:
+        declared: in the order in which it came.
+        views: of the pipeline, by name, in the order in which they came.
+        settings: that the operators of the pipeline have.
+    """
+
+    declared: tuple[Declaration, ...] = ()
+    views: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
 class Declarations:
     """Keep the files.
 
@@ -78,7 +93,7 @@ class Declarations:
         self._directory = directory
         self.number = 0
 
-    def candidates(self, named: int | None) -> Iterator[tuple[Declaration, ...]]:
+    def candidates(self, named: int | None) -> Iterator[Catalogued]:
         """Yield the declarations that count: those that a record names, or else from the newest file on.
 
         Raises:
@@ -90,14 +105,14 @@ class Declarations:
             yield self._read(number)
         if named is None:
             self.number = max(numbers, default=0)
-            yield ()
+            yield Catalogued()
 
-    def write(self, declared: tuple[Declaration, ...]) -> int:
+    def write(self, now: Catalogued) -> int:
         """Write the next file, and return its number; the one before stays."""
         local.make_directories(self._directory)
         self._directory.chmod(0o700)
         number = max([self.number, *self._numbers()]) + 1
-        body = {"declared": [asdict(one) for one in declared]}
+        body = asdict(now)
         local.write_atomic(self._directory / _named(number), seal(body, version=_FORMAT, name=_named(number)))
         return number
 
@@ -115,11 +130,12 @@ class Declarations:
     def _numbers(self) -> list[int]:
         return [int(match[1]) for name in local.list_directory(self._directory) if (match := _NAME.fullmatch(name))]
 
-    def _read(self, number: int) -> tuple[Declaration, ...]:
+    def _read(self, number: int) -> Catalogued:
         path = self._directory / _named(number)
         try:
             body = unseal(local.read_bytes(path) or b"", version=_FORMAT, name=_named(number))
-            return tuple(Declaration(**{**one, "names": tuple(one["names"])}) for one in body["declared"])
+            declared = tuple(Declaration(**{**one, "names": tuple(one["names"])}) for one in body["declared"])
+            return Catalogued(declared=declared, views=tuple(body["views"]), settings=body["settings"])
         except (ValueError, KeyError, TypeError) as error:
             raise StateError(
                 f"{path}, which has the statements of the session, is missing or cannot be read ({error}). Bring the directory "

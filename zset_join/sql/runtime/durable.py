@@ -7,9 +7,9 @@
     shop/read/                                  names of files that were read
     shop/once/                                  under which id a statement wrote outside
 
-Every table is a source of the pipeline, and a view of it, so that its rows are kept; every query is a view. An INSERT, and what a
-connector brings, is one epoch of all of them or of none. CREATE and DROP change the plan of the pipeline: a new query begins with
-what its tables hold.
+Every table is a source of the pipeline, and a view of it, so that its rows are kept; every query is a view. An INSERT, and
+what a connector brings, is one epoch of all of them or of none. CREATE and DROP change the plan of the pipeline: a new query
+begins with what its tables hold.
 
 The law: whenever a session is opened again, killed or not, it stands behind the last epoch that all its queries took: tables,
 queries and positions of sources are of one commit record. A statement that is run again, as it was, changes nothing; an INSERT
@@ -17,8 +17,8 @@ does so within `once`.
 
 Memory: the rows of all tables and queries. Cost: of an INSERT, one commit; of CREATE and DROP, what they build, and one commit.
 
-Known limits: operators of all queries have the options that are set when the directory is made. Of a table that a connector
-fills, everything that came is kept. A query that joins by time, or keeps first rows, has to be made before its tables have rows.
+Known limits: operators of all queries have the options that are set when the first one is made. Of a table that a connector
+fills, everything that came is kept. A query that joins by time, or keeps first rows, has to be made before there are rows.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from zset_join.checkpoint.changed_plans import read_changed_plan
 from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import BadInputError, SqlError, StateError, ZsetJoinError
 from zset_join.pipeline import Pipeline
+from zset_join.pipeline.contents import repeated
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.query import View, appends
@@ -45,7 +46,7 @@ from zset_join.sinks.sink import Sink
 from zset_join.sql.dml.shared_epochs import accepted_rows, failing_queries, in_order, named_error
 from zset_join.sql.dml.writing import table_written
 from zset_join.sql.runtime.completing import completed_table
-from zset_join.sql.runtime.declarations import Declaration, Declarations, described_table, table_of
+from zset_join.sql.runtime.declarations import Catalogued, Declaration, Declarations, described_table, table_of
 from zset_join.sql.runtime.in_directory import claim_directory
 from zset_join.sql.runtime.in_process import ProcessRuntime
 from zset_join.sql.runtime.written_tables import read_with_writers, rows_for
@@ -72,6 +73,7 @@ _ROWS = "rows of "
 _CATALOG = ("tables", "views", "functions", "sinks", "indexes")
 _NOTHING = "No table and no query took any of the rows."
 _WEIGHT = "_weight"
+_SNAPSHOT = "(snapshot)"
 _WAIT_SECONDS = 2.0
 _PAUSE = "PAUSE MATERIALIZED VIEW lets the others take rows that one view cannot."
 
@@ -83,6 +85,18 @@ class _Group:
 
     def drop(self, name: str) -> None:
         """Do nothing: the runtime changes the plan for all that go, at once."""
+
+
+class _OwnView(GroupView):
+    """A query of the pipeline, with its own dead letters among those of all."""
+
+    @property
+    def dead_letters(self) -> pa.Table:
+        """Return the rows of the last epoch that were put aside, without those that only another query cannot evaluate."""
+        letters = super().dead_letters
+        texts = letters.column("reason").to_pylist() if letters.num_rows else []
+        is_own = [not str(text).startswith('query "') or str(text).startswith(f'query "{self._name}":') for text in texts]
+        return letters.filter(pa.array(is_own, pa.bool_()))
 
 
 @dataclass(eq=False)
@@ -114,7 +128,7 @@ class DirectoryRuntime(ProcessRuntime):
     ) -> None:
         super().__init__(DecodingCatalog(dialect, decoded_rows), dialect=dialect, clock=clock, keep_inputs=keep_inputs)
         self._directory = Path(directory).absolute()
-        self._lock = claim_directory(self._directory)
+        self._lock = claim_directory(self._directory, 2)
         self._declarations = Declarations(self._directory / "catalog")
         self._declared: list[Declaration] = []
         self._restored: list[Declaration] = []
@@ -123,6 +137,8 @@ class DirectoryRuntime(ProcessRuntime):
         self._group = _Group()
         self._pipeline: Pipeline[dict[str, ZSet]] | None = None
         self._views: dict[str, View] = {}
+        self._order: Sequence[str] = ()
+        self._settings: Mapping[str, str] = {}
         self._sources: dict[str, TableSource] = {}
         self._gone: set[str] = set()
         self._is_restoring = False
@@ -143,11 +159,12 @@ class DirectoryRuntime(ProcessRuntime):
             return
         named = _number_of(self._directory / "pipeline")
         refused: StateError | None = None
-        for declared in self._declarations.candidates(named):
+        for known in self._declarations.candidates(named):
             self._is_restoring = True
             settings = dict(self.catalog.settings)
             try:
-                for one in declared:
+                self._order, self._settings = known.views, known.settings
+                for one in known.declared:
                     self.catalog.settings = dict(one.settings)
                     if one.table is not None:
                         self.catalog.add(table_of(one.table))
@@ -156,8 +173,8 @@ class DirectoryRuntime(ProcessRuntime):
                     for running in [each for each in self.running if one.paused and each.name in one.names]:
                         self._hold(running)
                 self.catalog.settings = settings
-                self._open()
-                self._declared, self._restored = list(declared), list(declared)
+                self._open(self._wanted())
+                self._declared, self._restored = list(known.declared), list(known.declared)
                 break
             except StateError as error:
                 if error.code != "QUERY_CHANGED" or named is not None:
@@ -173,12 +190,12 @@ class DirectoryRuntime(ProcessRuntime):
         for running in self.running:
             assert isinstance(running, _Query)  # noqa: S101 - this runtime starts no other
             running.is_restored = True
+            self._claims_beside(running)
         self._publish()
 
-    def _open(self) -> None:
-        views = self._wanted()
+    def _open(self, views: dict[str, View]) -> None:
         outputs = {one.name: sink for one in self.running if (sink := _sink(one.output)) is not None}
-        settings = self.catalog.settings
+        settings = self._settings
 
         def open_sources(positions: Mapping[str, Any]) -> None:
             self._sources = self._opened(views, positions.get("read", {}))
@@ -196,16 +213,9 @@ class DirectoryRuntime(ProcessRuntime):
         self._views = views
 
     def _forget_everything(self) -> None:
-        for entries in (self.catalog.tables, self.catalog.views, self.catalog.functions, self.catalog.sinks):
-            entries.clear()
-        self.catalog.indexes = {}
+        self.catalog.tables = {name: one for name, one in self.catalog.tables.items() if one.lookup is not None}
+        self.catalog.views, self.catalog.functions, self.catalog.sinks, self.catalog.indexes = {}, {}, {}, {}
         self.running.clear()
-
-    @property
-    def _options(self) -> tuple[StageOptions, float | None]:
-        """Return the settings of all queries."""
-        first = next((one.query.settings for one in self.running), self.catalog.settings)
-        return stage_options(first), idle_timeout(first)
 
     @property
     def pipeline(self) -> Pipeline[dict[str, ZSet]]:
@@ -316,14 +326,8 @@ class DirectoryRuntime(ProcessRuntime):
 
     def _wanted(self) -> dict[str, View]:
         """Return the views of the pipeline, in the order in which they came."""
-        written: dict[str, list[View]] = {}
         queries: dict[str, View] = {}
-        for running in self._in_order():
-            view = read_with_writers(running.query.bound.view, written)
-            queries[running.name] = view
-            if running.writer is not None:
-                rows = rows_for(running.writer.table, view, running.writer.names, self.dialect)
-                written.setdefault(running.writer.table.name, []).append(rows)
+        self._written(queries)
         read = frozenset[str]().union(*(one.reads for one in self.running))
         outside = {getattr(one.output, "table_name", None) for one in self.running}
         tables = {
@@ -336,28 +340,50 @@ class DirectoryRuntime(ProcessRuntime):
             and (_is_inserted(table) or name in read)
         }
         wanted = {_BASE: _base(), **tables, **queries}
-        order = [name for name in self._views if name in wanted]
-        return {name: wanted[name] for name in [*order, *(one for one in wanted if one not in self._views)]}
+        before = self._views or self._order
+        order = [name for name in before if name in wanted]
+        return {name: wanted[name] for name in [*order, *(one for one in wanted if one not in before)]}
+
+    def _written(self, queries: dict[str, View] | None = None) -> dict[str, list[View]]:
+        """Return by table the rows of the queries that write into it, and put all queries as they read these into `queries`."""
+        written: dict[str, list[View]] = {}
+        for running in self._in_order():
+            view = read_with_writers(running.query.bound.view, written)
+            if queries is not None:
+                queries[running.name] = view
+            if running.writer is not None:
+                rows = rows_for(running.writer.table, view, running.writer.names, self.dialect)
+                written.setdefault(running.writer.table.name, []).append(rows)
+        return written
 
     def _in_order(self) -> list[Running]:
         return in_order([one for one in self.running if not one.is_paused])
 
-    def _change(self, outputs: Mapping[str, Sink], made: Declaration | None = None) -> None:
-        """Let the pipeline be one of the tables and queries that are there now; or leave it as it was."""
+    def _change(self, outputs: Mapping[str, Sink], made: Declaration | None = None, *, of: Running | None = None) -> None:
+        """Let the pipeline be one of the tables and queries that are there now; or leave it as it was.
+
+        Args:
+            outputs: of queries that are new, by name.
+            made: what a program declares.
+            of: the query that the change is made for, which errors name.
+        """
         if self._is_restoring:
             return
+        self._begin_with(self.catalog.settings)
         pipeline, wanted, declared = self.pipeline, self._wanted(), self._now_declared(made)
         sources = self._opened(wanted, pipeline.positions.get("read", {}))
-        number = self._declarations.write(tuple(declared))
+        number = self._declarations.write(Catalogued(declared=tuple(declared), views=tuple(wanted), settings=self._settings))
         before = pipeline.epoch
         try:
             diff = pipeline.evolve(wanted, outputs=outputs or None, note={"catalog": number}, fresh=self._fresh(wanted))
-        except BaseException:
+        except BaseException as error:
             if pipeline.epoch == before:
                 self._declarations.drop(number)
                 for name, source in sources.items():
                     if name not in self._sources:
                         source.close()
+                if isinstance(error, BadInputError) and of is not None:
+                    raise named_error(error, [of], "It takes nothing.") from error
                 raise
             self._settle(number, declared, wanted, sources)  # an output failed: the change counts
             raise
@@ -366,8 +392,19 @@ class DirectoryRuntime(ProcessRuntime):
             change = diff.views.get(running.name)
             if change is not None and change.status != "unchanged" and not running.is_paused:
                 delta = change.added if change.status in {"added", "columns"} else change.delta
-                self._emit(running, delta)
+                view = running.pipeline
+                assert isinstance(view, GroupView)  # noqa: S101 - this runtime makes no other
+                self._emit(running, view.answer_of({running.name: delta}))
+                view.took()
         self._publish()
+
+    def _begin_with(self, settings: Mapping[str, str]) -> None:
+        """Let the operators have some settings, where there are none yet."""
+        if self._is_restoring or len(self._views) > 1 or self.pipeline.epoch or _options(settings) == _options(self._settings):
+            return
+        self._settings = dict(settings)
+        self.pipeline.close()
+        self._open({_BASE: _base()})
 
     def _fresh(self, wanted: Mapping[str, View]) -> frozenset[str]:
         """Return the sources that begin without rows, whatever there was under their names."""
@@ -398,8 +435,9 @@ class DirectoryRuntime(ProcessRuntime):
             return self._gone_on_with(known, query, output)
         if known is not None or name == _BASE or name.startswith(_ROWS):
             raise SqlError(f'the name "{name}" is taken. Start the query under another one.', code="NAME_TAKEN", name=name)
+        self._begin_with(query.settings)
         self._check_options(query)
-        running = _Query(name, query, GroupView(self._group, name, query.schema), output, table_written(output))
+        running = _Query(name, query, _OwnView(self._group, name, query.schema), output, table_written(output))
         self._check_writer(running)
         if self._is_restoring:
             self.running.append(running)
@@ -412,7 +450,7 @@ class DirectoryRuntime(ProcessRuntime):
         sink = _sink(output)
         self.running.append(running)
         try:
-            self._change({} if sink is None else {name: sink}, made)
+            self._change({} if sink is None else {name: sink}, made, of=running)
         except BaseException:
             if name not in self._views:
                 self.running.remove(running)
@@ -455,11 +493,10 @@ class DirectoryRuntime(ProcessRuntime):
         """Refuse settings of a query that are those of the pipeline, and differ."""
         if self._is_restoring:
             return
-        wanted = stage_options(query.settings), idle_timeout(query.settings)
-        if wanted != self._options:
+        if _options(query.settings) != _options(self._settings):
             raise SqlError(
-                "the queries of a directory are one pipeline, and have the same settings of operators; this one has others. SET "
-                "them before the first query, or use another directory.",
+                "the queries of a directory are one pipeline, and have the same settings of operators; this one has others. "
+                "SET them before the first table, or use another directory.",
                 code="SESSION_SETTINGS",
             )
 
@@ -475,22 +512,12 @@ class DirectoryRuntime(ProcessRuntime):
             )
 
     def stop(self, running: Running) -> None:
-        """End a query; what it wrote into a table stays there."""
+        """End a query; what it wrote into a table of the session goes with it."""
         if running not in self.running:
             return
-        if running.writer is not None and not running.is_paused:
-            self._keep_written(running)
         self.running.remove(running)
         self._unclaim_stopped(running)
         self._change({})
-
-    def _keep_written(self, running: Running) -> None:
-        """Insert what a query has written into its table, in the epoch before it ends."""
-        rows = running.pipeline.contents()
-        if len(rows) and running.writer is not None:
-            table = running.writer.table
-            written = self.completed(table, running.writer.rows(rows), self._clock())
-            self._take({table.name: written}, self._clock(), ends=running)
 
     def _unclaim_stopped(self, running: Running) -> None:
         if running.writes is not None and running.writes in self.claims:
@@ -524,7 +551,7 @@ class DirectoryRuntime(ProcessRuntime):
             self._change({})
         except BaseException:
             running.is_paused = False
-            running.pipeline = GroupView(self._group, running.name, running.query.schema)
+            running.pipeline = _OwnView(self._group, running.name, running.query.schema)
             raise
 
     def resume(self, running: Running) -> None:
@@ -535,9 +562,9 @@ class DirectoryRuntime(ProcessRuntime):
         """
         paused, running.is_paused = running.pipeline, False
         assert isinstance(paused, GroupView)  # noqa: S101 - this runtime makes no other
-        running.pipeline = GroupView(self._group, running.name, running.query.schema).behind(paused)
+        running.pipeline = _OwnView(self._group, running.name, running.query.schema).behind(paused)
         try:
-            self._change({})
+            self._change({}, of=running)
         except BaseException:
             if running.name not in self._views:
                 running.pipeline, running.is_paused = paused, True
@@ -551,15 +578,20 @@ class DirectoryRuntime(ProcessRuntime):
         """Let a query be paused that was so when the session was closed."""
         held = pa.ipc.open_file(pa.BufferReader(local.read_bytes(self._held_by(running)) or b"")).read_all()
         weights = held.column(_WEIGHT).to_numpy()
-        view = GroupView(self._group, running.name, running.query.schema)
+        view = _OwnView(self._group, running.name, running.query.schema)
         running.pipeline = view.holding(ZSet(single_batch(held.drop_columns([_WEIGHT])), weights))
         running.is_paused = True
 
     def snapshot(self, query: Query) -> pa.Table:
         """Return what a query holds over what its tables hold."""
+        known = [name for name in sorted(query.bound.reads) if f"{_ROWS}{name}" in self._views]
+        if any(len(self.catalog.tables[name].hidden) for name in known) and self.pipeline.epoch:
+            view = read_with_writers(query.bound.view, self._written())
+            diff = self.pipeline.diff({**self._views, _SNAPSHOT: view})
+            return sorted_rows(repeated(diff.views[_SNAPSHOT].added, query.schema), query.bound)
         with Pipeline(query.bound.view, options=stage_options(query.settings)) as pipeline:
-            known = {source.name for source in query.bound.view.plan().sources}
-            rows = {name: self._held(self.catalog.tables[name]) for name in sorted(query.bound.reads & known)}
+            sources = {source.name for source in query.bound.view.plan().sources}
+            rows = {name: self._held(self.catalog.tables[name]) for name in sorted(query.bound.reads & sources)}
             pipeline.step({name: one for name, one in rows.items() if one is not None}, processing_time=self._clock())
             return sorted_rows(pipeline.view(), query.bound)
 
@@ -651,7 +683,6 @@ class DirectoryRuntime(ProcessRuntime):
         positions: Mapping[str, Any] | None = None,
         once: str | None = None,
         origin: str = "the INSERT",
-        ends: Running | None = None,
     ) -> None:
         """Take rows of tables as one epoch, or nothing.
 
@@ -661,7 +692,6 @@ class DirectoryRuntime(ProcessRuntime):
             positions: by table, how far its source has been read with them.
             once: the name of the statement, which then counts as run.
             origin: where rows come from, for messages.
-            ends: a query that ends with the epoch, whose rows these are.
         """
         pipeline, taken = self.pipeline, rows
         with ExitStack() as stack:
@@ -675,12 +705,11 @@ class DirectoryRuntime(ProcessRuntime):
             except ZsetJoinError as error:
                 raise self._named(error) from error
             stack.enter_context(prepared)
-            claimed = [] if ends is not None else self._claimed(prepared, taken, origin)
+            claimed = self._claimed(prepared, taken, origin)
             before = pipeline.positions
             known = {
                 "read": {**before.get("read", {}), **(positions or {})},
                 "once": [*before.get("once", ()), *([] if once is None else [once])],
-                **({} if ends is None else {"ended": ends.name}),
             }
             epoch = pipeline.epoch
             try:
@@ -794,7 +823,7 @@ class DirectoryRuntime(ProcessRuntime):
         return known.decode()
 
     def _free_name(self, output: object, query: Query) -> str:
-        """Return the name of a query that has none: after where it writes, or a number; that of a restored one where it is the same."""
+        """Return the name of a query that has none: after where it writes, or a number; that of a restored one of its text."""
         writer = table_written(output)
         table = writer.table.name if writer is not None else getattr(output, "table_name", None)
         base = "query" if table is None else f"into_{table}"
@@ -810,8 +839,6 @@ class DirectoryRuntime(ProcessRuntime):
     def forget(self, name: str) -> None:
         """Release what is kept of a dropped table or view, and end the queries of it: one change of the plan."""
         for running in [one for one in self.running if name in one.reads or one.name == name]:
-            if running.writer is not None and running.writes != name and not running.is_paused:
-                self._keep_written(running)
             self.running.remove(running)
             self._unclaim_stopped(running)
         claims = self.claims.pop(name, None)
@@ -836,6 +863,10 @@ class DirectoryRuntime(ProcessRuntime):
             self.running.clear()
         finally:
             self._lock.release()
+
+
+def _options(settings: Mapping[str, str]) -> tuple[StageOptions, float | None]:
+    return stage_options(settings), idle_timeout(settings)
 
 
 def _base() -> View:

@@ -1,4 +1,4 @@
-"""Tables of a session that its queries write: whoever reads one reads the rows of statements and those of the queries, as one plan.
+"""Tables of a session that its queries write: rows of statements and those of the queries, as one plan.
 
     INSERT INTO totals SELECT customer, sum(total) FROM orders GROUP BY customer
 
@@ -48,8 +48,8 @@ def rows_for(table: Table, view: View, names: Sequence[str], dialect: str) -> Vi
         declared = next(one for one in table.columns if one.name == column.name)
         if declared.is_processing_time:
             raise SqlError(
-                f'"{table.name}" has the processing time in "{column.name}", and a query writes into it: its rows come with the '
-                "query's, in no epoch of their own. Leave the column out.",
+                f'"{table.name}" has the processing time in "{column.name}", and a query writes into it: its rows have no epoch '
+                "of their own. Leave the column out.",
                 code="NOT_OFFERED",
                 name=table.name,
             )

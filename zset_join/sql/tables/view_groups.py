@@ -197,8 +197,10 @@ class GroupView:
         """Note the counts of an epoch that the group has taken."""
         self._held = self._caught_up = None
         counts = self.group.pipeline.progress
+        if not counts:  # the first views are there before the first epoch
+            return
         own, read = counts.get("views", {}).get(self._name, {}), self.sources
-        self.progress = {**counts, **own, "rows": {name: rows for name, rows in counts["rows"].items() if name in read}}
+        self.progress = {**counts, **own, "rows": {name: rows for name, rows in counts.get("rows", {}).items() if name in read}}
 
     def next_due(self) -> NextDue:
         """Return when the group has something to say though no row comes."""
