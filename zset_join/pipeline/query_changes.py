@@ -111,6 +111,7 @@ class QueryChanges:
         outputs: Outputs | OutputsByView | None = None,
         note: Any = None,
         fresh: Collection[str] = (),
+        as_now: bool = False,
     ) -> PlanDiff:
         """Go on with another query, and give outputs the difference once. It takes an epoch of its own, without input.
 
@@ -127,6 +128,8 @@ class QueryChanges:
                 gets none.
             note: JSON-ready, kept with the new query in the directory, by the same record; see the attribute.
             fresh: names of sources that begin without rows, though there may have been others of their names that were dropped.
+            as_now: build new stages whose answer depends on when rows come as if all kept rows came now, instead of refusing
+                them; what would have been late is not.
 
         Returns:
             What differs; `taken` is the epoch.
@@ -151,7 +154,7 @@ class QueryChanges:
                 states = self._in_memory("evolve()").states
             else:
                 states = {one.number: opened.operator(one.number, tick) for one in (self.plan.states if self.epoch else ())}
-            evolution = Evolution(self._standing(states, fresh), plan)
+            evolution = Evolution(self._standing(states, fresh, as_now=as_now), plan)
             if opened is None or self.epoch:
                 evolution.build()
             try:
@@ -343,7 +346,9 @@ class QueryChanges:
             held[view.name] = there
         return held
 
-    def _standing(self, states: Mapping[int, DurableOperator], fresh: Collection[str] = ()) -> Standing:
+    def _standing(
+        self, states: Mapping[int, DurableOperator], fresh: Collection[str] = (), *, as_now: bool = False
+    ) -> Standing:
         return Standing(
             plan=self.plan,
             epoch=self.epoch,
@@ -354,6 +359,7 @@ class QueryChanges:
             history=self._history,
             known=self._watermarks.known,
             gone=self._dropped_sources - frozenset(fresh),
+            as_now=as_now,
         )
 
 

@@ -27,50 +27,34 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from zset_join.checkpoint.changed_plans import read_changed_plan
-from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import BadInputError, SqlError, StateError, ZsetJoinError
 from zset_join.pipeline import Pipeline
 from zset_join.pipeline.contents import repeated
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.pipeline.prepared import PreparedEpoch
-from zset_join.query import View, appends
-from zset_join.sinks.sink import Sink
-from zset_join.sql.dml.shared_epochs import accepted_rows, failing_queries, in_order, named_error
+from zset_join.sql.dml.shared_epochs import accepted_rows, failing_queries, named_error
 from zset_join.sql.dml.writing import table_written
-from zset_join.sql.runtime.completing import completed_table
-from zset_join.sql.runtime.declarations import Catalogued, Declaration, Declarations, described_table, table_of
-from zset_join.sql.runtime.in_directory import claim_directory
-from zset_join.sql.runtime.in_process import ProcessRuntime
-from zset_join.sql.runtime.written_tables import read_with_writers, rows_for
+from zset_join.sql.runtime.declarations import Declaration
+from zset_join.sql.runtime.durable_plan import BASE, ROWS, DurablePlan, DurableQuery, OwnView, is_inserted, options_of, sink_of
+from zset_join.sql.runtime.written_tables import read_with_writers
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.results import Query, Running, has_row_of_nothing, sorted_rows
-from zset_join.sql.tables.settings import idle_timeout, stage_options
-from zset_join.sql.tables.sink_tables import SinkWriter
+from zset_join.sql.tables.settings import stage_options
 from zset_join.sql.tables.stored_tables import refuse_our_columns
-from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, decoded_rows, source_of
 from zset_join.sql.tables.view_groups import GroupView
-from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.places import SqlWarning
-from zset_join.stages.stage import StageOptions
 from zset_join.storage import local
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["DirectoryRuntime"]
 
-_BASE = "(session)"
-"""A view without rows, so that the pipeline is there before the first table."""
-_ROWS = "rows of "
-"""Before the name of a table: the view that keeps its rows."""
-_CATALOG = ("tables", "views", "functions", "sinks", "indexes")
 _NOTHING = "No table and no query took any of the rows."
 _WEIGHT = "_weight"
 _SNAPSHOT = "(snapshot)"
@@ -78,352 +62,8 @@ _WAIT_SECONDS = 2.0
 _PAUSE = "PAUSE MATERIALIZED VIEW lets the others take rows that one view cannot."
 
 
-class _Group:
-    """The pipeline, as its queries see it."""
-
-    pipeline: Pipeline[dict[str, ZSet]]
-
-    def drop(self, name: str) -> None:
-        """Do nothing: the runtime changes the plan for all that go, at once."""
-
-
-class _OwnView(GroupView):
-    """A query of the pipeline, with its own dead letters among those of all."""
-
-    @property
-    def dead_letters(self) -> pa.Table:
-        """Return the rows of the last epoch that were put aside, without those that only another query cannot evaluate."""
-        letters = super().dead_letters
-        texts = letters.column("reason").to_pylist() if letters.num_rows else []
-        is_own = [not str(text).startswith('query "') or str(text).startswith(f'query "{self._name}":') for text in texts]
-        return letters.filter(pa.array(is_own, pa.bool_()))
-
-
-@dataclass(eq=False)
-class _Query(Running):
-    """A query of the pipeline.
-
-    Attributes:
-        is_restored: it was there when the session was opened, and nobody has started it again.
-    """
-
-    is_restored: bool = False
-
-
-class DirectoryRuntime(ProcessRuntime):
-    """Run queries in this process, in a directory.
-
-    Args:
-        directory: where everything is kept; of one session at a time.
-        dialect: whose SQL statements are written in.
-        clock: returns the processing time in microseconds since 1970; None: the wall clock.
-        keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
-
-    Raises:
-        StateError: another session has the directory, or it is laid out otherwise.
-    """
-
-    def __init__(
-        self, directory: str | Path, *, dialect: str, clock: Callable[[], int] | None, keep_inputs: bool = False
-    ) -> None:
-        super().__init__(DecodingCatalog(dialect, decoded_rows), dialect=dialect, clock=clock, keep_inputs=keep_inputs)
-        self._directory = Path(directory).absolute()
-        self._lock = claim_directory(self._directory, 2)
-        self._declarations = Declarations(self._directory / "catalog")
-        self._declared: list[Declaration] = []
-        self._restored: list[Declaration] = []
-        self._statement: tuple[Statement, Mapping[str, str], dict[str, Any]] | None = None
-        self._once: str | None = None
-        self._group = _Group()
-        self._pipeline: Pipeline[dict[str, ZSet]] | None = None
-        self._views: dict[str, View] = {}
-        self._order: Sequence[str] = ()
-        self._settings: Mapping[str, str] = {}
-        self._sources: dict[str, TableSource] = {}
-        self._gone: set[str] = set()
-        self._is_restoring = False
-
-    # ---------------------------------------------------------------- opening
-
-    def restore(self, run: Callable[[str, str, str | None], None]) -> None:
-        """Make what was there when the session was closed; once, before the first statement.
-
-        Args:
-            run: see `Runtime.restore`.
-
-        Raises:
-            StateError: something is missing or damaged.
-            SqlError: a statement that cannot be run any more, as one whose lookup table is not registered yet.
-        """
-        if self._pipeline is not None or self._is_restoring:
-            return
-        named = _number_of(self._directory / "pipeline")
-        refused: StateError | None = None
-        for known in self._declarations.candidates(named):
-            self._is_restoring = True
-            settings = dict(self.catalog.settings)
-            try:
-                self._order, self._settings = known.views, known.settings
-                for one in known.declared:
-                    self.catalog.settings = dict(one.settings)
-                    if one.table is not None:
-                        self.catalog.add(table_of(one.table))
-                    else:
-                        run(one.sql, one.dialect, one.query)
-                    for running in [each for each in self.running if one.paused and each.name in one.names]:
-                        self._hold(running)
-                self.catalog.settings = settings
-                self._open(self._wanted())
-                self._declared, self._restored = list(known.declared), list(known.declared)
-                break
-            except StateError as error:
-                if error.code != "QUERY_CHANGED" or named is not None:
-                    raise
-                refused = error
-                self._forget_everything()
-            finally:
-                self.catalog.settings = settings
-                self._is_restoring = False
-        else:
-            assert refused is not None  # noqa: S101 - there is always a candidate
-            raise refused
-        for running in self.running:
-            assert isinstance(running, _Query)  # noqa: S101 - this runtime starts no other
-            running.is_restored = True
-            self._claims_beside(running)
-        self._publish()
-
-    def _open(self, views: dict[str, View]) -> None:
-        outputs = {one.name: sink for one in self.running if (sink := _sink(one.output)) is not None}
-        settings = self._settings
-
-        def open_sources(positions: Mapping[str, Any]) -> None:
-            self._sources = self._opened(views, positions.get("read", {}))
-
-        pipeline: Pipeline[dict[str, ZSet]] = Pipeline(
-            views,
-            self._directory / "pipeline",
-            outputs=outputs,
-            options=stage_options(settings),
-            idle_timeout_seconds=idle_timeout(settings),
-            keep_inputs=self._keep_inputs,
-            before_begin=open_sources,
-        )
-        self._pipeline = self._group.pipeline = pipeline
-        self._views = views
-
-    def _forget_everything(self) -> None:
-        self.catalog.tables = {name: one for name, one in self.catalog.tables.items() if one.lookup is not None}
-        self.catalog.views, self.catalog.functions, self.catalog.sinks, self.catalog.indexes = {}, {}, {}, {}
-        self.running.clear()
-
-    @property
-    def pipeline(self) -> Pipeline[dict[str, ZSet]]:
-        """Return the pipeline."""
-        assert self._pipeline is not None  # noqa: S101 - `restore` comes first
-        return self._pipeline
-
-    def _opened(self, views: Mapping[str, View], positions: Mapping[str, Any]) -> dict[str, TableSource]:
-        """Return what reads the tables of views that connectors fill, at their positions."""
-        opened: dict[str, TableSource] = {}
-        try:
-            for name in [one.removeprefix(_ROWS) for one in views if one.startswith(_ROWS)]:
-                table = self.catalog.tables[name]
-                if not _is_inserted(table):
-                    opened[name] = known = self._sources.get(name) or self._source(table)
-                    if name not in self._sources:
-                        known.open(positions.get(name))
-        except BaseException:
-            for name, source in opened.items():
-                if name not in self._sources:
-                    source.close()
-            raise
-        return opened
-
-    def _source(self, table: Table, *, is_kept: bool = True) -> TableSource:
-        where = self._directory / "read" if is_kept else None
-        return source_of(table, None, self._all_columns, self.catalog.settings, where)
-
-    def _all_columns(self, table: Table, rows: pa.Table) -> pa.Table:
-        return completed_table(table, rows, self._clock(), self.dialect)
-
-    # ---------------------------------------------------------------- statements
-
-    def repeated(self, statement: Statement, settings: Mapping[str, str]) -> tuple[str, ...] | None:
-        """Return what a statement made that is run again; None where it has to run."""
-        wanted = Declaration(names=(), sql=statement.sql, dialect=statement.dialect, settings=settings)
-        found = next((one for one in self._restored if one.is_same(wanted)), None)
-        if found is not None:
-            self._restored.remove(found)
-        return None if found is None else found.names
-
-    @contextmanager
-    def declaring(self, statement: Statement) -> Iterator[None]:
-        """Keep what a statement declares; one that fails leaves the names as they were."""
-        if self._is_restoring:
-            yield
-            return
-        before = _entries(self)
-        self._statement = (statement, dict(self.catalog.settings), before)
-        try:
-            yield
-            if _entries(self) != before or self._gone:
-                self._change({})
-        except BaseException:
-            for kind, entries in before.items():
-                if kind != "running":
-                    setattr(self.catalog, kind, dict(entries))
-            raise
-        finally:
-            self._statement = None
-
-    def declare(self, table: Table) -> bool:
-        """Keep a table that a program registers; return False where it was there before."""
-        wanted = Declaration(names=(table.name,), table=described_table(table))
-        found = next((one for one in self._restored if one.is_same(wanted)), None)
-        if found is not None:
-            self._restored.remove(found)
-            return False
-        self.catalog.add(table)
-        try:
-            self._change({}, wanted)
-        except BaseException:
-            self.catalog.drop(table.name)
-            raise
-        return True
-
-    def _now_declared(self, more: Declaration | None) -> list[Declaration]:
-        """Return what is declared, with what the statement that runs has made so far."""
-        now = _entries(self)
-        there = {name for entries in now.values() for name in entries}
-        made: Declaration | None = more
-        if self._statement is not None:
-            statement, settings, before = self._statement
-            names = [name for kind, entries in now.items() for name in entries if before[kind].get(name) is not entries[name]]
-            if names:
-                made = Declaration(
-                    names=tuple(dict.fromkeys(names)), sql=statement.sql, dialect=statement.dialect, settings=settings
-                )
-                if self._holds_rows(statement, names):
-                    made = Declaration(names=(names[0],), table=described_table(self.catalog.tables[names[0]]))
-        replaced = set() if made is None else set(made.names)
-        kept = [one for one in self._declared if not replaced >= set(one.names) and set(one.names) & there]
-        paused = {one.name for one in self.running if one.is_paused}
-        return [replace(one, paused=bool(paused & set(one.names))) for one in (kept if made is None else [*kept, made])]
-
-    def _holds_rows(self, statement: Statement, names: Sequence[str]) -> bool:
-        """Return whether a statement makes a table of rows that are there: CREATE TABLE t AS SELECT FROM table(s)."""
-        is_table = len(names) == 1 and names[0] in self.catalog.tables
-        words = statement.words
-        return (
-            is_table
-            and "AS" in words
-            and "(" not in words[: words.index("AS")]
-            and not any(one.writes == names[0] for one in self.running)
-        )
-
-    # ---------------------------------------------------------------- the plan
-
-    def _wanted(self) -> dict[str, View]:
-        """Return the views of the pipeline, in the order in which they came."""
-        queries: dict[str, View] = {}
-        self._written(queries)
-        read = frozenset[str]().union(*(one.reads for one in self.running))
-        outside = {getattr(one.output, "table_name", None) for one in self.running}
-        tables = {
-            f"{_ROWS}{name}": table.rows
-            for name, table in self.catalog.tables.items()
-            if table.lookup is None
-            and table.word != "SINK"
-            and name not in outside
-            and name not in self._gone
-            and (_is_inserted(table) or name in read)
-        }
-        wanted = {_BASE: _base(), **tables, **queries}
-        before = self._views or self._order
-        order = [name for name in before if name in wanted]
-        return {name: wanted[name] for name in [*order, *(one for one in wanted if one not in before)]}
-
-    def _written(self, queries: dict[str, View] | None = None) -> dict[str, list[View]]:
-        """Return by table the rows of the queries that write into it, and put all queries as they read these into `queries`."""
-        written: dict[str, list[View]] = {}
-        for running in self._in_order():
-            view = read_with_writers(running.query.bound.view, written)
-            if queries is not None:
-                queries[running.name] = view
-            if running.writer is not None:
-                rows = rows_for(running.writer.table, view, running.writer.names, self.dialect)
-                written.setdefault(running.writer.table.name, []).append(rows)
-        return written
-
-    def _in_order(self) -> list[Running]:
-        return in_order([one for one in self.running if not one.is_paused])
-
-    def _change(self, outputs: Mapping[str, Sink], made: Declaration | None = None, *, of: Running | None = None) -> None:
-        """Let the pipeline be one of the tables and queries that are there now; or leave it as it was.
-
-        Args:
-            outputs: of queries that are new, by name.
-            made: what a program declares.
-            of: the query that the change is made for, which errors name.
-        """
-        if self._is_restoring:
-            return
-        self._begin_with(self.catalog.settings)
-        pipeline, wanted, declared = self.pipeline, self._wanted(), self._now_declared(made)
-        sources = self._opened(wanted, pipeline.positions.get("read", {}))
-        number = self._declarations.write(Catalogued(declared=tuple(declared), views=tuple(wanted), settings=self._settings))
-        before = pipeline.epoch
-        try:
-            diff = pipeline.evolve(wanted, outputs=outputs or None, note={"catalog": number}, fresh=self._fresh(wanted))
-        except BaseException as error:
-            if pipeline.epoch == before:
-                self._declarations.drop(number)
-                for name, source in sources.items():
-                    if name not in self._sources:
-                        source.close()
-                if isinstance(error, BadInputError) and of is not None:
-                    raise named_error(error, [of], "It takes nothing.") from error
-                raise
-            self._settle(number, declared, wanted, sources)  # an output failed: the change counts
-            raise
-        self._settle(number, declared, wanted, sources)
-        for running in self.running:
-            change = diff.views.get(running.name)
-            if change is not None and change.status != "unchanged" and not running.is_paused:
-                delta = change.added if change.status in {"added", "columns"} else change.delta
-                view = running.pipeline
-                assert isinstance(view, GroupView)  # noqa: S101 - this runtime makes no other
-                self._emit(running, view.answer_of({running.name: delta}))
-                view.took()
-        self._publish()
-
-    def _begin_with(self, settings: Mapping[str, str]) -> None:
-        """Let the operators have some settings, where there are none yet."""
-        if self._is_restoring or len(self._views) > 1 or self.pipeline.epoch or _options(settings) == _options(self._settings):
-            return
-        self._settings = dict(settings)
-        self.pipeline.close()
-        self._open({_BASE: _base()})
-
-    def _fresh(self, wanted: Mapping[str, View]) -> frozenset[str]:
-        """Return the sources that begin without rows, whatever there was under their names."""
-        return frozenset(name.removeprefix(_ROWS) for name in wanted if name.startswith(_ROWS) and name not in self._views)
-
-    def _settle(
-        self, number: int, declared: list[Declaration], wanted: dict[str, View], sources: dict[str, TableSource]
-    ) -> None:
-        self._declarations.settle(number)
-        for name, source in self._sources.items():
-            if name not in sources:
-                source.close()
-        self._declared, self._views, self._sources = declared, wanted, sources
-
-    @staticmethod
-    def _emit(running: Running, delta: ZSet) -> None:
-        running.deltas.append(delta)
-        if running.output is not None and running.writer is None and not isinstance(running.output, SinkWriter):
-            running.output(delta)
+class DirectoryRuntime(DurablePlan):
+    """Run queries in this process, in a directory; as any `Runtime`."""
 
     # ---------------------------------------------------------------- queries
 
@@ -431,13 +71,13 @@ class DirectoryRuntime(ProcessRuntime):
         """Run a query, or go on with the one of its name; see `Session.start`."""
         name = name or self._free_name(output, query)
         known = next((one for one in self.running if one.name == name), None)
-        if isinstance(known, _Query) and known.is_restored:
+        if isinstance(known, DurableQuery) and known.is_restored:
             return self._gone_on_with(known, query, output)
-        if known is not None or name == _BASE or name.startswith(_ROWS):
+        if known is not None or name == BASE or name.startswith(ROWS):
             raise SqlError(f'the name "{name}" is taken. Start the query under another one.', code="NAME_TAKEN", name=name)
         self._begin_with(query.settings)
         self._check_options(query)
-        running = _Query(name, query, _OwnView(self._group, name, query.schema), output, table_written(output))
+        running = DurableQuery(name, query, OwnView(self._group, name, query.schema), output, table_written(output))
         self._check_writer(running)
         if self._is_restoring:
             self.running.append(running)
@@ -447,7 +87,7 @@ class DirectoryRuntime(ProcessRuntime):
         if self._statement is None:
             dialect = query.dialect or self.dialect
             made = Declaration(names=(name,), sql=query.sql, dialect=dialect, settings=query.settings, query=name)
-        sink = _sink(output)
+        sink = sink_of(output)
         self.running.append(running)
         try:
             self._change({} if sink is None else {name: sink}, made, of=running)
@@ -475,7 +115,7 @@ class DirectoryRuntime(ProcessRuntime):
             raise
         claims.add(contents)
 
-    def _gone_on_with(self, known: _Query, query: Query, output: Callable[[ZSet], None] | None) -> Running:
+    def _gone_on_with(self, known: DurableQuery, query: Query, output: Callable[[ZSet], None] | None) -> Running:
         """Return a query that was there when the session was opened."""
         if (known.query.sql, known.query.settings) != (query.sql, query.settings):
             raise StateError(
@@ -485,7 +125,7 @@ class DirectoryRuntime(ProcessRuntime):
                 query=known.name,
             )
         known.is_restored = False
-        if _sink(known.output) is None:
+        if sink_of(known.output) is None:
             known.output = output
         return known
 
@@ -493,7 +133,7 @@ class DirectoryRuntime(ProcessRuntime):
         """Refuse settings of a query that are those of the pipeline, and differ."""
         if self._is_restoring:
             return
-        if _options(query.settings) != _options(self._settings):
+        if options_of(query.settings) != options_of(self._settings):
             raise SqlError(
                 "the queries of a directory are one pipeline, and have the same settings of operators; this one has others. "
                 "SET them before the first table, or use another directory.",
@@ -551,7 +191,7 @@ class DirectoryRuntime(ProcessRuntime):
             self._change({})
         except BaseException:
             running.is_paused = False
-            running.pipeline = _OwnView(self._group, running.name, running.query.schema)
+            running.pipeline = OwnView(self._group, running.name, running.query.schema)
             raise
 
     def resume(self, running: Running) -> None:
@@ -562,7 +202,7 @@ class DirectoryRuntime(ProcessRuntime):
         """
         paused, running.is_paused = running.pipeline, False
         assert isinstance(paused, GroupView)  # noqa: S101 - this runtime makes no other
-        running.pipeline = _OwnView(self._group, running.name, running.query.schema).behind(paused)
+        running.pipeline = OwnView(self._group, running.name, running.query.schema).behind(paused)
         try:
             self._change({}, of=running)
         except BaseException:
@@ -578,13 +218,13 @@ class DirectoryRuntime(ProcessRuntime):
         """Let a query be paused that was so when the session was closed."""
         held = pa.ipc.open_file(pa.BufferReader(local.read_bytes(self._held_by(running)) or b"")).read_all()
         weights = held.column(_WEIGHT).to_numpy()
-        view = _OwnView(self._group, running.name, running.query.schema)
+        view = OwnView(self._group, running.name, running.query.schema)
         running.pipeline = view.holding(ZSet(single_batch(held.drop_columns([_WEIGHT])), weights))
         running.is_paused = True
 
     def snapshot(self, query: Query) -> pa.Table:
         """Return what a query holds over what its tables hold."""
-        known = [name for name in sorted(query.bound.reads) if f"{_ROWS}{name}" in self._views]
+        known = [name for name in sorted(query.bound.reads) if f"{ROWS}{name}" in self._views]
         if any(len(self.catalog.tables[name].hidden) for name in known) and self.pipeline.epoch:
             view = read_with_writers(query.bound.view, self._written())
             diff = self.pipeline.diff({**self._views, _SNAPSHOT: view})
@@ -597,9 +237,9 @@ class DirectoryRuntime(ProcessRuntime):
 
     def _held(self, table: Table) -> pa.Table | ZSet | None:
         """Return the rows of a table, those that queries write into it among them."""
-        if f"{_ROWS}{table.name}" not in self._views:
+        if f"{ROWS}{table.name}" not in self._views:
             return self._read_whole(table)
-        held = self.pipeline.contents(f"{_ROWS}{table.name}")
+        held = self.pipeline.contents(f"{ROWS}{table.name}")
         parts = [held]
         for running in self.running:
             if running.writer is not None and running.writes == table.name:
@@ -630,7 +270,7 @@ class DirectoryRuntime(ProcessRuntime):
 
     def check_insert(self, table: Table) -> None:
         """Refuse rows for a table that its connector fills."""
-        if not _is_inserted(table):
+        if not is_inserted(table):
             raise SqlError(
                 f'"{table.name}" is filled by its connector; insert into a table without one.',
                 code="NOT_A_TABLE",
@@ -794,9 +434,9 @@ class DirectoryRuntime(ProcessRuntime):
         return counts
 
     def _rows_held(self, table: Table) -> pa.Table | ZSet | None:
-        if f"{_ROWS}{table.name}" not in self._views:
+        if f"{ROWS}{table.name}" not in self._views:
             return None
-        rows = self.pipeline.contents(f"{_ROWS}{table.name}")
+        rows = self.pipeline.contents(f"{ROWS}{table.name}")
         return rows if len(rows) else None
 
     # ---------------------------------------------------------------- the rest
@@ -832,7 +472,7 @@ class DirectoryRuntime(ProcessRuntime):
         while True:
             name = f"{base}_{number}" if number > 1 or table is None else base
             known = taken.get(name)
-            if known is None or (isinstance(known, _Query) and known.is_restored and known.query.sql == query.sql):
+            if known is None or (isinstance(known, DurableQuery) and known.is_restored and known.query.sql == query.sql):
                 return name
             number += 1
 
@@ -865,38 +505,5 @@ class DirectoryRuntime(ProcessRuntime):
             self._lock.release()
 
 
-def _options(settings: Mapping[str, str]) -> tuple[StageOptions, float | None]:
-    return stage_options(settings), idle_timeout(settings)
-
-
-def _base() -> View:
-    return appends(_BASE, pa.schema([("nothing", pa.int64())]))
-
-
-def _sink(output: object) -> Sink | None:
-    """Return the sink outside that an output is; None for a function, a table of the session, or nothing."""
-    return output.sink if isinstance(output, SinkWriter) else None
-
-
-def _is_inserted(table: Table) -> bool:
-    """Return whether rows of a table come by INSERT."""
-    return table.options.get("connector") in {None, "memory"}
-
-
 def _renamed(rows: ZSet, names: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(rows.rows.columns, names=list(names))
-
-
-def _entries(runtime: ProcessRuntime) -> dict[str, dict[str, Any]]:
-    """Return everything that has a name now."""
-    named = {kind: dict(getattr(runtime.catalog, kind)) for kind in _CATALOG}
-    return {**named, "running": {one.name: one for one in runtime.running}}
-
-
-def _number_of(pipeline: Path) -> int | None:
-    """Return the number of the declarations that the pipeline's last record names; None where there is none."""
-    committed = read_committed(str(pipeline))
-    if committed is None or committed.last is None or committed.last.plan is None:
-        return None
-    note = read_changed_plan(committed.files.folder, committed.last.plan).note
-    return None if note is None else int(note["catalog"])
