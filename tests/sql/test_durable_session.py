@@ -182,7 +182,7 @@ def test_a_directory_that_is_refused_stays_as_it_is(tmp_path: Path, spoilt: str)
 
 
 def lost(*_: object, **__: object) -> Any:
-    raise StateError("the topic was made anew", code="SOURCE_LOST_ROWS")
+    raise StateError("the topic was rebuilt", code="SOURCE_LOST_ROWS")
 
 
 def test_what_there_was_is_there_without_a_statement(tmp_path: Path) -> None:

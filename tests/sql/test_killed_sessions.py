@@ -13,9 +13,8 @@ from typing import Any
 import duckdb
 import pytest
 
+from tests.sweeps import some_of
 from zset_join.sql import Session
-
-from ..sweeps import some_of
 
 TABLES = (
     "CREATE TABLE orders (id INT, customer STRING, total INT, PRIMARY KEY (id))",
@@ -30,8 +29,7 @@ STATEMENTS = (
     "CREATE TABLE cities (city STRING, total BIGINT, PRIMARY KEY (city))",
     f"INSERT INTO cities {BY_CITY}",
     "CREATE TABLE files (city STRING, total BIGINT) WITH ('connector' = 'filesystem', 'path' = '{place}/files', 'format' = 'json')",
-    "CREATE TABLE kept (id INT, total INT, PRIMARY KEY (id)) "
-    "WITH ('connector' = 'duckdb', 'path' = '{place}/kept.duckdb', 'table-name' = 'kept')",
+    "CREATE TABLE kept (id INT PRIMARY KEY, total INT) WITH ('connector'='duckdb', 'path'='{place}/kept.duckdb', 'table-name'='kept')",
     "INSERT INTO files SELECT city, total FROM cities",
     "INSERT INTO kept SELECT id, total FROM orders",
     "INSERT INTO orders VALUES (1, 'ada', 5), (2, 'bob', 7)",

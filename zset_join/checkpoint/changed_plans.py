@@ -36,8 +36,8 @@ class ChangedPlan:
         plan: what it takes to build its operators, see `Checkpoint`.
         sources: all sources that the query ever had, as plans write them, in the order of their logs.
         begins: views whose outputs begin with this epoch, where they are new.
-        bare_view: the view whose outputs know the query by its id alone; those of others know it by id and name.
-        note: what whoever made the change keeps with it, JSON-ready.
+        bare_view: the view whose outputs are owned by the id of the query alone; those of others by id and name.
+        note: kept with the change for its caller, JSON-ready.
     """
 
     epoch: int

@@ -159,7 +159,7 @@ class Checkpoint:
         """Return the record of an epoch that is committed already; None when it is the next one.
 
         Args:
-            epoch: the epoch Spark asks for.
+            epoch: the epoch Spark requests.
             offsets: digest of what Spark says the epoch reads; None when it cannot be told.
 
         Raises:
@@ -168,7 +168,7 @@ class Checkpoint:
         if self.last is not None and epoch == self.last.epoch:
             if offsets is not None and self.last.offsets is not None and offsets != self.last.offsets:
                 raise StateError(
-                    f"epoch {epoch} is committed in the checkpoint {self._folder.location}, and Spark asks for it again with "
+                    f"epoch {epoch} is committed in the checkpoint {self._folder.location}, and Spark requests it again with "
                     f"other input: Spark's own files beside it were rolled back. {START_ANEW}",
                     code="EPOCH_REPLANNED",
                     epoch=epoch,
@@ -178,7 +178,7 @@ class Checkpoint:
         if epoch != expected:
             holds = "no epoch" if self.last is None else f"epochs up to {self.last.epoch}"
             raise StateError(
-                f"Spark asks for epoch {epoch}, and the checkpoint {self._folder.location} holds {holds}; epoch {expected} was "
+                f"Spark requests epoch {epoch}, and the checkpoint {self._folder.location} holds {holds}; epoch {expected} was "
                 f"expected. A part of the checkpoint directory was replaced or removed. {START_ANEW}",
                 code="EPOCH_GAP",
                 epoch=epoch,
@@ -341,8 +341,8 @@ class Checkpoint:
         if _logged_rows(last) != _logged_rows(record):
             raise StateError(
                 f"epoch {record.epoch} was answered again because its answer was lost before the output had it, and the "
-                "sources gave other rows than when it was committed. Nothing was handed out. Make the sources replayable, and "
-                "start anew with a new checkpointLocation and output.",
+                "sources gave other rows than when it was committed. Nothing was given out. Make the sources replayable, and "
+                "start over with a new checkpointLocation and output.",
                 code="REPLAY_DIFFERS",
                 epoch=record.epoch,
             )
@@ -365,7 +365,7 @@ class Checkpoint:
         return None if self._owner is None else self._owner.mine.token
 
     def _put_new(self, name: str, data: bytes) -> bool:
-        """Make a record; say whether it is ours.
+        """Make a record; return whether it is ours.
 
         Raises:
             StateError: another driver has taken over, and cleared away what was being written.
@@ -463,8 +463,8 @@ class Checkpoint:
             raise StateError(
                 f"the checkpoint {self._folder.location} was made for another query; different: {'; '.join(differing)}. State "
                 "cannot be carried over to a changed query: start it as it was, or with a new checkpointLocation (in process, "
-                "a new directory), or change the query that is there with zset-join evolve, or Pipeline.evolve(). Only columns "
-                "may be added without, behind those that are there, where only selections know them.",
+                "a new directory), or change the query in place with zset-join evolve or Pipeline.evolve(). Only columns may be "
+                "added without, behind those that are there, where only selections read them.",
                 code="QUERY_CHANGED",
                 differences=differing,
             )
@@ -555,7 +555,7 @@ class Checkpoint:
 
 
 def _is_whole(stored: bytes, plan: Mapping[str, Any]) -> bool:
-    """Say whether a stored plan says all that one of today does; it is not compared, the description is.
+    """Return whether a stored plan says all that one of today does; it is not compared, the description is.
 
     A damaged one does not, and the query that wrote it writes it again: nothing else knows what stood there, or has to.
     """
@@ -596,5 +596,5 @@ def _differences(stored: Any, given: Any, path: str = "") -> list[str]:
 
 
 def _holds_parts(listed: list[Any]) -> bool:
-    """Say whether the items of a list are described one by one."""
+    """Return whether the items of a list are described one by one."""
     return any(isinstance(one, dict | list) for one in listed)

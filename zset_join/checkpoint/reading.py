@@ -1,4 +1,4 @@
-"""What stands in a checkpoint, read without owning it: whose it is, its newest commit record, its number of buckets.
+"""What is in a checkpoint, read without owning it: whose it is, its newest commit record, its number of buckets.
 
 The law: what is returned is whole and belongs to the query, or reading it raises; nothing is changed. A driver may be at work
 meanwhile: the newest record and the one before it are there as long as it has committed less than ten epochs since they were
@@ -121,7 +121,7 @@ def plan_missing(location: str) -> StateError:
 
 
 def has_commits(location: str) -> bool:
-    """Say whether an epoch is committed in a checkpoint."""
+    """Return whether an epoch is committed in a checkpoint."""
     return any(RECORD_NAME.fullmatch(name) for name in checkpoint_folder(location).names("commits"))
 
 

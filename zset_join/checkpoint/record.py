@@ -37,7 +37,7 @@ RECORD_FORMAT = 4
 RESCALED_RECORD_FORMAT = 5
 """Of a checkpoint that was rescaled: a version of the library that knows only one number of buckets must not go on with it."""
 CHANGED_RECORD_FORMAT = 6
-"""Of a checkpoint whose query has changed: a version that knows only the plan it was made with must not go on with it."""
+"""Of a checkpoint whose query has changed: a version that reads only the plan it was made with must not go on with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class BucketHistory:
         return BucketHistory(snapshot, tuple(log for log in self.logs if log.last_epoch > snapshot.through_epoch))
 
     def with_merged(self, merged: LogEntry) -> BucketHistory:
-        """Return the history in which one log file stands for those it was merged from."""
+        """Return the history in which one log file represents those it was merged from."""
         before = tuple(log for log in self.logs if log.last_epoch < merged.first_epoch)
         after = tuple(log for log in self.logs if log.first_epoch > merged.last_epoch)
         return replace(self, logs=(*before, merged, *after))
@@ -92,7 +92,7 @@ class BucketHistory:
         return self.logs[start:]
 
     def has_outgrown(self, at_least_bytes: int) -> bool:
-        """Say whether the log has outgrown the live rows, so that a snapshot pays.
+        """Return whether the log has outgrown the live rows, so that a snapshot pays.
 
         A snapshot writes the live rows once; it is due when the log since the last one has at least as many bytes as those rows
         had then. So each logged byte pays for at most one byte of snapshots.
@@ -115,7 +115,7 @@ class BucketHistory:
         return sum(log.bytes for log in self.logs)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the history as it stands in a commit record."""
+        """Return the history as it is in a commit record."""
         return {
             "snapshot": None if self.snapshot is None else self.snapshot.to_json(),
             "logs": [log.to_json() for log in self.logs],
@@ -147,7 +147,7 @@ class PartEntry:
     way: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry as it stands in a commit record."""
+        """Return the entry as it is in a commit record."""
         written = {
             "bucket": self.bucket,
             "file": self.file.to_json(),
@@ -190,7 +190,7 @@ class CommitRecord:
         dues: "stage/bucket" to when it must answer again though no row comes; one that waits for nothing is missing.
         positions: source to how far it has been read after the epoch, in the source's own words, of a pipeline in process;
             stream to the ids of its Kafka topics, of a query in Spark.
-        link: where the epoch stands in the chain of epochs; None in records of versions without one.
+        link: where the epoch is in the chain of epochs; None in records of versions without one.
         plan: digest of the plan that the query has changed to, see `changed_plans`; None: the one it was made with.
     """
 
@@ -308,7 +308,7 @@ class CommitRecord:
 
 
 def histories_to_json(histories: Mapping[str, BucketHistory]) -> dict[str, Any]:
-    """Return histories as they stand in a record."""
+    """Return histories as they are in a record."""
     return {key: history.to_json() for key, history in histories.items()}
 
 

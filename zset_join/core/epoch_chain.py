@@ -23,7 +23,7 @@ __all__ = ["ChainLink", "accepts_argument", "chained_digest", "short_mark"]
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """Say where an epoch stands in the chain.
+    """Say where an epoch is in the chain.
 
     Args:
         digest: of the epoch.
@@ -63,7 +63,7 @@ def short_mark(epoch: int, digest: str) -> str:
 
 
 def accepts_argument(function: Callable[..., Any], name: str) -> bool:
-    """Say whether a function of a user's takes a keyword argument; one whose signature cannot be read does not.
+    """Return whether a function of a user's takes a keyword argument; one whose signature cannot be read does not.
 
     >>> accepts_argument(lambda rows, epoch, chain=None: None, "chain"), accepts_argument(print, "chain")
     (True, False)

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,19 @@ import pyarrow as pa
 from zset_join.checkpoint.added_columns import conformed_rows, conformed_zset
 from zset_join.checkpoint.answer_parts import ArrowParts, read_arrow_parts
 from zset_join.checkpoint.bucket import BucketState
-from zset_join.checkpoint.changed_plans import PLANS, ChangedPlan
+from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
 from zset_join.checkpoint.owner import Ownership, claimed_query_id
-from zset_join.checkpoint.reading import checkpoint_folder, stored_description, stored_plan, stored_query_id
+from zset_join.checkpoint.reading import checkpoint_folder, stored_description, stored_query_id
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
 from zset_join.core.errors import OptionError
 from zset_join.core.tick import Tick
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import write_dead_letters
+from zset_join.pipeline.directory_plans import DirectoryChange, described_plan, written_plan
 from zset_join.pipeline.durable_epoch import DurableEpoch
 from zset_join.pipeline.engine import AnsweredEpoch
 from zset_join.pipeline.evolving import Evolution
@@ -48,14 +49,14 @@ from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.runners.common.bucket_receipt import dues_after, histories_after
 from zset_join.runners.common.start_checks import check_stages
-from zset_join.stages.effect import CHANGEABLE, Effects
+from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.full_disk import EpochOutcome, nothing_committed, reporting_full_disk
 from zset_join.zset import ZSet, single_batch
 from zset_join.zset.protocol import NOTHING_DUE, due_of
 
-__all__ = ["DirectoryChange", "PipelineDirectory", "described_plan", "plan_of_directory"]
+__all__ = ["PipelineDirectory"]
 
 _VIEW = "view"
 _WEIGHT = "__weight"
@@ -65,33 +66,6 @@ _CURES: Mapping[EpochOutcome, str] = {
     "committed": "open the pipeline again: it goes on behind this epoch, and its outputs get what they do not have",
     "unknown": "open the pipeline again: its attribute epoch is the number of the next epoch",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class DirectoryChange:
-    """Hold what a pipeline goes on with under another plan.
-
-    Args:
-        plan: the new plan; states that are kept have the names that they had.
-        watermarks: of it.
-        contents: what each of its views holds, by name; None where it is not kept.
-        answers: the difference, by view; all rows of a view that is new or has other columns.
-        begins: all rows of the views whose new outputs begin here, by name.
-        bare_view: see `ChangedPlan`.
-        positions: how far sources have been read.
-        progress: counts of the epoch.
-        note: see `ChangedPlan`.
-    """
-
-    plan: QueryPlan
-    watermarks: Watermarks
-    contents: Mapping[str, Contents] | None
-    answers: Mapping[str, ZSet]
-    begins: Mapping[str, ZSet]
-    bare_view: str | None
-    positions: Mapping[str, Any]
-    progress: Mapping[str, Any]
-    note: Any = None
 
 
 class PipelineDirectory:
@@ -129,6 +103,8 @@ class PipelineDirectory:
         self._history = history
         self.statistics: dict[str, dict[str, int]] = {}
         self._seconds_before: Mapping[str, Any] = {}
+        self.seconds_outside: Mapping[str, float] = {}
+        """Of the next epoch, the seconds of parts that its caller took before it, by their names; for its record."""
         self._snapshot_after_bytes = snapshot_after_bytes
         self.effects = Effects()
         self._entered: list[BucketState] = []
@@ -147,7 +123,7 @@ class PipelineDirectory:
                     query_id=query_id,
                     buckets=1,
                     description=self._described(plan),
-                    plan=_written(plan),
+                    plan=written_plan(plan),
                     local_state_dir=place.local_state_dir,
                     snapshot_after_bytes=snapshot_after_bytes,
                     retain_input_log=place.retain_input_log,
@@ -188,7 +164,7 @@ class PipelineDirectory:
         return self.checkpoint.last
 
     def next_time_us(self) -> int | None:
-        """Return the processing time at which an epoch has something to say though no row comes; None for never.
+        """Return the processing time at which an epoch has rows to emit though no row comes; None for never.
 
         What came in the last epoch is folded in only by the next one: where rows may wait in it, that one is due now.
         """
@@ -259,7 +235,7 @@ class PipelineDirectory:
                 processing_time_us=answered.processing_time_us,
                 histories=histories,
                 parts=tuple(parts),
-                progress={**progress, **self._seconds_before, "remembers": dict(self.statistics)},
+                progress={**self._timed(progress), **self._seconds_before, "remembers": dict(self.statistics)},
                 watermarks=self._watermarks.written(answered.times),
                 dues=dues,
                 positions=positions,
@@ -269,6 +245,9 @@ class PipelineDirectory:
         self._seconds_before = {"seconds_before": {"commit": round(time.perf_counter() - begun, 6)}}  # for the next record
         self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
         return committed
+
+    def _timed(self, progress: Mapping[str, Any]) -> dict[str, Any]:
+        return {**progress, "seconds": {**self.seconds_outside, **progress.get("seconds", {})}}
 
     def change(self, epoch: DurableEpoch, evolution: Evolution, change: DirectoryChange) -> CommitRecord:
         """Make the epoch count in which the query changes to another plan; from then on the directory is one of that plan.
@@ -318,7 +297,7 @@ class PipelineDirectory:
                 epoch=tick.epoch,
                 before=last.plan,
                 description=self._described(plan),
-                plan=_written(plan),
+                plan=written_plan(plan),
                 sources=tuple(source.to_json() for source in sources),
                 begins=tuple(sorted(change.begins)),
                 bare_view=change.bare_view,
@@ -345,7 +324,7 @@ class PipelineDirectory:
 
     def change_at_once(self, change: DirectoryChange) -> None:
         """Change the query of a directory that no epoch has reached."""
-        self.checkpoint.begin_with(self._described(change.plan), _written(change.plan))
+        self.checkpoint.begin_with(self._described(change.plan), written_plan(change.plan))
         self._plan = change.plan
         self._sources = change.plan.sources
         self._go_over(change)
@@ -542,48 +521,6 @@ def _claim(place: Place) -> tuple[Ownership, str]:
 def _keep(histories: dict[str, BucketHistory], key: str, history: BucketHistory) -> None:
     if history != BucketHistory():
         histories[key] = history
-
-
-def plan_of_directory(directory: str | Path | Place, plan: QueryPlan, *, has_names: bool) -> QueryPlan:
-    """Return a plan with the names that a directory knows its states by, and its only view; whether it fits, a start sees.
-
-    Args:
-        directory: the directory.
-        plan: as it is planned.
-        has_names: its views were given names.
-
-    Raises:
-        StateError: what the directory says of its plan is damaged.
-    """
-    folder = checkpoint_folder(place_of(directory).location)
-    if next(iter(folder.names(PLANS)), None) is None:
-        return plan
-    known = QueryPlan.from_json(stored_plan(place_of(directory).location)["plan"])
-    if len(known.views) == len(plan.views) == 1 and not has_names:
-        plan = replace(plan, views=(replace(plan.view(), name=known.name),))
-    return replace(plan, state_names=known.state_names) if len(known.states) == len(plan.states) else plan
-
-
-def _written(plan: QueryPlan) -> dict[str, Any]:
-    """Return what it takes to build the operators of a plan without its program, JSON-ready."""
-    return {
-        "stages": [{"name": state.name, "stage": state.stage.to_json()} for state in plan.states],
-        "plan": plan.to_json(),
-    }
-
-
-def described_plan(plan: QueryPlan) -> dict[str, Any]:
-    """Return what a plan is recognised by: line by line, so that a message can say what differs."""
-    # Another run may have another bound, and a baseline that is loaded need not be given again.
-    unbounded = tuple(replace(source, max_watermark_jump=None, has_baseline=False) for source in plan.sources)
-    explained = replace(plan, sources=unbounded).explain(buckets=1)
-    lines = [line for line in explained.splitlines() if not line.startswith(CHANGEABLE)]
-    schemas = [f"{source.name}: {_columns(source.relation.schema)}" for source in plan.sources]
-    return {f"line {number:03}": line for number, line in enumerate([*lines, *schemas])}
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
 def _digest_of(deltas: Mapping[str, ZSet]) -> str:

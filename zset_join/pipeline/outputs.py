@@ -77,7 +77,7 @@ def outputs_by_view(plan: QueryPlan, given: Outputs | OutputsByView, *, has_seve
 class FunctionSink:
     """Call a function with the delta of every epoch.
 
-    After a crash the last epoch may be handed out again: a function that keeps its number can tell.
+    After a crash the last epoch may be given out again: a function that keeps its number can tell.
 
     Args:
         function: called with the number of the epoch and its delta, also where that is empty; and where it has an argument
@@ -113,7 +113,7 @@ class FunctionSink:
             self._writer = RecordWriter(output.schema, self._form, output.primary_key if self._key is None else self._key)
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch this object has handed over; what was before, a function does not say."""
+        """Return the last epoch this object has passed on; what was before, a function does not say."""
         return self._last
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
@@ -135,7 +135,7 @@ class FunctionSink:
         return () if self._writer is None else self._writer.unfit(rows)
 
     def close(self) -> None:
-        """Let go of what makes texts."""
+        """Release what makes texts."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
@@ -164,8 +164,8 @@ class PipelineOutputs:
     Args:
         sinks: the outputs of each view, by its name.
         quarantines: rows that an output can never hold are put aside and left out of it; else they are refused.
-        bare_view: the view whose outputs know the query by its id alone; one of another view belongs to it by name, so that
-            another view of the query cannot write to it.
+        bare_view: the view whose outputs belong to the id of the query alone; one of another view belongs to it by name, so
+            that another view of the query cannot write to it.
     """
 
     def __init__(self, sinks: Mapping[str, Sequence[Sink]], *, quarantines: bool = False, bare_view: str | None = None) -> None:
@@ -367,7 +367,7 @@ class PipelineOutputs:
 
 
 def _is_missing(sink: Sink, epoch: int, link: ChainLink | None) -> bool:
-    """Say whether a sink is still to be given an epoch."""
+    """Return whether a sink is still to be given an epoch."""
     if isinstance(sink, ChainedSink):
         return not sink.has(epoch, link)
     last = sink.last_epoch()

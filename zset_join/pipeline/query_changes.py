@@ -15,7 +15,7 @@ from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import dead_letters
-from zset_join.pipeline.durable import DirectoryChange
+from zset_join.pipeline.directory_plans import DirectoryChange
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.evolving import Evolution, Standing
 from zset_join.pipeline.outputs import Outputs, OutputsByView, PipelineOutputs
@@ -366,8 +366,8 @@ class QueryChanges:
 def plan_of_change(view: View | Mapping[str, View], before: QueryPlan) -> QueryPlan:
     """Return the plan of a query; the only view of one is the only view of the other, whatever it is called."""
     if isinstance(view, Mapping):
-        return several.plan_of(view)
-    plan = view.plan()
+        return several.plan_of(view, keep_state=before.keep_state)
+    plan = view.plan(keep_state=before.keep_state)
     return plan if len(before.views) > 1 else replace(plan, views=(replace(plan.view(), name=before.name),))
 
 

@@ -6,7 +6,7 @@ or SELECT leaves the epoch of all of them.
 
 Known limits: a query that was started later reads from its own position, so an epoch that fails may hold rows that the others
 have taken before, and with quarantine such a row is a dead letter of that query alone: a row of an append-only source cannot be
-taken back from the others. A crash between two commits leaves queries at different epochs; the next start goes on from both,
+retracted from the others. A crash between two commits leaves queries at different epochs; the next start goes on from both,
 and each row is still judged by the steps of all queries of the group that run by then.
 """
 

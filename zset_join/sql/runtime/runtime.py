@@ -32,7 +32,7 @@ class Runtime(ABC):
     """Run the queries of a session, and keep the rows of its tables.
 
     Args:
-        catalog: what names stand for.
+        catalog: what names represent.
         dialect: of computed columns.
         clock: returns the processing time in microseconds since 1970; None: the wall clock.
 

@@ -48,8 +48,8 @@ def rows_for(table: Table, view: View, names: Sequence[str], dialect: str) -> Vi
         declared = next(one for one in table.columns if one.name == column.name)
         if declared.is_processing_time:
             raise SqlError(
-                f'"{table.name}" has the processing time in "{column.name}", and a query writes into it: its rows have no epoch '
-                "of their own. Leave the column out.",
+                f'"{table.name}" has the processing time in "{column.name}", and a query writes into it: its rows have no '
+                "epoch of their own. Leave the column out.",
                 code="NOT_OFFERED",
                 name=table.name,
             )

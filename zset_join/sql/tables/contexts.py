@@ -46,5 +46,5 @@ class StatementContext(QueryRunner, Protocol):
         ...
 
     def forget(self, name: str) -> None:
-        """Let go of what is kept of a dropped table."""
+        """Release what is kept of a dropped table."""
         ...

@@ -259,7 +259,7 @@ class Running:
         return self.pipeline.verify()
 
     def stop(self) -> None:
-        """Let go of its state; it answers no more."""
+        """Release its state; it answers no more."""
         self.query.session.stop(self)
 
 
