@@ -415,6 +415,7 @@ class DurablePlan(ProcessRuntime):
 
 
 def options_of(settings: Mapping[str, str]) -> tuple[StageOptions, float | None]:
+    """Return what the operators of a pipeline have of settings."""
     return stage_options(settings), idle_timeout(settings)
 
 
