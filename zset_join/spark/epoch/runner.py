@@ -383,9 +383,9 @@ class EpochRunner:
         return bool(self._times.timed)
 
     def next_due(self) -> tuple[int, int] | None:
-        """Return the last epoch, and the processing time at which a stage must be asked though no row comes; None for never.
+        """Return the last epoch, and the processing time at which a stage must answer though no row comes; None for never.
 
-        What came in the last epoch is folded only by the next one: where rows may wait in it, that one is due now.
+        The rows of the last epoch are folded only by the next one: where rows may wait in it, that one is due now.
         """
         last = None if self.checkpoint is None else self.checkpoint.last
         if last is None:
@@ -400,7 +400,7 @@ class EpochRunner:
         return (last.epoch, min(times)) if times else None
 
     def _answered_in_time(self, plan: EpochPlan, batch: DataFrame) -> tuple[list[Any], _Times]:
-        """Answer an epoch whose stages must know its largest event times first; kept rows are read twice, sources once."""
+        """Answer an epoch whose stages need its largest event times first; kept rows are read twice, sources once."""
         before = self._opened().watermarks
         layouts, has_targets = plan.fed_layouts, len(self._tagged.fed) > 1
         bounded = self._times.within_bounds(batch, layouts, has_targets=has_targets, before=before)
@@ -509,7 +509,7 @@ class EpochRunner:
 
 @dataclass(frozen=True)
 class _Times:
-    """Hold what an epoch knows of event time: the watermarks after it, and the late rows of every stream."""
+    """Hold the event times of an epoch: the watermarks after it, and the late rows of every stream."""
 
     watermarks: Mapping[str, int]
     late_rows: Mapping[str, int]
