@@ -112,7 +112,7 @@ class Session:
 
     @property
     def catalog(self) -> Catalog:
-        """Return what names stand for."""
+        """Return what names represent."""
         self._restore()
         return self.runtime.catalog
 

@@ -1,4 +1,4 @@
-"""What a session in a directory was told to be: its statements and registered tables, in their order, as small files.
+"""What a session in a directory consists of: its statements and registered tables, in their order, as small files.
 
     catalog/000000000007.json       statements that made what is there now
 
@@ -33,7 +33,7 @@ _NAME = re.compile(r"(\d{12})\.json")
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """One thing that a session was told.
+    """One declaration of a session: a statement that made something, or a registered table.
 
     Args:
         names: of the tables, views, sinks, indexes and queries that it made.
@@ -66,7 +66,7 @@ class Declaration:
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogued:
-    """Everything that a session was told and that counts.
+    """All declarations of a session that count.
 
     Args:
         declared: in the order in which it came.

@@ -11,7 +11,7 @@ Every table is a source of the pipeline, and a view of it, so that its rows are 
 what a connector brings, is one epoch of all of them or of none. CREATE and DROP change the plan of the pipeline: a new query
 begins with what its tables hold.
 
-The law: whenever a session is opened again, killed or not, it stands behind the last epoch that all its queries took: tables,
+The law: whenever a session is opened again, killed or not, it is at the last epoch that all its queries took: tables,
 queries and positions of sources are of one commit record. A statement that is run again, as it was, changes nothing; an INSERT
 does so within `once`.
 

@@ -77,7 +77,7 @@ class Runtime(ABC):
         return True
 
     def adopt(self, name: str, rows: Any, *, keys: tuple[str, ...], watermark: tuple[str, int] | None) -> bool:  # noqa: ARG002 - of Spark's
-        """Make a table of what only this runtime knows, such as a DataFrame; return whether it is one of these."""
+        """Make a table of what only this runtime reads, such as a DataFrame; return whether it is one of these."""
         return False
 
     def check_insert(self, table: Table) -> None:  # noqa: B027 - not all refuse
