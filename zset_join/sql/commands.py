@@ -22,7 +22,6 @@ import pyarrow as pa
 from zset_join.core.errors import OptionError, SqlError, ZsetJoinError
 from zset_join.query.view import View
 from zset_join.sql.session import Session
-from zset_join.sql.statements import execute
 from zset_join.sql.tables.results import Message, Query, Running
 from zset_join.sql_expressions.dialects import split
 from zset_join.zset import ZSet
@@ -75,7 +74,7 @@ def views_of_file(path: str, *, dialect: str, names: Sequence[str]) -> dict[str,
         OptionError: `PROGRAM`: there is no query, or it is not clear which of them stands for which view.
     """
     with _CheckingSession(dialect=dialect) as session:
-        results = [execute(session, statement) for statement in split(file_text(path), dialect=dialect)]
+        results = [session.run(statement) for statement in split(file_text(path), dialect=dialect)]
         selected = [one for one in results if isinstance(one, Query)]
         running = {one.name: one.query.bound.view for one in session.running}
     if running and not selected:
@@ -93,7 +92,7 @@ def views_of_file(path: str, *, dialect: str, names: Sequence[str]) -> dict[str,
 def _checked(path: str, dialect: str) -> Iterator[Message | Query]:
     with _CheckingSession(dialect=dialect) as session:
         for statement in split(file_text(path), dialect=dialect):
-            yield execute(session, statement)
+            yield session.run(statement)
 
 
 def show(result: Message | Query | Running, stream: TextIO) -> None:

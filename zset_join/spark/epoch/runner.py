@@ -35,6 +35,7 @@ from zset_join.core.options import QueryOptions
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.runners.common.bucket_receipt import dues_after, histories_after
+from zset_join.runners.common.epoch_spans import write_epoch_span
 from zset_join.spark.epoch.disk_failures import disk_failure
 from zset_join.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.spark.epoch.event_times import EventTimes
@@ -327,6 +328,11 @@ class EpochRunner:
         self._seconds_before = {name: rounded[name] for name in ("commit", "output") if name in rounded}
         self.progress.entries.append({**record.progress, "replayed": is_replay, "seconds": rounded})
         _log.info("%s", epoch_line(self.name, self.progress.entries[-1]))
+        if not is_replay:
+            parts = {name: seconds[name] for name in ("job", "commit", "output")}
+            write_epoch_span(
+                view=self.name, query_id=checkpoint.query_id, runner="executors", progress=record.progress, parts=parts
+            )
         if self.heartbeat is not None:
             self.heartbeat.wake()
 
