@@ -18,6 +18,7 @@ from zset_join.core.errors import ZsetJoinError
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.epoch.progress import ProgressLog
 from zset_join.spark.epoch.runner import EpochRunner
+from zset_join.tools.dead_letters import read_letters
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
@@ -94,6 +95,10 @@ class QueryTools(Protocol):
         """Return where a row comes from; see `StoredQuery.explain_row`."""
         ...
 
+    def dead_letters(self, **chosen: Any) -> pa.Table:
+        """Return what was put aside; see `StoredQuery.dead_letters`."""
+        ...
+
 
 class ExecutorTools:
     """Answer questions about a query that runs on executors.
@@ -116,6 +121,11 @@ class ExecutorTools:
         from zset_join.spark.tools.row_explaining import explain_row
 
         return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
+
+    def dead_letters(self, **chosen: Any) -> pa.Table:
+        """Return what was put aside; see `zset_join.dead_letters.read_letters`."""
+        options = self._runner.options
+        return read_letters(options.checkpoint_location, path=options.dead_letter_path, **chosen)
 
 
 class StoredQuery:
@@ -213,3 +223,18 @@ class StoredQuery:
         and where only computed columns are asked for, a batch join of what the log keeps.
         """
         return self._tools.explain_row(row, most_rows=most_rows)
+
+    def dead_letters(self, *, stream: str | None = None, epoch: int | None = None, code: str | None = None) -> pa.Table:
+        """Return the rows that were put aside in epochs that count, oldest first, as `zset_join.dead_letters.LETTER_SCHEMA`.
+
+        Args:
+            stream: only those of one stream.
+            epoch: only those of one epoch.
+            code: only those with one code.
+
+        Raises:
+            StateError: there is no checkpoint, or a file cannot be read.
+
+        Memory: all that are returned.
+        """
+        return self._tools.dead_letters(stream=stream, epoch=epoch, code=code)

@@ -82,6 +82,7 @@ class EpochRunner:
 
     Attributes:
         name: what its jobs and log lines call the query.
+        options: the options of the query.
         error: what stopped the query, as it was raised here; None while it runs.
         query: the plan of its view.
         progress: what the newest epochs did.
@@ -111,7 +112,7 @@ class EpochRunner:
         self._epoch: int | None = None
         self.query = query
         self._tagged = tagged
-        self._options = options
+        self.options = options
         self._buckets = buckets
         self._output = output
         if isinstance(output, SelectiveOutput):
@@ -151,7 +152,7 @@ class EpochRunner:
             SinkError: the output does not fit.
         """
         # Claimed first: nothing is opened that another driver may be using.
-        self._owner = Ownership.claim(checkpoint_folder(self._options.checkpoint_location), query_id, on_trial=True)
+        self._owner = Ownership.claim(checkpoint_folder(self.options.checkpoint_location), query_id, on_trial=True)
         try:
             with self._owner.reporting_lost_ownership():
                 self._open(query_id)
@@ -168,21 +169,21 @@ class EpochRunner:
 
     def _open(self, query_id: str) -> None:
         given = {**self.query.description(), **self.buffer.description()}
-        location = self._options.checkpoint_location
+        location = self.options.checkpoint_location
         stored = stored_description(location)
         stored = stored if stored is None else restated(stored, given)
         description = resolve_baselines(given, stored, is_loaded=has_commits(location))
-        description = with_functions(description, stored, self.query.functions, self._options.udf_version)
+        description = with_functions(description, stored, self.query.functions, self.options.udf_version)
         checkpoint = Checkpoint(
-            self._options.checkpoint_location,
+            self.options.checkpoint_location,
             query_id=query_id,
             buckets=self._buckets,
             description=description,
             plan=self.query.to_json(),
-            local_state_dir=self._options.local_state_dir,
-            snapshot_after_bytes=self._options.snapshot_after_bytes,
-            retain_input_log=self._options.retain_input_log,
-            local_state_retention_seconds=self._options.local_state_retention_seconds,
+            local_state_dir=self.options.local_state_dir,
+            snapshot_after_bytes=self.options.snapshot_after_bytes,
+            retain_input_log=self.options.retain_input_log,
+            local_state_retention_seconds=self.options.local_state_retention_seconds,
             owner=self._owner,
             begins=False,
         )
@@ -201,10 +202,10 @@ class EpochRunner:
             SinkError: `SINK_EPOCH_GAP`; or the output took another epoch of this number.
         """
         lacking = self._output.lacking(last)
-        if lacking and is_completed(self._options.checkpoint_location, last.epoch):
+        if lacking and is_completed(self.options.checkpoint_location, last.epoch):
             raise SinkError(
                 f"{' and '.join(lacking)}: epoch {last.epoch} is not there, and Spark has completed it for the checkpoint "
-                f"{self._options.checkpoint_location}, so it does not come again. The output is new, or was replaced: bring "
+                f"{self.options.checkpoint_location}, so it does not come again. The output is new, or was replaced: bring "
                 "back the one of the checkpoint, or start with a new output and a new checkpointLocation.",
                 code="SINK_EPOCH_GAP",
                 outputs=list(lacking),
@@ -214,7 +215,7 @@ class EpochRunner:
     def explanation(self) -> str:
         """Return what `explain` prints."""
         with explained_for(self.operator_options.more):
-            return self.query.query_explanation(self._output.describe(), replace(self._options, buckets=self._buckets))
+            return self.query.query_explanation(self._output.describe(), replace(self.options, buckets=self._buckets))
 
     @property
     def relation(self) -> Relation:
@@ -244,7 +245,7 @@ class EpochRunner:
 
     def failure_of(self, error: BaseException) -> StateError | None:
         """Return what Spark, or Python, reports in its own words in ours; None where we have none for it."""
-        location = self._options.checkpoint_location
+        location = self.options.checkpoint_location
         return disk_failure(error, location, self._outcome) or lost_records(error, location)
 
     def close(self) -> None:
@@ -276,7 +277,7 @@ class EpochRunner:
         """Copy checkpoint and output between two epochs, also after the query has stopped."""
         with self.pause():
             outputs = self._output.at_rest()
-            return backup(self._options.checkpoint_location, directory, outputs=outputs, is_held=self.is_open)
+            return backup(self.options.checkpoint_location, directory, outputs=outputs, is_held=self.is_open)
 
     def contents(self, session: SparkSession) -> dict[str, DataFrame]:
         """Return all answers in every output that can be read back, while paused, by what `explain` calls it."""
@@ -299,7 +300,7 @@ class EpochRunner:
         self._epoch = epoch
         started = time.perf_counter()
         checkpoint = self._opened()
-        offsets = offsets_digest(self._options.checkpoint_location, epoch)
+        offsets = offsets_digest(self.options.checkpoint_location, epoch)
         record = checkpoint.committed(epoch, offsets)
         seconds: dict[str, float] = {}
         is_replay = record is not None
@@ -434,7 +435,7 @@ class EpochRunner:
             parts=self._output.parts,
             dead_letters=dead_letters_of(planned_stages, self._dead_letter_path, checkpoint.query_id),
             buffer=self.buffer,
-            local_state_dir=self._options.local_state_dir,
+            local_state_dir=self.options.local_state_dir,
             locality=self._locality,
             timed=self._times.timed,
         )
@@ -487,7 +488,7 @@ class EpochRunner:
             dues=dues_after(dues, receipts),
         )
         counts = epoch_counts(record, receipts, self._places, self._statistics, main_stage=self._main_stage)
-        budget = self._options.hot_budget or self._options.table_budget
+        budget = self.options.hot_budget or self.options.table_budget
         if budget is not None:
             counts["cold_store"] = budget.cold_store
         if self._times.is_needed:
