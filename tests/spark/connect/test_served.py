@@ -278,9 +278,7 @@ def _from_a_snapshot(spark: SparkSession, place: Path) -> tuple[str, bool, int]:
     snapshot = spark.createDataFrame(rows, ORDERS).where("total > 0")
     orders = read(spark, place / "orders", ORDERS)
     for baseline in (snapshot, snapshot.where("id < 0")):
-        stream = changes(
-            orders, name="orders", keys="id", sequence_by="t", apply_as_deletes="op = 'd'", baseline=baseline
-        )
+        stream = changes(orders, name="orders", keys="id", sequence_by="t", apply_as_deletes="op = 'd'", baseline=baseline)
         query = run(stream.select("id", "total"), place, retainInputLog=True)
     emitted = spark.read.parquet(str(place / "out" / "epoch=*"))
     report = query.verify(actual_df=emitted)
@@ -301,6 +299,23 @@ def test_a_snapshot_without_a_row_in_the_stream_is_an_epoch(client: Client, tmp_
     client(_from_a_snapshot, tmp_path)
 
     assert lines(tmp_path / "out") == {(7, 70): 1, (1, 10): 1}
+
+
+def _sampled(spark: SparkSession, place: Path) -> None:
+    from zset_join.spark import changes
+
+    stream = spark.readStream.text(str(place / "records"))
+    run(changes(stream, name="people", format="debezium-json", keys="id").select("id", "name"), place)
+
+
+def test_records_are_sampled_by_the_server(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    row = {"id": 1, "name": "ann"}
+    (tmp_path / "records" / "0.json").write_text(json.dumps({"op": "c", "before": None, "after": row}) + "\n")
+
+    client(_sampled, tmp_path)
+
+    assert lines(tmp_path / "out") == {(1, "ann"): 1}
 
 
 def _by_sql(spark: SparkSession, place: Path) -> None:

@@ -40,7 +40,7 @@ from zset_join.spark.epoch.outputs import ChosenOutput, FunctionOutput, SinkOutp
 from zset_join.spark.epoch.runner import EpochRunner
 from zset_join.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.spark.epoch.upsert_output import UpsertOutput
-from zset_join.spark.frames.facts import is_connect
+from zset_join.spark.frames.facts import is_connect, parallelism
 from zset_join.spark.frames.sent import frame_bytes
 from zset_join.spark.planning.buffer_limit import limited_join
 from zset_join.spark.planning.normalise import TaggedStreams, tag
@@ -470,7 +470,7 @@ class JoinStreamWriter:
         check_mode(options.checkpoint_location, "executors")
         plan = _as_stored(plan, options.checkpoint_location)
         stored = stored_buckets(options.checkpoint_location)
-        buckets = options.buckets or stored or session.sparkContext.defaultParallelism
+        buckets = options.buckets or stored or parallelism(session)
         tagged = tag(plan.planned_stages, buckets)
         if options.dead_letter_path is None:
             quarantine = folder_below(options.checkpoint_location, "quarantine")
@@ -504,7 +504,7 @@ class JoinStreamWriter:
         """Return what lookup joins are told of the job; refuse more tasks than connections."""
         session = self._query.session
         defaults = job_defaults(session, self._options)
-        processes = 1 if buckets == 1 else min(buckets, session.sparkContext.defaultParallelism)
+        processes = 1 if buckets == 1 else min(buckets, parallelism(session))
         more = {"lookup_processes": processes, **({} if defaults is None else {"lookup": defaults})}
         for stage in stages:
             if isinstance(stage, LookupJoinStage):  # of all stages these alone open connections

@@ -172,9 +172,7 @@ def opened_for_a_look(settings: DriverSettings) -> DriverEpochs:
         raise no_checkpoint(location)
     check_mode(location, "driver", is_served=True)
     directory = tempfile.TemporaryDirectory(prefix="zset_join-look-")
-    sinks = {
-        view: [one for one in chosen if not isinstance(one.sink, TakesSession)] for view, chosen in settings.sinks.items()
-    }
+    sinks = {view: [one for one in chosen if not isinstance(one.sink, TakesSession)] for view, chosen in settings.sinks.items()}
     options = replace(settings.options, local_state_dir=directory.name)
     epochs = _Looking(replace(settings, options=options, sinks=sinks), directory)
     try:
