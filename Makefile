@@ -34,12 +34,13 @@ demo: java $(READY) ## maintain flights LEFT JOIN planes in Spark on real data, 
 demo-cdc: java $(READY) ## PostgreSQL, Debezium and Kafka into a view and a topic, compared with the source database
 	$(PY) -m examples.cdc_demo $(ARGS)
 
-lint: $(READY) ## ruff, format, mypy --strict, layers, file length
+lint: $(READY) ## ruff, format, mypy --strict, layers, file length, words
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy --strict zset_join spill
 	$(VENV)/bin/lint-imports --no-cache
 	$(PY) -m tools.check_source_files
+	$(PY) -m tools.check_words
 
 bench: java $(READY) ## run the benchmarks, an hour; results go to benchmarks/results: latest.json and hybrid*.txt
 	$(PY) -m benchmarks.run $(ARGS)

@@ -66,7 +66,7 @@ class Node(ABC):
         """Go on with an operator restored from a snapshot of the one so far, and so below."""
 
     def close(self) -> None:
-        """Let go of files, and so below; a source has none."""
+        """Release files, and so below; a source has none."""
         return
 
     def keyed(self, join_key: Sequence[str]) -> Relation:

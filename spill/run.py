@@ -191,7 +191,7 @@ class Run:
     def let_go(self, pages: int | None = None) -> None:
         """Let directory and prints of the first pages (default: all) leave this process; the host keeps them as it likes.
 
-        The bits of removed rows stay: they are few, and to write to a mapped page anew costs several microseconds.
+        The bits of removed rows stay: they are few, and to write to a mapped page again costs several microseconds.
         """
         if pages is None:
             pages, rows = len(self.directory), self.rows

@@ -9,7 +9,7 @@ run that has lost more than half of its rows is rewritten too, so the disk holds
 merged ones while they are merged.
 
 Crash safety. `store.json` names the owner, the epoch and the runs. Before the first change after a `commit` it is marked as
-unclean, and `commit` writes it anew; both by renaming. So a set that was being changed when its process died is told from
+unclean, and `commit` writes it again; both by renaming. So a set that was being changed when its process died is told from
 one that is whole, and is refused. Nothing is synced: a set is also refused after the host was restarted.
 
 Files: `store.json`, and those of the runs.
@@ -94,7 +94,7 @@ class StoredRun(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of files and memory."""
+        """Release files and memory."""
         ...
 
 
@@ -189,7 +189,7 @@ class RunSet(ABC, Generic[R]):
                 f"the cold store in {self._directory} was made for something else: it has "
                 f"{ {name: manifest.get(name) for name in differing} }, expected "
                 f"{ {name: self._stamp[name] for name in differing} }. It is a cache: remove the directory, and it is built "
-                "anew from the checkpoint.",
+                "again from the checkpoint.",
                 code="COLD_STORE_FOREIGN",
                 path=str(self._directory),
                 differing=differing,
@@ -210,13 +210,13 @@ class RunSet(ABC, Generic[R]):
     def _refused(self, why: str) -> StateError:
         return StateError(
             f"the cold store in {self._directory} cannot be used: {why}. It is a cache: remove the directory, and it is built "
-            "anew from the checkpoint.",
+            "again from the checkpoint.",
             code="COLD_STORE_UNCLEAN",
             path=str(self._directory),
         )
 
     def is_current(self) -> bool:
-        """Say whether the store on the disk is the one this process left there; another process may have changed it."""
+        """Return whether the store on the disk is the one this process left there; another process may have changed it."""
         with self._reading():
             return read_bytes(self._directory / _MANIFEST) == self._written
 
@@ -245,7 +245,7 @@ class RunSet(ABC, Generic[R]):
         except OSError as error:
             raise ResourceError(
                 f"the cold store in {self._directory} could not be read ({error}). Look after that disk, and start again: "
-                "local state is a cache and is built anew from the checkpoint.",
+                "local state is a cache and is built again from the checkpoint.",
                 code="COLD_STORE_IO",
                 path=str(self._directory),
             ) from error
@@ -377,7 +377,7 @@ class RunSet(ABC, Generic[R]):
         return self._index_bytes - self.staying_bytes() if self._keeps_index and not self.keep_index else 0
 
     def close(self) -> None:
-        """Let go of files and memory."""
+        """Release files and memory."""
         self._close_runs()
         self._pages.close()
 

@@ -1,9 +1,9 @@
 """Several runs, looked into at once: finding and listing rows, removing them, putting them back.
 
-The law: `find` yields the living rows of all runs that have the codes (or pairs) asked for, each once. One pass over the index
+The law: `find` yields the living rows of all runs that have the codes (or pairs) requested, each once. One pass over the index
 of all runs says which pages to read; they are read together, and one pass over them takes the rows out.
 
-Remembers 40 bytes per run. It is made anew whenever the runs of a store become others.
+Remembers 40 bytes per run. It is rebuilt whenever the runs of a store become others.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Runs:
     def find(self, wanted: Wanted, *, keep_index: bool, group_bytes: int | None = None) -> Iterator[tuple[ColdRows, int, int]]:
         """Yield the wanted rows, group by group, with the number and the bytes of the pages read for them.
 
-        Rows that were yielded may be removed before the next are asked for, and others may be put.
+        Rows that were yielded may be removed before the next are requested, and others may be put.
 
         Args:
             wanted: what is looked for.
@@ -91,7 +91,7 @@ class Runs:
     def scan(self, chunk_bytes: int, *, keep_index: bool) -> Iterator[tuple[LyingRows, Int64s]]:
         """Yield all living rows and their places, run by run and in the order of each, in chunks of about `chunk_bytes`.
 
-        They lie in the pages that were read, until the next are asked for. Else as `find`.
+        They lie in the pages that were read, until the next are requested. Else as `find`.
         """
         read: ReadPages | None = None
         for number, run in enumerate(self._runs):

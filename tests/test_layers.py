@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import zset_join
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # A package from outside, and the only packages of ours that may import it.
@@ -59,3 +61,23 @@ def test_importing_zset_join_brings_in_neither_spark_nor_a_database() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_importing_zset_join_alone_brings_in_no_engine() -> None:
+    heavy = "{'llvmlite', 'numba', 'numpy', 'pyarrow', 'yaml'}"
+    code = f"import sys, zset_join; print(sorted({heavy} & set(sys.modules)), 'HashJoin' in dir(zset_join), zset_join.HashJoin.__name__)"
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[] True HashJoin"
+
+
+def test_every_public_name_has_the_home_that_type_checkers_see() -> None:
+    tree = ast.parse((ROOT / "zset_join" / "__init__.py").read_text(encoding="utf-8"))
+    imports = [one for node in tree.body if isinstance(node, ast.If) for one in node.body if isinstance(one, ast.ImportFrom)]
+    seen = {alias.name: one.module for one in imports for alias in one.names}
+
+    assert seen == zset_join.__homes__
+    assert sorted(seen) == zset_join.__all__
+    with pytest.raises(AttributeError, match="'zset_join' has no attribute 'Joined'"):
+        getattr(zset_join, "Joined")  # noqa: B009 - mypy knows better

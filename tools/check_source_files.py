@@ -3,7 +3,8 @@
 - No file is longer than 600 lines: a longer one is two files.
 - No file is called `utils.py`, `common.py` or `helpers.py`: such a name says nothing about what belongs in it.
 - The names of the gateway into a JVM are used in `zset_join/spark/frames/classic` alone: over Spark Connect there is none.
-- An `__init__.py` holds a docstring, imports and `__all__`, and no logic.
+- An `__init__.py` holds a docstring, imports, `__all__` and other names in double underscores, and no logic; `if TYPE_CHECKING`
+  may part the same.
 
 Exit code 0 when every file passes, else 1 with one line per breach. Run it with `python -m tools.check_source_files`.
 """
@@ -86,6 +87,10 @@ def _is_declaration(statement: ast.stmt) -> bool:
             return True
         case ast.Assign(targets=[ast.Name(id=name)]):
             return name.startswith("__") and name.endswith("__")
+        case ast.Assign(targets=[ast.Tuple(elts=names)]):
+            return all(isinstance(name, ast.Name) and name.id.startswith("__") and name.id.endswith("__") for name in names)
+        case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body, orelse=otherwise):
+            return all(map(_is_declaration, [*body, *otherwise]))
         case _:
             return False
 

@@ -1,32 +1,64 @@
 """Maintain the join of two changing tables, and what is computed from it, inside or outside Spark.
 
-`import zset_join` brings the in-process engine and needs neither Spark nor Java; the streaming API is `zset_join.spark`.
+The in-process engine needs neither Spark nor Java; the streaming API is `zset_join.spark`.
+
+Cost: `import zset_join` imports nothing else; each name below is imported when it is first used.
 """
 
 from __future__ import annotations
 
-from zset_join.core.errors import (
-    BadInputError,
-    KeyTypeError,
-    OptionError,
-    PlanError,
-    ResourceError,
-    SinkError,
-    StateError,
-    WeightOverflowError,
-    ZsetJoinError,
-)
-from zset_join.core.relation import ChangelogMode, Relation
-from zset_join.core.tick import Tick
-from zset_join.operators.aggregate import Aggregate
-from zset_join.operators.distinct import Distinct
-from zset_join.operators.join import HashJoin
-from zset_join.operators.select import Select
-from zset_join.operators.union import Union
-from zset_join.operators.where import Where
-from zset_join.shapes.aggregate import AggregateCall
-from zset_join.zset import ZSet
-from zset_join.zset.protocol import Operator
+from typing import TYPE_CHECKING
+
+from zset_join.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from zset_join.core.errors import (
+        BadInputError,
+        KeyTypeError,
+        OptionError,
+        PlanError,
+        ResourceError,
+        SinkError,
+        StateError,
+        WeightOverflowError,
+        ZsetJoinError,
+    )
+    from zset_join.core.relation import ChangelogMode, Relation
+    from zset_join.core.tick import Tick
+    from zset_join.operators.aggregate import Aggregate
+    from zset_join.operators.distinct import Distinct
+    from zset_join.operators.join import HashJoin
+    from zset_join.operators.select import Select
+    from zset_join.operators.union import Union
+    from zset_join.operators.where import Where
+    from zset_join.shapes.aggregate import AggregateCall
+    from zset_join.zset import ZSet
+    from zset_join.zset.protocol import Operator
+else:
+    __homes__ = {
+        "Aggregate": "zset_join.operators.aggregate",
+        "AggregateCall": "zset_join.shapes.aggregate",
+        "BadInputError": "zset_join.core.errors",
+        "ChangelogMode": "zset_join.core.relation",
+        "Distinct": "zset_join.operators.distinct",
+        "HashJoin": "zset_join.operators.join",
+        "KeyTypeError": "zset_join.core.errors",
+        "Operator": "zset_join.zset.protocol",
+        "OptionError": "zset_join.core.errors",
+        "PlanError": "zset_join.core.errors",
+        "Relation": "zset_join.core.relation",
+        "ResourceError": "zset_join.core.errors",
+        "Select": "zset_join.operators.select",
+        "SinkError": "zset_join.core.errors",
+        "StateError": "zset_join.core.errors",
+        "Tick": "zset_join.core.tick",
+        "Union": "zset_join.operators.union",
+        "WeightOverflowError": "zset_join.core.errors",
+        "Where": "zset_join.operators.where",
+        "ZSet": "zset_join.zset",
+        "ZsetJoinError": "zset_join.core.errors",
+    }
+    __getattr__, __dir__ = lazy_names(__name__, __homes__)
 
 __all__ = [
     "Aggregate",

@@ -43,6 +43,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -151,12 +152,18 @@ def _parser() -> argparse.ArgumentParser:
     restore.add_argument("directory", help="the savepoint")
     restore.add_argument("--checkpoint", help="where the checkpoint is to be (where it was)")
     restore.add_argument("--output", action="append", help="where an output is to be (where it was); repeatable")
-    restore.add_argument("--replace", action="store_true", help="move aside what stands there now")
+    restore.add_argument("--replace", action="store_true", help="move aside what is there now")
     restore.set_defaults(run=_restore)
     console = verbs.add_parser("console", help="serve a page about a query on this machine, until Ctrl-C")
     console.add_argument("checkpoint", help="checkpointLocation, the directory of a pipeline, or a bundle")
     console.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (a free one)")
     console.add_argument("--dead-letters", metavar="PATH", help="where they are, when deadLetterPath put them elsewhere")
+    console.add_argument(
+        "--diff",
+        metavar="QUERY",
+        help="a changed query, FILE.sql or MODULE:FUNCTION: show what it would answer otherwise (of a stopped pipeline)",
+    )
+    _dialect_option(console)
     console.set_defaults(run=_console)
     bundle = verbs.add_parser("bundle", help="put what the console shows of a checkpoint into one file, for somebody else")
     bundle.add_argument("checkpoint", help="checkpointLocation, or the directory of a pipeline")
@@ -417,13 +424,16 @@ def _restore(options: argparse.Namespace) -> int:
 
 
 def _console(options: argparse.Namespace) -> int:
-    from zset_join.console import WatchedBundle, WatchedCheckpoint, open_console
+    from zset_join.console import QueryAnswers, WatchedBundle, WatchedCheckpoint, open_console
     from zset_join.console.watched_bundle import is_bundle
 
     if is_bundle(options.checkpoint):
         console = open_console(WatchedBundle(options.checkpoint), port=options.port)
     else:
-        console = open_console(WatchedCheckpoint(options.checkpoint, dead_letters=options.dead_letters), port=options.port)
+        diff = None if options.diff is None else partial(_diff_of, options.checkpoint, options.diff, options.dialect)
+        answers = QueryAnswers(diff=diff)
+        watched = WatchedCheckpoint(options.checkpoint, answers, dead_letters=options.dead_letters)
+        console = open_console(watched, port=options.port)
     with console:
         _tell(f"open {console.url}  (the address works once; Ctrl-C ends the console)")
         try:
@@ -431,6 +441,26 @@ def _console(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             return 0
     return 0
+
+
+def _diff_of(checkpoint: str, program: str, dialect: str) -> Any:
+    """Return what another query would answer otherwise over the directory of a pipeline that does not run."""
+    from zset_join.checkpoint.plan import query_plan
+    from zset_join.checkpoint.reading import stored_description
+    from zset_join.pipeline.stopped import diff_of_directory
+
+    if "keeps_view" not in (stored_description(checkpoint) or {}):
+        raise OptionError(
+            f"{checkpoint} is not the directory of a pipeline, and queries of others are not compared yet.",
+            code="NOT_FROM_HERE",
+            what="diff",
+        )
+    if not program.lower().endswith(".sql"):
+        return diff_of_directory(checkpoint, _function(program)())
+    from zset_join.sql.commands import views_of_file
+
+    names = [view.name for view in query_plan(checkpoint).views]
+    return diff_of_directory(checkpoint, views_of_file(program, dialect=dialect, names=names))
 
 
 def _bundle(options: argparse.Namespace) -> int:

@@ -14,7 +14,6 @@ from tools.servers.kafka_broker import KafkaBroker
 from tools.servers.postgres_server import PostgresServer
 from zset_join.sources.kafka import KafkaSource
 from zset_join.sql import Session, connect
-from zset_join.sql.lasting import LastingSession
 from zset_join.sql.tables.feeds import read_available
 
 _numbers = itertools.count()
@@ -106,7 +105,6 @@ def test_a_session_in_a_directory_goes_on_behind_what_it_has_read(
 
     def life() -> None:
         with connect(dialect="flink", directory=tmp_path) as session:
-            assert isinstance(session, LastingSession)
             declared(session, kafka, "orders", "id INT, customer STRING, total INT, at BIGINT METADATA FROM 'offset'",
                      topics["orders"], "kafka", "json")  # fmt: skip
             declared(session, kafka, "customers", "id STRING, name STRING, PRIMARY KEY (id) NOT ENFORCED", topics["customers"],

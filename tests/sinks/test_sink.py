@@ -291,7 +291,7 @@ def shown_to_others(place: Path, name: str) -> set[Any]:
 
 
 def is_row(found: Any, name: str) -> bool:
-    """Say whether something in an envelope, or the envelope itself, is a row of two columns."""
+    """Return whether something in an envelope, or the envelope itself, is a row of two columns."""
     return isinstance(found, dict) and {"k", name} <= set(found)
 
 
@@ -386,7 +386,7 @@ def test_every_sink_of_the_product_knows_the_chain_of_epochs_and_is_searched() -
     found = sinks_of_the_product()
 
     # What a session inside Spark keeps is looked at in tests/sql/test_stored_tables.py.
-    keeps_no_rows |= {one for one in found if one.__module__ == "zset_join.sql.spark_pipeline"}
+    keeps_no_rows |= {one for one in found if one.__module__ == "zset_join.sql.runtime.spark_pipeline"}
     assert found == {kind.sink for kind in SINKS.values()} | set(SERVED) | keeps_no_rows | {StoredTableSink}
     assert [one for one in found - keeps_no_rows if not hasattr(one, "has") or not accepts_argument(one.write, "link")] == []
     assert {type(made.make(Path("never-opened"))) for made in MAKERS.values()} == {kind.sink for kind in SINKS.values()}

@@ -182,7 +182,7 @@ def test_rows_of_files_do_not_go_over_a_key_that_a_query_claims_either(session: 
         session.read(wait_seconds=0.0)
     session.sql("DELETE FROM flats WHERE id = 1")
     session.read(wait_seconds=0.0)
-    with pytest.raises(SinkError, match="that no query takes back"):
+    with pytest.raises(SinkError, match="that no query retracts"):
         session.sql("INSERT INTO flats VALUES (2, 'Oslo')")
 
     assert shown(session, "SELECT * FROM cities") == [(1, "Bonn"), (2, "Lima")]
@@ -195,11 +195,11 @@ def test_a_query_does_not_claim_the_key_of_a_row_that_nobody_takes_back(session:
     )
     written = "INSERT INTO cities SELECT id, city FROM flats"
 
-    with pytest.raises(SinkError, match="that no query takes back") as refused:
+    with pytest.raises(SinkError, match="that no query retracts") as refused:
         session.sql(written)
     session.sql("DELETE FROM cities WHERE id = 1")
     session.sql(written)
-    with pytest.raises(SinkError, match="that no query takes back"):
+    with pytest.raises(SinkError, match="that no query retracts"):
         session.sql("INSERT INTO flats VALUES (3, 'Kyiv'), (5, 'Kyiv')")
     session.sql("UPDATE cities SET city = 'Cork' WHERE id = 5")
 

@@ -9,7 +9,7 @@ import pytest
 
 from zset_join.core.errors import SqlError
 from zset_join.sql import connect
-from zset_join.sql.tables.feeds import KafkaFeed, feeds_of, read_available
+from zset_join.sql.tables.feeds import KafkaFeed, feeds_of
 
 
 def test_files_are_read_one_by_one_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_files_are_read_one_by_one_in_the_order_of_their_names(tmp_path: Path) -
     with connect() as session:
         session.sql(f"CREATE TABLE t (id INT, v STRING) WITH ('connector'='filesystem', 'path'='{tmp_path}', 'format'='json')")
 
-        assert read_available(session) == 2
+        assert session.read() == 2
         assert session.sql("SELECT * FROM t").table().to_pylist() == [{"id": 1, "v": "x"}, {"id": 2, "v": None}]
 
 
@@ -32,7 +32,7 @@ def test_generated_rows_are_the_same_for_a_seed_and_as_many_as_asked_for() -> No
         one.sql(declared)
         other.sql(declared)
 
-        assert (read_available(one), read_available(other)) == (3, 3)
+        assert (one.read(), other.read()) == (3, 3)
         rows = one.sql("SELECT * FROM t").table()
         assert rows.equals(other.sql("SELECT * FROM t").table())
         assert rows.column("id").to_pylist() == list(range(5, 30))
@@ -57,7 +57,7 @@ def test_a_topic_is_read_from_its_beginning_only() -> None:
 
 
 def test_what_a_record_of_changes_says_beside_its_row_is_in_the_columns_of_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The records are handed over; a real Kafka is read in `tests/services`."""
+    """The records are passed on; a real Kafka is read in `tests/services`."""
     told = [
         ("c", None, '{"id": 1, "name": "Ada"}', 1_700_000_000_000, 10),
         ("u", '{"id": 1, "name": "Ada"}', '{"id": 1, "name": "Eve"}', 1_700_000_005_000, 11),
@@ -83,7 +83,7 @@ def test_what_a_record_of_changes_says_beside_its_row_is_in_the_columns_of_metad
             "place BIGINT METADATA FROM 'offset', PRIMARY KEY (id) NOT ENFORCED) WITH ('connector' = 'kafka', "
             "'topic' = 'customers', 'properties.bootstrap.servers' = 'none', 'format' = 'debezium-json')"
         )
-        assert read_available(session) == 1
+        assert session.read() == 1
 
         (row,) = session.sql("SELECT * FROM customers").table().to_pylist()
 

@@ -12,7 +12,6 @@ import pytest
 
 from zset_join.core.errors import BadInputError, SqlError
 from zset_join.sql import SqlWarning, connect
-from zset_join.sql.tables.feeds import read_available
 
 COLUMNS = "id INT, name STRING, total DECIMAL(10, 2), at TIMESTAMP(3), day DATE"
 
@@ -24,7 +23,7 @@ def rows_of(directory: Path, text: str, form: str = "json", *, more: str = "", c
             f"CREATE TABLE t ({columns}) WITH ('connector' = 'filesystem', 'path' = 'file://{directory}', 'format' = '{form}'{more})"
         )
         running = session.sql("SELECT * FROM t").start()
-        read_available(session, wait_seconds=0.0)
+        session.read(wait_seconds=0.0)
         rows: list[dict[str, Any]] = running.table().to_pylist()
         return [{name: str(value) for name, value in row.items() if value is not None} for row in rows]
 
@@ -46,7 +45,7 @@ def test_what_an_insert_writes_into_files_is_read_as_the_same_rows(tmp_path: Pat
     with connect(dialect="flink") as session:
         session.sql(f"CREATE TABLE files ({COLUMNS}) WITH ({options})")
         running = session.sql(kept.format("files")).start()
-        read_available(session, wait_seconds=0.0)
+        session.read(wait_seconds=0.0)
 
         assert running.table().sort_by("id").to_pylist() == expected
 
@@ -90,14 +89,14 @@ def test_an_empty_file_and_an_empty_directory_have_no_rows(tmp_path: Path) -> No
     with connect(dialect="flink") as session:
         session.sql(f"CREATE TABLE t (id INT) WITH ('connector' = 'filesystem', 'path' = '{tmp_path}')")
 
-        assert read_available(session, wait_seconds=0.0) == 0
+        assert session.read(wait_seconds=0.0) == 0
 
 
 def test_a_path_of_another_file_system_is_refused(tmp_path: Path) -> None:
     with connect(dialect="flink") as session:
         session.sql("CREATE TABLE t (id INT) WITH ('connector' = 'filesystem', 'path' = 's3://bucket/orders')")
         with pytest.raises(SqlError, match="'s3://bucket/orders' is not on this machine"):
-            read_available(session, wait_seconds=0.0)
+            session.read(wait_seconds=0.0)
 
 
 def test_nan_in_csv_is_a_number(tmp_path: Path) -> None:
@@ -164,7 +163,7 @@ def test_metadata_of_a_record_in_a_file_say_when_and_where(tmp_path: Path) -> No
     with connect(dialect="flink") as session:
         session.sql(declared(tmp_path, "debezium-json", columns))
         running = session.sql("SELECT unix_seconds(at) AS second, file, line FROM t").start()
-        read_available(session, wait_seconds=0.0)
+        session.read(wait_seconds=0.0)
 
         assert running.table().to_pylist() == [{"second": 3, "file": "1.json", "line": 2}]
 
@@ -178,7 +177,7 @@ def test_records_of_a_file_that_cannot_be_read_are_put_aside_with_a_warning(tmp_
         with pytest.warns(
             SqlWarning, match=r'table "t": 1 records are put aside, the first \(1\.json, partition 0, offset 2\)'
         ):
-            read_available(session, wait_seconds=0.0)
+            session.read(wait_seconds=0.0)
 
         assert running.table().to_pylist() == [{"id": 1}]
 
@@ -190,13 +189,13 @@ def test_rows_of_parquet_that_do_not_convert_are_put_aside_and_the_others_are_re
         session.sql("SET 'on_bad_input' = 'quarantine'; " + text)
         running = session.sql("SELECT id, n FROM t").start()
         with pytest.warns(SqlWarning, match=r'2 records are put aside.*offset 2\): the value of "n" cannot be read as int64'):
-            read_available(session, wait_seconds=0.0)
+            session.read(wait_seconds=0.0)
         assert running.table().to_pylist() == [{"id": 1, "n": 1}]
     with connect(dialect="flink") as session:
         session.sql(text)
         session.sql("SELECT id FROM t").start()
         with pytest.raises(BadInputError, match=r'line 2 of .*1\.parquet.*the value of "n".*\{"id": 2, "n": 3\.9'):
-            read_available(session, wait_seconds=0.0)
+            session.read(wait_seconds=0.0)
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])

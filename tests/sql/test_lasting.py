@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from zset_join.core.errors import SqlError, StateError
-from zset_join.sql import Query, connect
-from zset_join.sql.lasting import LastingSession
+from zset_join.sql import Query, Session, connect
 
 DECLARED = """
 CREATE TABLE orders (id INT, customer STRING, total INT, shown AS upper(customer))
@@ -40,9 +39,8 @@ def order(path: Path, number: int) -> None:
     hidden.rename(path / "in" / f"{number:04d}.json")
 
 
-def opened(path: Path) -> LastingSession:
+def opened(path: Path) -> Session:
     session = connect(dialect="flink", directory=path / "state", clock=lambda: 0)
-    assert isinstance(session, LastingSession)
     session.sql(DECLARED.format(path=path))
     with session.once("names"):
         session.sql("INSERT INTO names VALUES ('a', 'Ada'), ('b', 'Bob')")
@@ -60,7 +58,7 @@ def written(path: Path) -> dict[Any, int]:
     return {row: weight for row, weight in found.items() if weight}
 
 
-def table(session: LastingSession, text: str) -> list[tuple[Any, ...]]:
+def table(session: Session, text: str) -> list[tuple[Any, ...]]:
     made = session.sql(text)
     assert isinstance(made, Query)
     return sorted(tuple(row.values()) for row in made.table().to_pylist())
@@ -164,7 +162,7 @@ def start_refused(path: Path, code: str) -> None:
     with pytest.MonkeyPatch.context() as patch, connect(dialect="flink", directory=path / "state") as session:
         session.sql(DECLARED_PAID.format(path=path, more=", paid INT"))
         if code == "SOURCE_LOST_ROWS":
-            patch.setattr("zset_join.sql.lasting.source_of", lost)
+            patch.setattr("zset_join.sql.runtime.in_files.source_of", lost)
         names = path / "state" / "queries" / "paid" / "read" / "orders.names"
         if code == "DAMAGED_FILE":
             names.rename(path / "names")
@@ -176,7 +174,7 @@ def start_refused(path: Path, code: str) -> None:
 
 
 def lost(*_: object, **__: object) -> Any:
-    raise StateError("the topic was made anew", code="SOURCE_LOST_ROWS")
+    raise StateError("the topic was rebuilt", code="SOURCE_LOST_ROWS")
 
 
 @pytest.mark.parametrize("code", ["DAMAGED_FILE", "SOURCE_LOST_ROWS", "QUERY_CHANGED"])
@@ -184,10 +182,10 @@ def test_a_refused_start_of_a_query_leaves_its_files_and_the_statements_before_i
     def run() -> list[tuple[Any, ...]]:
         with connect(dialect="flink", directory=tmp_path / "state") as session:
             session.sql(DECLARED_PAID.format(path=tmp_path, more=""))
-            with session.once("names"):  # type: ignore[attr-defined]
+            with session.once("names"):
                 session.sql("INSERT INTO names VALUES ('a', 'Ada')")
             session.sql(f"CREATE MATERIALIZED VIEW paid AS {PAID}")
-            session.read(wait_seconds=0.0)  # type: ignore[attr-defined]
+            session.read(wait_seconds=0.0)
             return sorted(tuple(row.values()) for row in session.running[0].table().to_pylist())
 
     order(tmp_path, 2)

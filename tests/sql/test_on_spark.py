@@ -38,7 +38,7 @@ def test_a_view_inside_spark_knows_the_hint_that_its_state_ends(session: Session
 
     told = session.view_of(query(session, joined)).placed.explanation(buckets=2)
 
-    assert 'rows of "o" are taken back from the answer, 10 seconds after their last write' in told
+    assert 'rows of "o" are retracted from the answer, 10 seconds after their last write' in told
 
 
 def test_the_bound_of_event_times_is_set_for_the_tables_of_a_query_inside_spark(planned: Session) -> None:
@@ -174,13 +174,13 @@ def test_what_records_of_changes_say_beside_their_rows_is_in_columns_inside_spar
     (tmp_path / "1.json").write_text(f"{change(7, None, ada)}\n{change(8, None, {'id': 2, 'name': 'Bob'})}\n")
     schema = "key STRING, value STRING, topic STRING, partition INT, offset LONG"
     monkeypatch.setattr(
-        "zset_join.sql.on_spark.kafka_records", lambda *_, **__: spark.readStream.schema(schema).json(str(tmp_path))
+        "zset_join.sql.runtime.on_spark.kafka_records", lambda *_, **__: spark.readStream.schema(schema).json(str(tmp_path))
     )
     with connect(engine="spark", spark=spark, dialect="flink") as shop:
         shop.sql(CUSTOMERS)
         running = query(shop, "SELECT * FROM customers").start()
         (tmp_path / "2.json").write_text(f"{change(9, ada, eve)}\n{change(10, {'id': 2, 'name': 'Bob'}, None)}\n")
-        shop.refresh()
+        shop.read()
         (row,) = running.table().to_pylist()
 
         assert running.verify().equal
@@ -212,7 +212,7 @@ def test_rows_of_a_key_are_ordered_by_their_file_or_version_and_not_by_arrival(s
         arriving = {"orders-b\u00e9": "1,b\n1,b2", "orders-b\u00e9.1": "1,c", "orders-b": "1,a\n2,a", "orders-a": "2,z"}
         for name, lines in arriving.items():
             (files / name).write_text(f"k,v\n{lines}\n")
-            session.refresh()
+            session.read()
 
         shown = sorted(tuple(row.values()) for row in rows.table().to_pylist())
 
@@ -243,7 +243,7 @@ def test_a_bad_row_of_a_file_is_a_dead_letter_with_its_file_inside_spark(spark: 
         session.sql("SET on_bad_input = 'quarantine'")
         session.sql(tables)
         running = session.sql(rows).start(name="q")
-        session.refresh()
+        session.read()
         shown = sorted(tuple(row.values()) for row in running.table().to_pylist())
     letters = spark.read.parquet(str(next((tmp_path / "session").rglob("quarantine")))).select("code", "reason").collect()
 
@@ -268,10 +268,10 @@ def test_files_of_records_are_the_changes_of_their_table_inside_spark_too(spark:
         session.sql("SET 'on_bad_input' = 'quarantine'; SET 'execution' = 'driver'; " + tables)
         assert "debezium-json" in str(session.sql(f"EXPLAIN {query}"))
         running = session.sql(query).start()
-        session.refresh()
+        session.read()
         for form, records in RECORDS.items():  # its line is smaller than those of the file before
             (tmp_path / form / "1.json").write_bytes(json.dumps(records[-1]).encode() + b'\n{"id": "\xff"}')
-        session.refresh()
+        session.read()
         shown = sorted(tuple(row.values()) for row in running.table().to_pylist())
 
     lines = {"debezium-json": 4, "canal-json": 2, "maxwell-json": 2, "dms-json": 4, "upsert-json": 3}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import PlanError, SinkError, StateError
 from zset_join.core.relation import Relation
-from zset_join.sql.on_spark import SessionOnSpark
+from zset_join.sql.runtime.on_spark import SparkRuntime
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.stored_tables import STORED_WEIGHT, StoredTables, StoredTableSink
@@ -59,7 +59,7 @@ def test_files_are_in_the_order_they_were_written_also_after_a_restart(tmp_path:
 def test_a_column_named_as_one_of_ours_is_refused_in_process_and_inside_spark(tmp_path: Path, name: str) -> None:
     columns = (*TABLE.columns, ColumnDefinition(name, pa.string()))
     table = replace(TABLE, columns=columns, options={"connector": "kafka"})
-    on_spark: Any = SessionOnSpark.__new__(SessionOnSpark)
+    on_spark: Any = SparkRuntime.__new__(SparkRuntime)
 
     for start in (StoredTables(tmp_path).make, lambda one: on_spark._made(one, None)):
         with pytest.raises(PlanError, match="rename them") as refused:

@@ -1,4 +1,4 @@
-"""What the page asks for, as addresses.
+"""What the page requests, as addresses.
 
 | address | answers |
 |---|---|
@@ -159,7 +159,7 @@ def _event(name: str, found: Any) -> str:
 
 
 def _where(request: Request) -> dict[str, str]:
-    """Return the columns and texts that rows are asked for by.
+    """Return the columns and texts that rows are requested by.
 
     Raises:
         OptionError: they are no JSON object of texts.

@@ -152,7 +152,7 @@ class PlanDiff:
         read: what rows were read for it, and how many.
         rejected: rows that the new stages put aside as bad input.
         late: of each source, the rows that came too late for the plan before; the new one does not get them either.
-        taken: the epoch in which a pipeline took the change; None where it was only asked for the difference.
+        taken: the epoch in which a pipeline took the change; None where only the difference was computed.
     """
 
     epoch: int | None

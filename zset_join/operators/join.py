@@ -311,7 +311,7 @@ class HashJoin:
         return sum(side.working_bytes() for side in self._sides) + self._working_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole, so that the state need not be opened again."""
+        """Return whether the mapped files are still those of the directory and whole; if so, the state need not be reopened."""
         return all(side.is_current() for side in self._sides) and (self._hybrid is None or self._hybrid.is_current())
 
     def _working_bytes(self) -> int:
@@ -568,7 +568,7 @@ class HashJoin:
     def _check_current(self, reader: object) -> None:
         if self._reader is not reader or self._prepared is None:
             raise StateError(
-                "an answer was read on after the next one had begun; finish reading an answer before asking for another.",
+                "an answer was read on after the next one had begun; finish reading an answer before requesting another.",
                 code="ANSWER_OUTDATED",
             )
 

@@ -1,8 +1,8 @@
 """The temporal join by processing time: each left row meets the right side as it is when the row comes.
 
-The law: only left changes speak. A row that comes is joined with the right side as it stands after this epoch's right changes
-(`snapshot="current"`) or as it stood before them (`"previous"`). A row that goes takes back what it was joined with, whatever
-the right side is by now. While the right side stands still, the sum of the answers is the batch join.
+The law: only left changes speak. A row that comes is joined with the right side as it comes after this epoch's right changes
+(`snapshot="current"`) or as it stood before them (`"previous"`). A row that goes retracts what it was joined with, whatever
+the right side is by now. While the right side does not advance, the sum of the answers is the batch join.
 
 Remembers every live right row, as a join does. Of an append-only left nothing; of any other its live rows, and per arrival what
 it was joined with (`zset_join.state.join.match_memo`).
@@ -285,7 +285,7 @@ class ProcessTimeJoin:
         return self.joins.working_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         return self.joins.is_current()
 
     def statistics(self) -> dict[str, int]:

@@ -14,7 +14,7 @@ epoch is folded in or committed, such as Ctrl-C, leaves a pipeline that refuses 
 
 With a directory the pipeline lasts: it goes on where it was, whenever it is opened again, see `zset_join.pipeline.durable`.
 
-Remembers what `explain()` says, and the contents of the views where `keep_view` asks for them.
+Remembers what `explain()` says, and the contents of the views where `keep_view` requests them.
 
 Known limits: one thread at a time uses a pipeline; others may call `snapshot()`.
 """
@@ -35,6 +35,7 @@ from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.pipeline.contents import Contents, repeated
 from zset_join.pipeline.dead_letters import dead_letters
+from zset_join.pipeline.directory_plans import plan_of_directory
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.history import InputHistory
@@ -48,12 +49,13 @@ from zset_join.pipeline.questions import PipelineQuestions
 from zset_join.pipeline.replaying import no_dead_letters, replay_letters
 from zset_join.pipeline.saved import SavedState, lasts, load_state, save_state
 from zset_join.pipeline.snapshots import Snapshots
-from zset_join.pipeline.stage_states import MemoryStates
+from zset_join.pipeline.stage_states import MemoryStates, with_long_chunks
 from zset_join.pipeline.statistics import explained_budgets, statistics_of
 from zset_join.pipeline.taking import RowTaking
 from zset_join.pipeline.unfinished import closed, epoch_gap, out_of_memory, unfinished
 from zset_join.pipeline.watched import PublishedEpochs
 from zset_join.pipeline.watermarks import Watermarks
+from zset_join.plan.query_plan import KeepState
 from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery, planned
 from zset_join.query.view import View
@@ -88,6 +90,9 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         options: what operators take from the options of a query.
         idle_timeout_seconds: processing time after which a source without rows does not hold up watermarks; None for never.
         snapshot_after_bytes: with a directory: a log that is smaller is not replaced by a snapshot.
+        keep_state: "needed": state holds no more than this query needs. Columns of sources that nothing reads are left out, and
+            groups over a many-to-many join keep sums per key in place of pairs; `explain` shows both. "all" keeps rows with all
+            columns, and `evolve` can read them later. A planned query keeps what it was planned with.
         before_begin: called with `positions` before anything is written down; what it raises refuses the start.
 
     Attributes:
@@ -137,15 +142,19 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         options: StageOptions | None = None,
         idle_timeout_seconds: float | None = None,
         snapshot_after_bytes: int = 64 * 1024 * 1024,
+        keep_state: KeepState = "all",
         before_begin: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
-        query = planned(view)
+        query = planned(view, keep_state=keep_state)
         self._has_several, self.plan, self._readings = query.has_several, query.plan, query.readings
+        self._views = view if isinstance(view, Mapping) else None
+        if directory is not None:
+            self.plan = plan_of_directory(directory, self.plan, has_names=self._has_several)
         compile_rest_in_background()
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
         self.positions: Mapping[str, Any] = {}
-        self._options = StageOptions() if options is None else options
+        self._options = with_long_chunks(StageOptions() if options is None else options)
         quarantines = self._options.on_bad_input == "quarantine"
         idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)
         self._watermarks = Watermarks(self.plan, idle_timeout_us=idle_us)
@@ -175,7 +184,10 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
                 self._history,
                 snapshot_after_bytes=snapshot_after_bytes,
             )
-        self._outputs = PipelineOutputs(sinks, quarantines=quarantines, has_names=self._has_several)
+        changed = None if self._directory is None else self._directory.checkpoint.changed
+        bare_view = changed.bare_view if changed is not None else None if self._has_several else self.plan.name
+        self._dropped_sources = frozenset() if changed is None else changed.gone
+        self._outputs = PipelineOutputs(sinks, quarantines=quarantines, bare_view=bare_view)
         try:
             self._go_on(before_begin)
         except BaseException:
@@ -310,7 +322,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return cast("Answer", dict(answers) if self._has_several else answers[self.plan.name])
 
     def view(self, name: str | None = None) -> pa.Table:
-        """Return the contents of a view: a row stands there as often as its weight says.
+        """Return the contents of a view: a row is there as often as its weight says.
 
         Args:
             name: of the view; may be left out where there is one.
@@ -390,7 +402,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return statistics_of(self.plan, self._watermarks, operators, counts)
 
     def next_due(self) -> NextDue:
-        """Return when `step()` has something to say though no row comes: the earliest of all stages, in memory.
+        """Return when `step()` has rows to emit though no row comes: the earliest of all stages, in memory.
 
         With a directory a stage is known by its last commit record.
         """
@@ -412,7 +424,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         print(self.explanation())  # noqa: T201 - printing is what explain() does in PySpark
 
     def close(self) -> None:
-        """Let go of state, directory and outputs; the pipeline cannot be used afterwards. Closing twice is allowed."""
+        """Release state, directory and outputs; the pipeline cannot be used afterwards. Closing twice is allowed."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -441,7 +453,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             self.positions = record.positions
             self._processing_time_us = record.processing_time_us
             self._last = directory.answers(record)
-            self._outputs.write(record.epoch, self._last, record.link)
+            self._outputs.write(record.epoch, self._last, record.link, directory.beginnings(record))
         self._publish()
         if before_begin is not None:
             before_begin(self.positions)
@@ -454,7 +466,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return None if record is None else record.link
 
     def _prepared(self, rows: Mapping[str, Any], processing_time: datetime.datetime | int | None) -> PreparedEpoch:
-        """Return the next epoch, answered; what sources refused stands before what stages do."""
+        """Return the next epoch, answered; what sources refused is before what stages do."""
         deltas, unread, far = self._taking.deltas(rows, self.epoch, self._watermarks.known)
         time_us = processing_time_us(processing_time, self._processing_time_us)
         with ExitStack() as stack:

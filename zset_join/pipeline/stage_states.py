@@ -7,6 +7,7 @@ folded in once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from zset_join.core.tick import Tick
@@ -17,7 +18,14 @@ from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of, is_timed
 
-__all__ = ["MemoryStates", "StageStates", "operators_of"]
+__all__ = ["MemoryStates", "StageStates", "operators_of", "with_long_chunks"]
+
+_CHUNK_ROWS = 1 << 18
+
+
+def with_long_chunks(options: StageOptions) -> StageOptions:
+    """Return options under which an answer comes in fewer pieces, since the engine brings them into one; own ones are kept."""
+    return replace(options, chunk_rows=_CHUNK_ROWS) if options.chunk_rows == StageOptions().chunk_rows else options
 
 
 class StageStates(Protocol):
@@ -89,7 +97,7 @@ class MemoryStates:
                 self.states[state.number].absorb(asked[first][0], state.fed(fed))
 
     def close(self) -> None:
-        """Let go of all state, and of what asks the outside."""
+        """Release all state, and the clients of lookup sources."""
         self.effects.close()
         for operator in self.states.values():
             operator.close()

@@ -2,7 +2,8 @@
 
 The law: no file of the checkpoint is written, and outputs are not looked at. The directory belongs to this process meanwhile.
 
-Known limits: the operators are opened with the options of a pipeline that was given none.
+Known limits: the operators are opened with the options of a pipeline that was given none, but that bad input is put aside: rows
+that either query cannot take are counted, and left out of both.
 """
 
 from __future__ import annotations
@@ -39,11 +40,10 @@ def diff_of_directory(directory: str | Path, view: View | Mapping[str, View]) ->
     Raises:
         StateError: there is no pipeline, it is in use or damaged; or what the query needs is not there, as `Pipeline.diff`.
         PlanError: the query cannot be planned.
-        BadInputError: a row that it cannot take.
     """
     location = str(Path(directory).absolute())
     plan, described = query_plan(location), stored_description(location) or {}
-    watermarks, options = Watermarks(plan), StageOptions()
+    watermarks, options = Watermarks(plan), StageOptions(on_bad_input="quarantine")
     contents = {one.name: Contents(plan.output_of(one.name).schema) for one in plan.views} if described["keeps_view"] else None
     history = InputHistory() if described["keeps_inputs"] else None
     place = PipelineDirectory(

@@ -9,7 +9,8 @@ Cost: one batch query over all that ever came. DuckDB is asked in memory, withou
 Known limits: tombstones that have expired are not known to the batch query; nor is what an append-only join has evicted.
 """
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ _CLOSED_BOX = {"enable_external_access": "false", "autoload_known_extensions": "
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verification:
-    """Say whether a view equals the batch query.
+    """Return whether a view equals the batch query.
 
     Args:
         equal: every row has the weight it should have.
@@ -102,7 +103,7 @@ def verify(
         most_differences: differing rows to tell.
 
     Raises:
-        PlanError: DuckDB cannot be asked for a part of the plan.
+        PlanError: DuckDB cannot run a part of the plan.
     """
     view = batch_parts(plan, times, DUCKDB)
     with _connection() as connection:
@@ -150,7 +151,7 @@ def batch_view(plan: QueryPlan, history: InputHistory, times: Sequence[BatchTime
     """Return the view as DuckDB computes it from everything that came.
 
     Raises:
-        PlanError: DuckDB cannot be asked for a part of the plan.
+        PlanError: DuckDB cannot run a part of the plan.
     """
     with _connection() as connection:
         _register(connection, plan, history)

@@ -115,7 +115,7 @@ def check_session(session: SparkSession) -> None:
 
 
 def _workers_find_us() -> bool:
-    """Say whether a new process finds this package; one that does not would keep every Python worker from starting."""
+    """Return whether a new process finds this package; one that does not would keep every Python worker from starting."""
     question = "import importlib.util, sys; sys.exit(importlib.util.find_spec('zset_join') is None)"
     return not subprocess.run([sys.executable, "-c", question], check=False).returncode
 

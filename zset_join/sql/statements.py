@@ -64,7 +64,7 @@ _WORDS = (
     "RESUME",
 )
 _ELSEWHERE = {
-    "ALTER": "A table keeps its columns: DROP it and CREATE it anew, or make a view over it.",
+    "ALTER": "A table keeps its columns: DROP it and CREATE it again, or make a view over it.",
     "MERGE": "INSERT INTO a table with a primary key replaces the row of a key; DELETE takes rows away.",
     "TRUNCATE": "Write DELETE FROM t.",
     "VALUES": "Write INSERT INTO t VALUES ...",
@@ -184,16 +184,14 @@ def _create(session: StatementContext, statement: Statement) -> Message:
 
 def _refuse_both(replaces: bool, may_exist: bool, *, at: Place) -> None:
     if replaces and may_exist:
-        raise SqlError(
-            "OR REPLACE makes it anew, IF NOT EXISTS leaves it as it is. Keep one of them.", code="SAID_TWICE", at=at
-        )
+        raise SqlError("OR REPLACE rebuilds it, IF NOT EXISTS leaves it as it is. Keep one of them.", code="SAID_TWICE", at=at)
 
 
 def _let_go(session: StatementContext, name: str, replaces: bool, *, at: Place) -> None:
-    """End what runs under a name that is given anew, and forget its rows, as DROP does.
+    """End what runs under a name that is given again, and forget its rows, as DROP does.
 
     Raises:
-        SqlError: something reads or writes what the name stands for, and would go on with that.
+        SqlError: something reads or writes what the name represents, and would go on with that.
     """
     if not replaces:
         return
@@ -275,7 +273,7 @@ def _create_view(session: StatementContext, reader: Reader, replaces: bool) -> M
 
 
 def _view_columns(reader: Reader) -> tuple[str, ...] | None:
-    """Read what stands between the name of a view and its query: `(a, b) COMMENT 'text' AS`."""
+    """Read what is between the name of a view and its query: `(a, b) COMMENT 'text' AS`."""
     names = reader.names() if reader.word == "(" else None
     if reader.has("COMMENT"):
         reader.string("a comment")
@@ -413,7 +411,7 @@ def _constant(binder: ScalarBinder, statement: Statement, tokens: tuple[Token, .
 
     Args:
         binder: binds it.
-        statement: it stands in.
+        statement: it is in.
         tokens: its own.
         kind: the type of the column.
         place: the row and the column, for the message.
@@ -491,7 +489,7 @@ def _set(session: StatementContext, statement: Statement) -> Message:
 
 
 def _reset(session: StatementContext, statement: Statement) -> Message:
-    """Take settings back to what they are without SET: one, or all."""
+    """Reset one setting, or all, to its default."""
     reader = Reader(statement, 1)
     if reader.is_done:
         session.catalog.settings.clear()

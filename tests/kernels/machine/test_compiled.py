@@ -104,6 +104,35 @@ def test_a_kernel_is_compiled_when_it_is_first_called_and_releases_the_lock() ->
     assert double.targetoptions["nogil"] is True  # type: ignore[attr-defined]
 
 
+def test_a_kernel_with_a_default_is_called_by_name_and_from_another() -> None:
+    @kernel
+    def scaled(number: int, factor: int = 3) -> int:
+        return factor * number
+
+    @kernel
+    def twice(number: int) -> int:
+        return 2 * scaled(number)
+
+    assert (scaled(2), scaled(factor=5, number=2), twice(2)) == (6, 10, 12)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        getattr(scaled, "nothing")  # noqa: B009 - mypy knows better
+
+
+def test_a_kernel_is_cheap_before_its_first_call_and_loaded_without_what_only_compiling_needs(tmp_path: Path) -> None:
+    program = (
+        "import sys; from zset_join.kernels.machine.memory import zero_bytes as kernel; print('_compiler' in kernel.__dict__);"
+        "kernel(0, 0); print('_compiler' in kernel.__dict__, 'numba.cpython.unicode' in sys.modules)"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    runs = [
+        subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+
+    assert [run.stdout.split() for run in runs] == [["False", "True", "True"], ["False", "True", "False"]]
+
+
 def digests(root: Path) -> dict[str, str]:
     sources = compiled._Sources(sorted((root / "spill").glob("*.py")), root)
     return {name: sources.digest(f"spill.{name}") for name in ("one", "two", "three")}

@@ -77,6 +77,10 @@ def _asked(query: Any) -> dict[str, Any]:
     return {
         "equal": (report.equal, report.actual_rows, report.differences),
         "live": history.live_rows,
+        "held": [
+            (held.rows.to_pylist(), held.weights.tolist(), count)
+            for held, count in [query.view_rows(query._runner.settings.query.plan.output.name, {"id": 3})]
+        ],
         "letters": letters["code"].to_pylist(),
         "refusal": refusal,
     }
@@ -94,6 +98,7 @@ def test_a_client_touches_no_file_of_a_query(own_client: ClientProcess, tmp_path
     answers = found["while it runs"]
     assert answers["equal"] == (True, 2, ())
     assert answers["live"] == (({"id": 1, "total": 6, "name": "ben"}, 1),)
+    assert answers["held"] == [([{"id": 3, "total": 4, "name": "ann"}], [1], 1)]
     assert answers["letters"] == ["NULL_PRIMARY_KEY"]
     assert found["stopped"] == found["attached"] == answers
     assert found["progress"] == [0, 1, 2]

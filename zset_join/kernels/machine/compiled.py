@@ -31,10 +31,11 @@ import llvmlite
 import numba
 import numpy
 from llvmlite.binding import get_host_cpu_features, get_host_cpu_name
-from numba import config, njit
+from numba import config
 from numba.core import event
 
 from zset_join.kernels.machine.kept_code import KeptCode, find_directory
+from zset_join.kernels.machine.lazy_kernel import LazyCache, LazyKernel
 
 __all__ = ["CompileNotice", "compiled_kernels_directory", "kernel", "kernels_version"]
 
@@ -81,6 +82,7 @@ class _Sources:
     def __init__(self, sources: Sequence[Path], root: Path) -> None:
         self._paths = {".".join(path.relative_to(root).with_suffix("").parts): str(path) for path in sources}
         self._texts = {module: Path(path).read_bytes() for module, path in self._paths.items()}
+        self._imports: dict[str, Sequence[str]] = {}
 
     def digest(self, module: str) -> str:
         """Return the digest of a module and of all it imports; of the whole where the module is none of these."""
@@ -90,11 +92,17 @@ class _Sources:
             name = waiting.pop()
             if name not in modules:
                 modules.add(name)
-                waiting += [one for one in _imports(self._texts[name]) if one in self._texts]
+                waiting += self._imported(name)
         digest = hashlib.sha256()
         for name in sorted(modules):
             digest.update(name.encode() + b"\0" + self._texts[name])
         return digest.hexdigest()[:16]
+
+    def _imported(self, module: str) -> Sequence[str]:
+        """Return the kernel files that one imports."""
+        if module not in self._imports:
+            self._imports[module] = tuple(one for one in _imports(self._texts[module]) if one in self._texts)
+        return self._imports[module]
 
     def holds(self, module: str, path: str) -> bool:
         """Return whether a file is the source of that module."""
@@ -184,14 +192,11 @@ event.register("numba:compile", _notice)
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile a function without the interpreter lock and keep the outcome below `compiled_kernels_directory`."""
-    kept = config.CACHE_DIR
-    config.CACHE_DIR = _directory_of(function.__module__)
-    try:
-        compiled: Any = njit(cache=True, nogil=True)(function)
-    finally:
-        config.CACHE_DIR = kept
-    _keep_by_our_rules(compiled)
+    """Compile a function without the interpreter lock and keep the outcome below `compiled_kernels_directory`.
+
+    Nothing is compiled or loaded before the first call, of Python's or by a kernel that is compiled.
+    """
+    compiled: Any = LazyKernel(function, prepare=_keep_by_our_rules)  # type: ignore[arg-type]  # a function, says numba
     _notice.kernels.add(compiled)
     dispatcher: _Function = compiled
     return dispatcher
@@ -203,9 +208,14 @@ def _keep_by_our_rules(compiled: Any) -> None:
     numba files it by the path and the time of the source, which differ between installations; here the digests say what it
     was made of. A function that only names one of our modules keeps numba's rules.
     """
-    kept = compiled._cache
-    path, stamp = kept._cache_path, repr(kept._cache_file._source_stamp)
     function = compiled.py_func
+    of_all = config.CACHE_DIR
+    config.CACHE_DIR = _directory_of(function.__module__)
+    try:
+        kept = compiled._cache = LazyCache(function)
+    finally:
+        config.CACHE_DIR = of_all
+    path, stamp = kept._cache_path, repr(kept._cache_file._source_stamp)
     if _sources.holds(function.__module__, function.__code__.co_filename):
         path, stamp = _directory_of(function.__module__), _file_digest(function.__code__.co_filename)
         kept._impl.locator._cache_path = path

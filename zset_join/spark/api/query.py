@@ -63,7 +63,7 @@ class JoinQuery(StoredQuery):
 
     @property
     def isActive(self) -> bool:  # noqa: N802 - the name PySpark users type
-        """Say whether the query runs."""
+        """Return whether the query runs."""
         return self.spark_query.isActive
 
     @property

@@ -527,7 +527,7 @@ class JoinStreamWriter:
         """Return that the driver runs the epochs, which is the server's Python process here.
 
         Raises:
-            PlanError: `SPARK_CONNECT`: executors are asked for.
+            PlanError: `SPARK_CONNECT`: executors are requested.
         """
         wanted = {str(value).lower() for name, value in self._options.items() if name.lower() == "execution"}
         if wanted & {"executors"}:

@@ -1,7 +1,7 @@
 """Where the epochs of a query run, and how much memory they may have on the driver.
 
-    driver       the plan runs there, and no option asks for executors; its state stays below the budget
-    executors    a step of Spark's own stands behind a stage, or the option `buckets` asks for several
+    driver       the plan runs there, and no option requests executors; its state stays below the budget
+    executors    a step of Spark's own comes after a stage, or the option `buckets` requests several
 
 The law: a checkpoint keeps the mode it began with. A query that is new and whose state is not known yet begins on the driver
 where `execution` is `auto`; it stops with the cure when its state outgrows the budget.

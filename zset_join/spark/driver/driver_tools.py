@@ -17,6 +17,7 @@ from zset_join.changelog import format_named
 from zset_join.changelog.decoding import decode
 from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import rows_having, take_rows
 from zset_join.spark.driver.epochs import DriverEpochs
 from zset_join.tools.dead_letters import read_letters
 from zset_join.zset import ZSet, single_batch
@@ -60,7 +61,7 @@ class DriverTools:
         Raises:
             OptionError: `INPUTS_NOT_KEPT`; `VERIFY_TABLE`: tables or a sample are given, or `actual_df` lacks columns;
                 `VERIFY_OUTPUT`: nothing can be read back.
-            PlanError: DuckDB cannot be asked for a part of the query.
+            PlanError: DuckDB cannot run a part of the query.
         """
         from zset_join.spark.tools.view_comparison import VerificationReport
 
@@ -111,6 +112,23 @@ class DriverTools:
         options = self._epochs.settings.options
         return read_letters(options.checkpoint_location, path=options.dead_letter_path, **chosen)
 
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
+        """Return rows that the first output of a view that can be read back holds; see `StoredQuery.view_rows`.
+
+        Raises:
+            OptionError: `VERIFY_OUTPUT`: nothing can be read back, or not from here.
+        """
+        epochs = self._epochs
+        readers = list(_readable(epochs, view).values())
+        if not readers:
+            raise OptionError("no output can be read back from here.", code="VERIFY_OUTPUT")
+        schema = epochs.settings.query.plan.output_of(view).schema
+        with epochs.pause():
+            held = _emitted_rows(readers[0](), schema).consolidated()
+        chosen = np.flatnonzero(rows_having(held.rows, values).to_numpy(zero_copy_only=False))
+        few = chosen[:most_rows]
+        return ZSet(take_rows(held.rows, few), held.weights[few]), len(chosen)
+
     def _kept(self, what: str) -> DriverEpochs:
         """Return what runs the epochs, and keeps their inputs."""
         if not self._epochs.settings.options.retain_input_log:
@@ -142,9 +160,9 @@ def refuse_given(given: Mapping[str, Any]) -> None:
         )
 
 
-def _readable(epochs: DriverEpochs) -> dict[str, Callable[[], pa.Table]]:
-    """Return how each output that can be read back is read."""
-    sinks = [one.sink for chosen in epochs.settings.sinks.values() for one in chosen]
+def _readable(epochs: DriverEpochs, view: str | None = None) -> dict[str, Callable[[], pa.Table]]:
+    """Return how each output that can be read back is read, of all views or of one."""
+    sinks = [one.sink for name, chosen in epochs.settings.sinks.items() for one in chosen if view in (None, name)]
     readers = {f"{type(sink).__name__} {number}": getattr(sink, "read", None) for number, sink in enumerate(sinks, 1)}
     return {name: read for name, read in readers.items() if read is not None}
 

@@ -112,7 +112,7 @@ class DriverSettings:
 
     @property
     def is_timed(self) -> bool:
-        """Return whether a stage may have something to say when time passes."""
+        """Return whether a stage may have rows to emit when time passes."""
         return any(node.stage.waits_for_time for node in self.query.plan.nodes)
 
 
@@ -149,6 +149,16 @@ class DriverEpochs:
     def location(self) -> str:
         """Return `checkpointLocation`."""
         return self.settings.options.checkpoint_location
+
+    @property
+    def options(self) -> QueryOptions:
+        """Return the options of the query."""
+        return self.settings.options
+
+    @property
+    def dead_letters(self) -> str:
+        """Return where rows that were put aside are written."""
+        return self.settings.dead_letters
 
     @property
     def _sinks(self) -> dict[str, list[Sink]]:
@@ -246,7 +256,7 @@ class DriverEpochs:
         return disk_failure(error, self.location, self._last_outcome) or lost_records(error, self.location)
 
     def close(self) -> None:
-        """Close the outputs and let go of the checkpoint, once no epoch runs."""
+        """Close the outputs and release the checkpoint, once no epoch runs."""
         with self.lock:
             pipeline, self._pipeline = self._pipeline, None
             if pipeline is not None:
@@ -296,6 +306,7 @@ class DriverEpochs:
             rows = self._collected(batch, epoch)
             keep_epoch_rows(self.settings.query.plan.nodes, checkpoint_folder(self.location), Tick(epoch, now_us))
             seconds["collect"] = time.perf_counter() - started
+        pipeline.directory.seconds_outside = {name: round(value, 4) for name, value in seconds.items()}
         answering = time.perf_counter()
         pipeline.step(rows, epoch=epoch, read=read, processing_time=now_us)
         finished = time.perf_counter()
@@ -361,7 +372,7 @@ def _letters(rejected: Rejected) -> pa.Table:
 
 
 def _completed_epoch(location: str) -> int | None:
-    """Return the last committed epoch, where Spark has completed it and does not ask for it again."""
+    """Return the last committed epoch, where Spark has completed it and does not request it again."""
     committed = read_committed(location)
     last = None if committed is None else committed.last
     return last.epoch if last is not None and is_completed(location, last.epoch) else None

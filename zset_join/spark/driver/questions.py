@@ -4,8 +4,8 @@
     <checkpoint>/zset/questions/<name>.taken     the process that runs the epochs has read it
     <checkpoint>/zset/questions/<name>.answer    the answer, or the error
 
-Jobs of the client put the first and take the last; nothing else that the two processes can reach is shared. Where nobody
-takes a question, the job that asks opens the checkpoint, answers it, and lets go.
+Jobs of the client put the first and take the last; nothing else that the two processes can reach is shared. Where no process
+takes a question, the job that puts it opens the checkpoint, answers it, and releases it.
 
 The law: a question is answered between two epochs, by the process that holds the checkpoint, and once; what a client that died
 left behind is removed by the next process.
@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
@@ -34,7 +35,7 @@ from zset_join.spark.driver.starting import check_mode
 from zset_join.spark.epoch.frame_sink import TakesSession
 from zset_join.storage.folder import Folder, is_local
 
-__all__ = ["Question", "QuestionWatch", "asked", "opened_for_a_look"]
+__all__ = ["Question", "QuestionWatch", "answer_of", "opened_for_a_look"]
 
 _FOLDER = "questions"
 _ASKED, _TAKEN, _ANSWER = ".asked", ".taken", ".answer"
@@ -45,10 +46,10 @@ _WAITS = "waits"
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked.
+    """A question about a query.
 
     Args:
-        about: `verify`, `explain_row` or `backup`.
+        about: which question: `verify`, `explain_row`, `view_rows` or `backup`.
         given: its arguments, plain values.
         rows: what was emitted, in Arrow's stream format; None where outputs are to be read.
     """
@@ -62,13 +63,16 @@ class Question:
         tools, given = DriverTools(epochs), dict(self.given)
         if self.about == "explain_row":
             return tools.explain_row(given["row"], most_rows=given["most_rows"])
+        if self.about == "view_rows":
+            held, count = tools.view_rows(given["view"], given["values"], most_rows=given["most_rows"])
+            return table_bytes(pa.Table.from_batches([held.rows])), held.weights.tolist(), count
         if self.about == "backup":
             return epochs.backup(given["directory"])
         rows = self.rows
         return tools.verify(actual=None if rows is None else lambda: table_of(rows), **given)
 
 
-def asked(
+def answer_of(
     question: Question,
     settings: DriverSettings,
     session: SparkSession,
@@ -79,7 +83,7 @@ def asked(
     """Return the answer to a question, from the process that runs the epochs, or from a task that opens the checkpoint.
 
     Args:
-        question: what is asked.
+        question: what is to be answered.
         settings: of the query.
         session: of Spark Connect.
         rows: what was emitted; None where outputs are to be read.
@@ -146,7 +150,7 @@ class QuestionWatch:
         self._thread.start()
 
     def answer_all(self) -> int:
-        """Answer what is asked now; return how many questions that were."""
+        """Answer the questions that are there; return how many."""
         waiting = [name for name in self._folder.names(_FOLDER) if name.endswith(_ASKED)]
         for name in waiting:
             _answer(self._folder, name.removeprefix(f"{_FOLDER}/").removesuffix(_ASKED), self._epochs)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -24,11 +25,12 @@ from pyspark.sql import DataFrame, SparkSession
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
 from zset_join.core import errors
 from zset_join.core.errors import PlanError, StateError, ZsetJoinError
+from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.spark.driver.driver_tools import refuse_given
 from zset_join.spark.driver.epochs import DriverEpochs, DriverSettings, spark_query_id
 from zset_join.spark.driver.on_server import on_server, table_bytes, table_of
-from zset_join.spark.driver.questions import Question, QuestionWatch, asked, opened_for_a_look
+from zset_join.spark.driver.questions import Question, QuestionWatch, answer_of, opened_for_a_look
 from zset_join.spark.driver.starting import check_mode
 from zset_join.spark.epoch.frame_sink import TakesSession
 from zset_join.spark.epoch.heartbeat import Heartbeat
@@ -36,6 +38,7 @@ from zset_join.spark.epoch.progress import ProgressLog
 from zset_join.spark.frames.sent import frame_of
 from zset_join.tools.dead_letters import read_letters
 from zset_join.tools.savepoint import Savepoint
+from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
@@ -121,6 +124,16 @@ class ServedQuery:
         """Return the columns of the only view."""
         return self.settings.query.plan.output.schema
 
+    @property
+    def options(self) -> QueryOptions:
+        """Return the options of the query."""
+        return self.settings.options
+
+    @property
+    def dead_letters(self) -> str:
+        """Return where rows that were put aside are written."""
+        return self.settings.dead_letters
+
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         """Refuse: epochs run on the server.
 
@@ -145,7 +158,7 @@ class ServedQuery:
 
     def backup(self, directory: str | Path) -> Savepoint:
         """Copy checkpoint and outputs between two epochs, on the server; the directory is one of the server's."""
-        found: Savepoint = asked(
+        found: Savepoint = answer_of(
             Question("backup", {"directory": str(directory)}),
             self.settings,
             self.session,
@@ -159,7 +172,7 @@ class ServedQuery:
 
 
 def refuse_served(settings: DriverSettings, session: SparkSession) -> None:
-    """Open checkpoint and outputs on the server and let go of them, so that a start which they refuse writes nothing.
+    """Open checkpoint and outputs on the server and release them, so that a start which they refuse writes nothing.
 
     A new checkpoint is not looked at, nor one with an output that writes by Spark.
 
@@ -243,6 +256,12 @@ class ServedTools:
         found: RowHistory = self._asked("explain_row", {"row": dict(row), "most_rows": most_rows})
         return found
 
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
+        """Return rows that an output holds; see `DriverTools.view_rows`."""
+        given = {"view": view, "values": dict(values), "most_rows": most_rows}
+        content, weights, count = self._asked("view_rows", given)
+        return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
+
     def dead_letters(self, **chosen: Any) -> pa.Table:
         """Return what was put aside; see `zset_join.dead_letters.read_letters`."""
         location, path = self._settings.options.checkpoint_location, self._settings.options.dead_letter_path
@@ -253,7 +272,7 @@ class ServedTools:
         return table_of(on_server(self._session, letters))
 
     def _asked(self, about: str, given: Mapping[str, Any], rows: DataFrame | None = None) -> Any:
-        return asked(Question(about, given), self._settings, self._session, rows=rows, is_active=self._is_active)
+        return answer_of(Question(about, given), self._settings, self._session, rows=rows, is_active=self._is_active)
 
 
 def _failure_of(error: BaseException) -> ZsetJoinError | None:

@@ -1,11 +1,11 @@
 """Records that Kafka does not have any more, told as what they are, wherever in a query they were missed.
 
 Spark's connector (`failOnDataLoss`, which is true unless a user said otherwise) stops a query whose topic begins after the
-offset where the query stands (retention), ends before it (made anew, or rewound), or is gone. It does so while it plans an
+offset where the query stands (retention), ends before it (rebuilt, or rewound), or is gone. It does so while it plans an
 epoch, or inside a task, as a Java stack trace. All become one `StateError`, SOURCE_LOST_ROWS, as a pipeline in process raises
 it. Nothing was committed.
 
-Spark knows a topic by its name: one that was made anew and already has as many records as the query had read looks to it like
+Spark knows a topic by its name: one that was rebuilt and already has as many records as the query had read looks to it like
 the old one. `zset_join.spark.epoch.kafka_topics` tells it.
 
 Limit: a topic of the same id whose log was cut before the offset of the query, and has grown past it since, is not noticed.
@@ -63,7 +63,7 @@ def _failure(condition: str, text: str, location: str) -> StateError:
     message = " ".join((text if reason is None else reason[1]).split()).removesuffix(".")
     return StateError(
         f"Kafka has lost records that this query had not read: {message}. Nothing was committed, and what is missing cannot be "
-        f"read any more: start anew from a complete topic with a new checkpointLocation (this one is {location}) and a new "
+        f"read any more: start over from a complete topic with a new checkpointLocation (this one is {location}) and a new "
         "output, and give the topic a longer retention. The option failOnDataLoss=false would go on without them, and the "
         "output would be wrong.",
         code="SOURCE_LOST_ROWS",

@@ -63,7 +63,7 @@ class Output(Protocol):
         ...
 
     def has(self, record: CommitRecord) -> bool:
-        """Say whether a committed epoch is in it already.
+        """Return whether a committed epoch is in it already.
 
         Raises:
             SinkError: the output took another epoch of this number, or of the one before it.
@@ -79,7 +79,7 @@ class Output(Protocol):
         ...
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
-        """Say whether the parts of a committed epoch are still there."""
+        """Return whether the parts of a committed epoch are still there."""
         ...
 
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
@@ -95,7 +95,7 @@ class Output(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
         ...
 
 
@@ -364,7 +364,7 @@ def fitting_parts(output: SelectiveOutput, writer: PartWriter, relation: Relatio
 
 
 def read_lines(session: SparkSession, paths: Sequence[str], rows: pa.Schema, form: ChangelogForm) -> DataFrame:
-    """Return the lines of a changelog with a column `_weight`; a line of another form than `weight` stands for one copy.
+    """Return the lines of a changelog with a column `_weight`; a line of another form than `weight` represents one copy.
 
     Args:
         session: reads.
@@ -377,7 +377,7 @@ def read_lines(session: SparkSession, paths: Sequence[str], rows: pa.Schema, for
 
 
 def weighted(lines: DataFrame, form: ChangelogForm) -> DataFrame:
-    """Return lines with a column `_weight`; a line of another form than `weight` stands for one copy.
+    """Return lines with a column `_weight`; a line of another form than `weight` represents one copy.
 
     Args:
         lines: of a changelog.

@@ -43,7 +43,7 @@ from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.spark.epoch.lost_records import lost_records
 from zset_join.spark.epoch.offsets import is_completed, offsets_digest
 from zset_join.spark.epoch.outputs import Output, SelectiveOutput
-from zset_join.spark.epoch.progress import ProgressLog, epoch_counts, epoch_line, epoch_title, stage_seconds
+from zset_join.spark.epoch.progress import ProgressLog, epoch_counts, epoch_line, epoch_title, recorded_seconds, stage_seconds
 from zset_join.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.spark.planning.buffer_limit import QueryBuffer, limited_join
 from zset_join.spark.planning.job_settings import all_rows_settings, described_jobs, job_settings, wanted_settings
@@ -85,6 +85,7 @@ class EpochRunner:
     Attributes:
         name: what its jobs and log lines call the query.
         options: the options of the query.
+        dead_letters: where rows that were put aside are written.
         error: what stopped the query, as it was raised here; None while it runs.
         query: the plan of its view.
         progress: what the newest epochs did.
@@ -107,6 +108,7 @@ class EpochRunner:
         self.error: BaseException | None = None
         self.name = query.name
         self.progress = ProgressLog()
+        self._seconds_before: Mapping[str, float] = {}
         self.checkpoint: Checkpoint | None = None
         self.lock = threading.Lock()
         self.is_open = False
@@ -120,7 +122,7 @@ class EpochRunner:
         if isinstance(output, SelectiveOutput):
             output.quarantines = options.on_bad_input == "quarantine"
             output.dead_letter_path = dead_letter_path
-        self._dead_letter_path = dead_letter_path
+        self.dead_letters = dead_letter_path
         self.buffer = QueryBuffer(limited_join(query.planned_stages, options.buffer_limit), options.buffer_limit, buckets)
         shared = buckets * max(1, hybrid_stages(query.planned_stages, options))
         self.operator_options = StageOptions(
@@ -253,7 +255,7 @@ class EpochRunner:
         return disk_failure(error, location, self._outcome) or lost_records(error, location)
 
     def close(self) -> None:
-        """Close the output and let go of the checkpoint, once no epoch runs."""
+        """Close the output and release the checkpoint, once no epoch runs."""
         with self.lock:
             try:
                 self._output.close()
@@ -311,6 +313,7 @@ class EpochRunner:
         if record is None:
             answered = self._evaluate(batch, Tick(epoch, self._processing_time_us()), seconds)
             answered = self._checked_output(checkpoint, answered)
+            answered = replace(answered, progress={**answered.progress, **recorded_seconds(seconds, self._seconds_before)})
             committing = time.perf_counter()
             self._topic_ids = self._topics.check_epoch(self._topic_ids)
             record = checkpoint.commit(replace(answered, offsets=offsets, positions=self._topic_ids))
@@ -318,13 +321,14 @@ class EpochRunner:
         elif not self._output.has(record) and not self._output.can_publish(checkpoint.files, record):
             # Its parts are lost; the state before it and its logged input are still there, and give the same answer.
             record = checkpoint.take_replay(self._replay(batch.sparkSession, record, seconds))
-        publish_dead_letters(self._dead_letter_path, record.quarantined)
+        publish_dead_letters(self.dead_letters, record.quarantined)
         publishing = time.perf_counter()
         if not self._output.has(record):
             self._output.publish(batch.sparkSession, checkpoint.files, record)
         finished = time.perf_counter()
         seconds |= {"output": finished - publishing, "total": finished - started}
         rounded = {name: round(value, 4) for name, value in seconds.items()}
+        self._seconds_before = {name: rounded[name] for name in ("commit", "output") if name in rounded}
         self.progress.entries.append({**record.progress, "replayed": is_replay, "seconds": rounded})
         _log.info("%s", epoch_line(self.name, self.progress.entries[-1]))
         if self.heartbeat is not None:
@@ -339,7 +343,7 @@ class EpochRunner:
             return answered
         names = tuple(rejected)
         letters = DeadLetters(
-            directory=self._dead_letter_path,
+            directory=self.dead_letters,
             query_id=checkpoint.query_id,
             names=names,
             schemas=tuple(self.relation.schema for _ in names),
@@ -379,7 +383,7 @@ class EpochRunner:
 
     @property
     def is_timed(self) -> bool:
-        """Say whether a stage may have something to say when time passes."""
+        """Return whether a stage may have rows to emit when time passes."""
         return bool(self._times.timed)
 
     def next_due(self) -> tuple[int, int] | None:
@@ -422,7 +426,7 @@ class EpochRunner:
         with job_settings(session, self._wanted), described_jobs(session, title):
             lines = plan.replayed_receipts(session, record).collect()
         receipts = [TaskReceipt.from_json(line[0]) for line in lines]
-        forget(self._dead_letter_path, [part for receipt in receipts for part in receipt.quarantined])  # they are published
+        forget(self.dead_letters, [part for receipt in receipts for part in receipt.quarantined])  # they are published
         self._raise_first(receipts)
         seconds["job"] = time.perf_counter() - started
         return replace(record, parts=tuple(part for receipt in receipts for part in receipt.parts))
@@ -437,7 +441,7 @@ class EpochRunner:
             buckets=buckets,
             options=replace(self.operator_options, buffer_limit=self.buffer.operator_limit_of(buckets)),
             parts=self._output.parts,
-            dead_letters=dead_letters_of(planned_stages, self._dead_letter_path, checkpoint.query_id),
+            dead_letters=dead_letters_of(planned_stages, self.dead_letters, checkpoint.query_id),
             buffer=self.buffer,
             local_state_dir=self.options.local_state_dir,
             locality=self._locality,

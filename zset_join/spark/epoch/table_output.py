@@ -149,7 +149,7 @@ class TableSink:
         return rows if self.form is None else weighted(rows.drop(EPOCH), self.form)
 
     def close(self) -> None:
-        """Let go of the session."""
+        """Release the session."""
         self._rows = None
 
     @property
@@ -216,7 +216,7 @@ class TableSink:
         elif stored["query"] != self._query_id or stored["form"] != self.form:
             raise SinkError(
                 f"{self!r} belongs to the query {stored['query']} (form {stored['form']}), and this one is {self._query_id}. "
-                "Write elsewhere, or drop the table to start anew.",
+                "Write elsewhere, or drop the table to start over.",
                 code="SINK_QUERY_ID",
                 table=self.name,
                 found=stored["query"],

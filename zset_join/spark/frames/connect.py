@@ -1,4 +1,4 @@
-"""Plans of Spark Connect, read from the messages that the client sends; the server is asked for schemas alone.
+"""Plans of Spark Connect, read from the messages that the client sends; the server is requested schemas alone.
 
 Limits: a temporary view, a table or `spark.sql(...)` is a leaf: what it computes is known to the server only, so it is taken
 for deterministic, and functions inside it are not found.

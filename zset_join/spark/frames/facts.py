@@ -1,8 +1,8 @@
 """What the library reads from a plan of Spark, whichever kind of session made it.
 
 Two modules implement `FrameReader`: `classic.reading` reads the analysed plan in the JVM, `connect` the plan that a client
-sends to its server. `reader_of` returns the one of a session. The package `classic` alone reaches into a JVM, and is imported where a
-session has one; `tools.check_source_files` refuses the names of the gateway everywhere else.
+sends to its server. `reader_of` returns the one of a session. The package `classic` alone reaches into a JVM, and is imported
+where a session has one; `tools.check_source_files` refuses the names of the gateway everywhere else.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def limited_join(planned_stages: Sequence[PlannedStage], limit: BufferLimit) -> 
         limit: the limit of the query.
 
     Raises:
-        OptionError: the limit was asked for and does nothing; or it does not work in a chain of joins.
+        OptionError: the limit was requested and does nothing; or it does not work in a chain of joins.
     """
     append_only = [one for one in planned_stages if one.stage.is_append_buffer]
     joins = [one for one in planned_stages if len(one.stage.inputs) > 1]
@@ -121,7 +121,7 @@ class QueryBuffer:
 
     @property
     def evicts(self) -> bool:
-        """Say whether rows are dropped at the limit."""
+        """Return whether rows are dropped at the limit."""
         return self._is_append_only and self._limit.evicts
 
     @property
@@ -159,7 +159,7 @@ class QueryBuffer:
         return held
 
     def is_full(self, held: _Held) -> bool:
-        """Say whether an epoch after which the buckets hold this must not be committed."""
+        """Return whether an epoch after which the buckets hold this must not be committed."""
         limited = self._is_append_only and self._limit.refuses
         return limited and sum(map(sum, held.values())) >= self._limit.max_bytes
 

@@ -81,7 +81,7 @@ class TaggedStreams:
 
 
 class NamedColumns:
-    """Columns by the names of a relation, made when they are asked for.
+    """Columns by the names of a relation, made when they are requested.
 
     Args:
         names: to the names in the DataFrame, where those are others.
@@ -190,7 +190,7 @@ def slot_bucket(layout: SlotLayout, keys: Sequence[tuple[StageInput, Sequence[st
 
     Args:
         layout: how the sides use the slots.
-        keys: per side, whose rule it follows, and the columns that stand for the key.
+        keys: per side, whose rule it follows, and the columns that represent the key.
         buckets: N.
     """
     bucket = F.when(F.col("flag") == RECEIPT_FLAG, F.lit(0))
@@ -206,7 +206,7 @@ def row_bucket(given: StageInput, key: Sequence[str], columns: NamedColumns, buc
 
     Args:
         given: the input.
-        key: the columns that stand for its key.
+        key: the columns that represent its key.
         columns: name to column; those that are none of the relation's are passed over.
         buckets: N.
     """

@@ -67,7 +67,7 @@ def join_in(stage: Stage) -> EquiJoin | None:
 
 
 def kept_by(stage: Stage) -> Mapping[str, str]:
-    """Return the columns that leave a stage of one input as they came, with which its rows can be told apart by input rows."""
+    """Return the columns a stage of one input leaves unchanged and by which its output rows map to input rows."""
     names = stage.output.schema.names if hands_on(stage) else stage.output_key.bucketed_by
     return {name: name for name in names}
 

@@ -1,7 +1,7 @@
-"""A query of Spark's: its plan, what the names in it stand for, and its stages in their places on the executors.
+"""A query of Spark's: its plan, what the names in it represent, and its stages in their places on the executors.
 
 The runner, `verify`, sampling, `explain_row` and the checkpoint read it; none of them knows how the query was written. It is
-placed once: stages, their names, what is fused and what the checkpoint remembers are computed when they are first asked for,
+placed once: stages, their names, what is fused and what the checkpoint remembers are computed when they are first requested,
 and kept. An epoch plans nothing.
 """
 

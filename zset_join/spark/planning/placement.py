@@ -58,7 +58,7 @@ class BoundStep:
 
 @dataclass(frozen=True)
 class Bindings:
-    """Say what the names of a plan stand for inside Spark.
+    """Say what the names of a plan represent inside Spark.
 
     Args:
         streams: name of a source to its stream.

@@ -83,7 +83,7 @@ class Stream(Protocol):
 
     @property
     def may_reject(self) -> bool:
-        """Say whether rows may be undecodable, or too far ahead of the watermark."""
+        """Return whether rows may be undecodable, or too far ahead of the watermark."""
         ...
 
     @property

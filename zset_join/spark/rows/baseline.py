@@ -139,7 +139,7 @@ def used_columns(df: DataFrame, expression: Column) -> frozenset[str]:
 
 
 def has_baseline(description: Mapping[str, Any] | None) -> bool:
-    """Say whether a stream has a baseline in the description of a query, of today's form or an earlier one."""
+    """Return whether a stream has a baseline in the description of a query, of today's form or an earlier one."""
     return description is not None and any(one.get("baseline") for one in described_streams(description))
 
 

@@ -3,7 +3,7 @@
 The law: as `zset_join.conversions`, which says what is read and what is refused. An expression is NULL where the text does not
 convert; its caller checks that the text is NULL too.
 
-A JSON value stands in a text as `json_value` makes it of a VARIANT: a string in quotes, without escapes, anything else as JSON
+A JSON value is in a text as `json_value` makes it of a VARIANT: a string in quotes, without escapes, anything else as JSON
 has it. `exact_json` marks the numbers that Spark's parser would turn into other ones, see
 `zset_join.changelog.formats.exact_numbers`; every reader here takes the marks away.
 """

@@ -62,7 +62,7 @@ def read_records(
     """Return the lines of records: `kept`, `__change`, the columns of the table, `__unavailable`, `__reject`, the metadata.
 
     Args:
-        records: `key` and `value` as text or bytes, and `topic`, `partition`, `offset` where their metadata are asked for.
+        records: `key` and `value` as text or bytes, and `topic`, `partition`, `offset` where their metadata are requested.
         format_name: one of `RECORD_FORMATS`.
         schema: the columns of the table.
         keys: its key columns; none for a table without a key.
@@ -143,7 +143,7 @@ class _SparkDialect(Dialect):
         return parsed_json(text, fields)
 
     def once(self, name: str, value: str) -> str:
-        # Spark's optimizer moves conditions and projections through each other, and computes anew what they use, but never
+        # Spark's optimizer moves conditions and projections through each other, and computes again what they use, but never
         # through a generator.
         return f"inline(array(named_struct('{name}', {value})))"
 

@@ -15,7 +15,7 @@ The law: `read_records` says what a record means, in process as here; nothing is
 cannot be read is rejected, with its bytes and its place in Kafka.
 
 A value that the database did not send, and a truncate, are told in a control column of the rows: a stage `latest` behind the
-stream takes the value from the row that is there, and empties the table. Where no such stage can stand (a table without a key,
+stream takes the value from the row that is there, and empties the table. Where no such stage can be (a table without a key,
 versions of a temporal join, tables of more than 62 columns) such records are rejected: `UNAVAILABLE_VALUE`, `TRUNCATED`.
 
 The columns are declared (`schema=`) or sampled (`sample=`, or from the source of the stream). A sample may say something else

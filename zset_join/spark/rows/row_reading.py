@@ -94,7 +94,7 @@ class RowReading:
 
     @property
     def may_reject(self) -> bool:
-        """Say whether a row may be impossible to understand."""
+        """Return whether a row may be impossible to understand."""
         return self.unread is not None or (self.operation is not None and self.operation.reject is not None)
 
     def prepare(self, df: DataFrame) -> DataFrame:

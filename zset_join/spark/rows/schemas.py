@@ -134,7 +134,7 @@ def _not_carried(relation: str, field: StructField) -> PlanError:
 
 
 def _told_by_arrow(given: DataType, back: DataType) -> bool | None:
-    """Say whether a type comes back from Arrow as it was; False where field metadata can mend it, None where nothing does."""
+    """Return whether a type comes back from Arrow unchanged; False where field metadata restores it, None otherwise."""
     if isinstance(given, StringType) and isinstance(back, StringType):
         return _collation(given) is None
     if isinstance(given, DayTimeIntervalType) and isinstance(back, DayTimeIntervalType):

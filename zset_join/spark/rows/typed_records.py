@@ -69,7 +69,7 @@ TOO_LONG = "|".join(
 
 
 def can_read_values(record: RecordFormat, keys: Sequence[str]) -> bool:
-    """Say whether records of a format, of a table with these keys, can be read this way."""
+    """Return whether records of a format, of a table with these keys, can be read this way."""
     return bool(keys) and not record.is_list
 
 
@@ -123,7 +123,7 @@ class TypedRecords:
             [*every, _RECORD, "__what", *self._raw()],
             [*every, _RECORD, "__what", *raw, *self._values(), *self._read_times()],
             [*every, _RECORD, "__what", *raw, *values, *times, f"coalesce({self._is_typed()}, false) AS {IS_TYPED}"],
-            # Spark's optimizer moves conditions through projections and computes them anew, but never through a generator.
+            # Spark's optimizer moves conditions through projections and computes them again, but never through a generator.
             [*through, f"inline(array(named_struct({columns})))"],
         ]
 

@@ -274,7 +274,7 @@ class _Reader:
 
 
 def _is_doc(code: types.CodeType) -> bool:
-    """Say whether the first constant may be the docstring: where it is, no instruction of a function loads it."""
+    """Return whether the first constant may be the docstring: where it is, no instruction of a function loads it."""
     import dis
 
     return not any(one.opname == "LOAD_CONST" and one.arg == 0 for one in dis.get_instructions(code))

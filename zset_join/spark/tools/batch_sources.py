@@ -114,7 +114,7 @@ def own_source(
         rows = filled_table(changes, relation, control, visible_columns_of(stream))
         return BatchSource(form="rows", table=aligned(rows, schema, weight), basis=basis)
     if is_forwarded and relation.mode == "upsert":
-        # The stage before has settled which change counts; its sequence says nothing of what it took back.
+        # The stage before has settled which change counts; its sequence says nothing of what it retracted.
         newest = Window.partitionBy(*map(column_named, relation.primary_key)).orderBy(
             F.col("__epoch").desc(), F.col("__weight").desc()
         )

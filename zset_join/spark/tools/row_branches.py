@@ -3,7 +3,7 @@
 Of what lies behind a join its own steps are followed back; what a stage makes of rows only as far as its group key. Joins whose
 rows end by time are followed like any other. What other stages make is not; `unfollowed` names them.
 
-Cost: as `RowQuestion`; with steps one small Spark job, and where no column of the join is asked for, a batch join of all row
+Cost: as `RowQuestion`; with steps one small Spark job, and where no column of the join is requested, a batch join of all row
 versions in the log.
 """
 
@@ -101,7 +101,7 @@ class Branch:
 
     @property
     def causes(self) -> CauseFinder:
-        """Return what tells apart which changes belong to which rows of the join."""
+        """Return what distinguishes which changes belong to which rows of the join."""
         shown = dict(zip(self.sources, self.join.before.schema.names, strict=True))
         return CauseFinder(self.inside.relations, shown, self.inside.flags)
 
@@ -159,7 +159,7 @@ class Question:
     Args:
         checkpoint: of the query; its epochs wait.
         options: what its operators are built with.
-        row: what the user asked for, for messages.
+        row: what the user requested, for messages.
         most_rows: rows to report at most, per question.
         session: evaluates steps.
     """
@@ -175,7 +175,7 @@ class Question:
 
         Args:
             branch: the join.
-            values: rows with columns of `branch.before`; who leads to one of them is asked for.
+            values: rows with columns of `branch.before`; who leads to one of them is requested.
             epochs: tell what happened in these, with every change of the join keys; None: everything, with the changes that
                 name the rows.
 
@@ -267,7 +267,7 @@ class Question:
         return pa.Table.from_arrays(columns, schema=branch.before.schema), numbers
 
     def _join_rows(self, branch: Branch, values: pa.Table) -> pa.Table:
-        """Return the rows of a join, of now or of earlier, whose result behind its row steps has the values asked for.
+        """Return the rows of a join, of now or of earlier, whose result behind its row steps has the values requested.
 
         Raises:
             OptionError: `ROW_QUESTION`: they are more than `most_rows`.
@@ -325,7 +325,7 @@ def _lines(history: RowHistory) -> list[_Line]:
 
 
 def _all_have_a_value(values: pa.Table, names: Sequence[str]) -> bool:
-    """Say whether every row has a value that is not NULL in one of some columns."""
+    """Return whether every row has a value that is not NULL in one of some columns."""
     has_value = np.zeros(values.num_rows, np.bool_)
     for name in names:
         has_value |= np.asarray(values.column(name).is_valid(), np.bool_)

@@ -3,21 +3,21 @@
 A view that does more than join is asked in the columns of its own output. They are followed back through its steps:
 
 - a column that is a column of the join, whatever it was renamed to, narrows the question to rows of the join as it stands;
-- a computed column (`withColumn`, `select`) does not say where its value came from. Is nothing else asked for, then every row
+- a computed column (`withColumn`, `select`) does not say where its value came from. Is nothing else requested, then every row
   version that the log keeps is joined by Spark, the steps are applied, and the join rows whose result has the value are asked
   about;
 - a group key leads to the rows of the join that are in the group, as they came and went.
 
-A row that time took back (`state_ttl`) went without a change; the event says so.
+A row that time retracted (`state_ttl`) went without a change; the event says so.
 
-Rows of a view that another stage makes (a join by time, a lookup join, a dedup, groups of a stream), and rows asked for by what
+Rows of a view that another stage makes (a join by time, a lookup join, a dedup, groups of a stream), and rows requested by what
 an aggregate made, are explained as a pipeline in process explains its own: all that came is replayed (`past_epochs`). Where
 such a view is a side of a join, its rows are told as not followed.
 
 Behind a union every branch is asked. In a chain of joins a change of the last join may be a row of a view; what made it is
 asked of the join behind that view in the same way, and so on down to the streams (`Tracing`).
 
-The law: what is reported as emitted are rows that the engine answers: those whose result has the values asked for, when Spark's
+The law: what is reported as emitted are rows that the engine answers: those whose result has the values requested, when Spark's
 own expressions are applied, and for a view without groups this result.
 
 Cost: as `RowQuestion`, per join; with steps one small Spark job, and for computed columns a batch join of all row versions in
@@ -64,7 +64,7 @@ def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, mo
         most_rows: rows to report at most, per join.
 
     Raises:
-        OptionError: `ROW_QUESTION`: no such rows can be asked for, or too many are.
+        OptionError: `ROW_QUESTION`: no such rows can be requested, or too many are.
         StateError: the checkpoint cannot be read.
     """
     asked = asked_values(view.output.schema, row)
@@ -140,13 +140,13 @@ def _opened(runner: EpochRunner) -> Checkpoint:
 
 
 def _untraced(branch: Branch, asked: Mapping[str, Any]) -> str | None:
-    """Return which column that is asked for is what an aggregate makes of several rows; None where none is."""
+    """Return which column that is requested is what an aggregate makes of several rows; None where none is."""
     for name in asked:
         if name not in branch.traced:
             cure = (
-                f"ask for groups by their key: {sorted(branch.traced)}"
+                f"request groups by their key: {sorted(branch.traced)}"
                 if branch.traced
-                else "the view does not show the key of its groups, so they cannot be told apart"
+                else "the view does not show the key of its groups, so they cannot be distinguished"
             )
             return f'"{name}" is made of several rows by an aggregate, which does not remember them; {cure}'
     return None

@@ -11,11 +11,11 @@ Which columns, best first:
 - all columns but floats, which may differ in their last digits: only the comparison becomes smaller.
 
 Whether a stream can be filtered is followed from the view down through its stages. A condition on the join key filters both
-sides of a join. One on other columns filters the side they come from, unless the join pads that side: a NULL that stands for a
+sides of a join. One on other columns filters the side they come from, unless the join pads that side: a NULL that represents a
 missing row says nothing about the rows that are there. Where several stages feed one input it is followed into every one. Of a
 dedup, an as-of or a temporal join only the key by which it chooses rows is followed, on every side: among fewer rows it would
 choose others. Joins whose rows end and joins by processing time let no condition through. A stream that reaches the view in
-several places is filtered where all of them ask for the same.
+several places is filtered where all of them request the same.
 
 The law: the difference found in a sample is the difference found without one, restricted to the rows of the sample. The hash
 is another one than that of the buckets, so a sample has its share of every bucket.
@@ -267,12 +267,12 @@ def _on_side_of_join(stage: EquiJoin, side: int, key: _Key) -> _Key | None:
 
 
 def _shows(stage: EquiJoin, names: set[str], key_names: set[str]) -> bool:
-    """Say whether columns of a join show the value of a key column in every row."""
+    """Return whether columns of a join show the value of a key column in every row."""
     return bool(names) and (names <= key_names if stage.how == "inner" else names == key_names)
 
 
 def _is_wider(kind: pa.DataType, column: pa.DataType) -> bool:
-    """Say whether a column has the type a key is hashed in, or one that fits into it without loss."""
+    """Return whether a column has the type a key is hashed in, or one that fits into it without loss."""
     try:
         return hashed_type(common_key_type(column, kind, left_column="column", right_column="key")) == hashed_type(kind)
     except KeyTypeError:
@@ -323,7 +323,7 @@ def _numbered(view: Placed, name: str) -> Column:
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    """Say whether a column can be hashed, and is the same whoever adds it up."""
+    """Return whether a column can be hashed, and is the same whoever adds it up."""
     if pa.types.is_map(kind) or pa.types.is_floating(kind):
         return False
     return all(_is_exact(kind.field(at).type) for at in range(kind.num_fields))

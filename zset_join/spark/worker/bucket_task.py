@@ -3,12 +3,12 @@
     rows and receipts that were sent here -> stage -> stage -> ... -> what the last delivery makes of it, and all receipts
 
 Fused stages run one after the other in one worker. Each brings its own state to the point before the epoch, answers, logs its
-input and lets go of the state before the next one begins; its answer is handed on in memory. Where Spark evaluates expressions
+input and releases the state before the next one begins; its answer is passed on in memory. Where Spark evaluates expressions
 between two of them, a task has one function before the expressions and one behind them, and what has come for the stages of the
 second waits in a `Handover`.
 
 The law: every stage is given what it would be given if the rows had been shuffled, and leaves the same log and receipt.
-A stage that refuses its input hands on what it had answered by then; the driver goes by the first refusal.
+A stage that refuses its input passes on what it had answered by then; the driver goes by the first refusal.
 
 Memory: what came for all stages of the bucket, and the answer of one stage to the next.
 """

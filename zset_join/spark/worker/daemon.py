@@ -13,7 +13,7 @@ for them; if one cannot be loaded, the daemon says so on its standard error, and
 Memory: that of the imported engine, about 150 MB of address space that all workers of an executor share.
 
 Limits: `zset_join` must be importable by the workers' Python, else no Python worker of the session starts. Arrow keeps one
-thread for its allocator, which is made anew after a fork; no other thread runs when a worker is forked. Not on Windows,
+thread for its allocator, which is rebuilt after a fork; no other thread runs when a worker is forked. Not on Windows,
 where Spark forks no workers.
 """
 

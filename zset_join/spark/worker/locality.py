@@ -8,7 +8,7 @@ The law: it is a preference. Whether it was followed changes no answer; a bucket
 from the checkpoint, and its receipt says so (a miss).
 
 On where there is more than one executor (`locality="auto"`), off on a local master, where it would cost and gain nothing. The
-anchor is made anew when half of the places stand empty, as after executors have come; all buckets may move then.
+anchor is rebuilt when half of the places stand empty, as after executors have come; all buckets may move then.
 
 What it needs besides: `spark.shuffle.reduceLocality.enabled=false`, or Spark also prefers the hosts that wrote most of the
 shuffle; `spark.scheduler.minRegisteredResourcesRatio=1.0`, or the anchor is made before all executors are there. Both
@@ -54,7 +54,7 @@ class Locality:
         self._made_for = 0
 
     def begin(self, session: SparkSession) -> None:
-        """Look at the executors there are before an epoch; make the anchor, or make it anew.
+        """Look at the executors there are before an epoch; make the anchor, or rebuild it.
 
         Args:
             session: the session of the epoch, without adaptive execution.
@@ -81,7 +81,7 @@ class Locality:
         self._holders = set(executors)
 
     def close(self) -> None:
-        """Let go of the anchor."""
+        """Release the anchor."""
         if self._anchor is not None:
             anchor, self._anchor = self._anchor, None
             from zset_join.spark.frames.classic.context import GATEWAY_ERRORS
@@ -90,7 +90,7 @@ class Locality:
                 anchor.unpersist()
 
     def _is_lopsided(self, executors: int) -> bool:
-        """Say whether half of the places or more are empty; tried once for a number of executors."""
+        """Return whether half of the places or more are empty; tried once for a number of executors."""
         places = min(self._buckets, executors)
         return executors != self._made_for and 2 * len(self._holders) <= places
 

@@ -33,7 +33,7 @@ LETTERS = "quarantine"
 
 _SHOWN_VALUES = 5
 _REASONS = {
-    "NULL_AFTER_BASELINE": "the condition after_baseline is NULL, so nobody can tell whether the baseline has the row",
+    "NULL_AFTER_BASELINE": "the condition after_baseline is NULL, so it is undecided whether the baseline has the row",
     "NULL_OP": "the operation is NULL",
     "TIME_JUMP": "the event time is further ahead of the watermark of its stream than max_watermark_jump allows: {}",
     "TRUNCATED": "the table was truncated, which a query in Spark does not carry out: {}",

@@ -53,7 +53,7 @@ class SharedPlace:
 
     @property
     def logs(self) -> bool:
-        """Say whether what came to the stage is logged by it, not by another one that the same rows come to."""
+        """Return whether what came to the stage is logged by it, not by another one that the same rows come to."""
         return self.place == 0 or isinstance(self.stage, SharedTableStage)
 
     def deltas(self, given: Sequence[ZSet]) -> list[ZSet]:

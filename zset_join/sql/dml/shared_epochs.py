@@ -106,7 +106,7 @@ class _Answered:
     prepared: PreparedEpoch
 
     def reached(self) -> list[Running]:
-        """Return the queries that the epoch is one of: rows reach them, or they have something to say without."""
+        """Return the queries that the epoch is one of: rows reach them, or they have rows to emit without."""
         if len(self.queries) == 1:
             return list(self.queries)
         return [one for one in self.queries if one.reads & self.rows.keys() or len(one.answer_in(self.prepared))]
@@ -300,7 +300,7 @@ def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses:
 
 
 def in_order(running: Sequence[Running]) -> list[Running]:
-    """Return queries such that each stands behind those that write what it reads; there are no circles."""
+    """Return queries such that each comes after those that write what it reads; there are no circles."""
     ordered: list[Running] = []
     left = list(running)
     while left:

@@ -11,9 +11,9 @@ from zset_join.conversions import convert_values
 from zset_join.core.errors import BadInputError, OptionError
 from zset_join.core.shown_values import shown_value
 from zset_join.query.given_rows import given_rows
-from zset_join.sql.tables.catalog import ColumnDefinition, Table
+from zset_join.sql.tables.catalog import ColumnDefinition, Mode, Table
 
-__all__ = ["arrow_table", "fit", "of_table"]
+__all__ = ["arrow_table", "fit", "of_table", "registered"]
 
 
 def of_table(table: Table, rows: Any) -> pa.Table:
@@ -60,6 +60,27 @@ def fit(table: Table, column: ColumnDefinition, array: pa.Array) -> pa.Array:
         value=value,
         expected=str(column.type),
     )
+
+
+def registered(name: str, rows: Any, *, keys: tuple[str, ...], watermark: tuple[str, int] | None) -> tuple[Table, pa.Table]:
+    """Return a table of what a program registers, and its rows.
+
+    Args:
+        name: of the table.
+        rows: as for `arrow_table`.
+        keys: columns that identify a row.
+        watermark: event-time column, and the delay of its watermark in microseconds.
+
+    Raises:
+        OptionError: they do not become an Arrow table.
+        PlanError: the key or time is no column.
+    """
+    held = arrow_table(rows)
+    mode: Mode = "upsert" if keys else "append"
+    columns = tuple(ColumnDefinition(field.name, field.type) for field in held.schema)
+    table = Table(name=name, word="TABLE", columns=columns, mode=mode, primary_key=keys, watermark=watermark)
+    _ = table.rows  # raises where a key or time is not there, before the name is taken
+    return table, held
 
 
 def arrow_table(rows: Any) -> pa.Table:

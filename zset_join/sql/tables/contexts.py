@@ -17,12 +17,18 @@ class StatementContext(QueryRunner, Protocol):
 
     Attributes:
         writes: whether queries write where they are told to; not where statements are only checked.
+        catalog: what names represent.
+        dialect: of statements.
     """
 
     writes: bool
     catalog: Catalog
     dialect: str
-    running: list[Running]
+
+    @property
+    def running(self) -> list[Running]:
+        """Return the queries that run."""
+        ...
 
     def query(self, statement: Statement, node: Any, settings: Mapping[str, str], *, emits_changelog: bool) -> Query:
         """Bind a query."""
@@ -37,5 +43,5 @@ class StatementContext(QueryRunner, Protocol):
         ...
 
     def forget(self, name: str) -> None:
-        """Let go of what is kept of a dropped table."""
+        """Release what is kept of a dropped table."""
         ...

@@ -1,6 +1,6 @@
 """Rows of tables that come from outside: files, Kafka, generated rows.
 
-    for feed in feeds_of(session): ...       read_available(session)
+    for feed in feeds_of(runtime): ...
 
 A feed gives the rows of its table as they come, decoded: a table of rows for an append table, a ZSet of changes for others.
 JSON of Debezium, Canal, Maxwell and keyed records with empty values (`upsert-json`, and every `upsert-kafka`), in topics and in
@@ -31,9 +31,8 @@ from zset_join.connectors.tables import kafka_config
 from zset_join.core.errors import BadInputError, SqlError
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.query.reading import Reading, readings_of
-from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.connectors import encodings_of, form_of, holds_records, metadata_of
-from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.files import list_files, part_file, read_file, read_records
 from zset_join.sql.tables.settings import stage_options
 from zset_join.sql_expressions.places import SqlWarning
@@ -44,20 +43,31 @@ if TYPE_CHECKING:
     from zset_join.query import View
     from zset_join.sources.kafka import KafkaSource
     from zset_join.sources.unread import UnreadText
+    from zset_join.sql.tables.results import Running
 
 __all__ = [
     "Feed",
+    "GeneratedFeed",
     "feed_of",
     "feeds_of",
     "puts_aside",
-    "read_available",
     "record_form",
     "record_options",
     "start_of",
     "texts_of",
 ]
 
-_MOST_ROWS = 100_000
+
+class FedTables(Protocol):
+    """The tables of a session, and its queries.
+
+    Attributes:
+        catalog: what names represent.
+        running: its queries.
+    """
+
+    catalog: Catalog
+    running: list[Running]
 
 
 class Feed(Protocol):
@@ -70,7 +80,7 @@ class Feed(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what it reads."""
+        """Release what it reads."""
         ...
 
 
@@ -92,33 +102,15 @@ def feed_of(table: Table, settings: Mapping[str, str] | None = None) -> Feed | N
     return None
 
 
-def feeds_of(session: StatementContext) -> list[Feed]:
+def feeds_of(session: FedTables) -> list[Feed]:
     """Return the feeds of all tables of a session that have one and are not written by a query of it."""
     written = {name for running in session.running for name in [getattr(running.output, "table_name", None)] if name}
     feeds = [feed_of(table, session.catalog.settings) for table in session.catalog.tables.values() if table.name not in written]
     return [feed for feed in feeds if feed is not None]
 
 
-def read_available(session: StatementContext, *, wait_seconds: float = 2.0) -> int:
-    """Read what all tables have now, each poll an epoch; return the number of epochs.
-
-    Args:
-        session: whose tables.
-        wait_seconds: how long a source that says nothing is waited for before it counts as read.
-    """
-    epochs = 0
-    for feed in feeds_of(session):
-        try:
-            while (rows := feed.poll(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)) is not None:
-                session.insert(feed.table.name, rows)
-                epochs += 1
-        finally:
-            feed.close()
-    return epochs
-
-
 def puts_aside(settings: Mapping[str, str]) -> bool:
-    """Say whether what cannot be read is put aside."""
+    """Return whether what cannot be read is put aside."""
     return stage_options(settings).on_bad_input == "quarantine"
 
 
@@ -165,7 +157,7 @@ class FileFeed:
         return _warned(self.table, part_file(self.table, file)) if self._is_lenient else read_file(self.table, file)
 
     def close(self) -> None:
-        """Begin anew at the next poll."""
+        """Begin again at the next poll."""
         self._seen.clear()
         self._left.clear()
         if self._decoder is not None:
@@ -270,7 +262,7 @@ class KafkaFeed:
         return self._source.poll(most_rows=most_rows, wait_seconds=wait_seconds)
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Release the broker."""
         if self._source is not None:
             self._source.close()
         self._decoder.close()

@@ -22,6 +22,7 @@ from zset_join.query.reading import Reading
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.plan_text import plan_sql
+from zset_join.sql.tables.settings import idle_timeout
 from zset_join.sql.tables.view_groups import GroupView
 from zset_join.stages.aggregate import AggregateRequest
 from zset_join.zset import ZSet
@@ -208,6 +209,14 @@ class Running:
         """Return whether it ever retracts a row."""
         return self.query.bound.view.node.relation.mode != "append"
 
+    def is_due(self, now_us: int) -> bool:
+        """Return whether an epoch without rows has something to do at a processing time."""
+        due = self.pipeline.next_due()
+        if due.processing_time_us is not None and due.processing_time_us <= now_us:
+            return True
+        # A source that has been silent for long enough holds no watermark up, and only an epoch shows it.
+        return due.watermark_us is not None and idle_timeout(self.query.settings) is not None
+
     def reading_of(self, name: str) -> Reading | None:
         """Return how it reads the rows of a table; None where it does not."""
         return self.pipeline.readings.get(name)
@@ -248,7 +257,7 @@ class Running:
         return self.pipeline.verify()
 
     def stop(self) -> None:
-        """Let go of its state; it answers no more."""
+        """Release its state; it answers no more."""
         self.query.session.stop(self)
 
 

@@ -318,7 +318,7 @@ class StoredTableSink:
         return self._last
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Say whether the rows of an epoch are there; one without rows never is.
+        """Return whether the rows of an epoch are there; one without rows never is.
 
         Raises:
             SinkError: other rows are there under its number: an older checkpoint was restored beside a newer table.

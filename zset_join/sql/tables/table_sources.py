@@ -189,7 +189,7 @@ class TableSource(Protocol):
         return self.poll(wait_seconds=0.0)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Release connections."""
         ...
 
 
@@ -341,7 +341,7 @@ class _KafkaRows(TableSource):
         return self._completed(self._table, read), position
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Release the broker."""
         self._feed.close()
 
 

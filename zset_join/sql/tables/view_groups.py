@@ -178,7 +178,7 @@ class GroupView:
         self.progress = {**counts, **own, "rows": {name: rows for name, rows in counts["rows"].items() if name in read}}
 
     def next_due(self) -> NextDue:
-        """Return when the group has something to say though no row comes."""
+        """Return when the group has rows to emit though no row comes."""
         return self.group.pipeline.next_due()
 
     def verify(self) -> Any:

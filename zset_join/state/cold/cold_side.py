@@ -7,11 +7,11 @@ Rows lie by the hash of their join key and, below it, that of their identity. Wh
 that says nothing about the join key, a second store (`keys`, of pairs) holds the hash of the join key by that of the primary
 key. It has an entry for the hashes of every cold row. An entry stays when its row comes into memory, and is there when the row
 goes again under the same join key; entries of rows that moved or were deleted are only looked up in vain, and when half as
-many as there are rows have gathered, the store is written anew. Both hashes have 32 bits and are not verified here: a stranger
+many as there are rows have gathered, the store is written again. Both hashes have 32 bits and are not verified here: a stranger
 of the same hash comes into memory and does no harm.
 
 Remembers on disk the rows, and 10 to 15 bytes for each with `keys`; in memory 4.5 bytes per cold row, and 2.1 to 3.2 more with
-`keys`. What cold rows count for at the limit of an append-only join (`SideState.live_bytes`) stands in the header of the side.
+`keys`. What cold rows count for at the limit of an append-only join (`SideState.live_bytes`) is in the header of the side.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOST_ENTRIES = 1.5  # per row; those beyond one per row are of rows that moved 
 _ENTRIES_AT_ONCE = 1 << 18
 _PACKED_BYTES = 1 << 20
 SPARE_ENTRIES = 1024
-"""How many outdated entries are no reason to write `keys` anew."""
+"""How many outdated entries are no reason to write `keys` again."""
 _NO_PLACES = np.empty(0, np.int64)
 
 
@@ -259,7 +259,7 @@ class ColdSide:
             yield _entries_of(held)
 
     def keep_index(self, keep: bool, window: int) -> None:
-        """Say whether the index of the cold rows may stay in the memory of this process; if not, let it leave now and later.
+        """Return whether the index of the cold rows may stay in the memory of this process; if not, let it leave now and later.
 
         Args:
             keep: whether it may.
@@ -276,7 +276,7 @@ class ColdSide:
             store.commit(epoch)
 
     def is_current(self) -> bool:
-        """Say whether the stores are still as this process left them."""
+        """Return whether the stores are still as this process left them."""
         return all(store.is_current() for store in self._stores)
 
     def clear(self) -> None:
@@ -365,7 +365,7 @@ class ColdSide:
         return {f"{self.side.name}_{name}": value for name, value in counts.items()}
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Release the files."""
         for store in self._stores:
             store.close()
 

@@ -10,7 +10,7 @@ harm. The oldest go to disk first, and what comes back takes its place in the qu
 Remembers on disk the record of each; in memory 4.5 bytes, and for each piece that was spilled how many there were and when
 the last of them was left, 16 bytes, of 1,024 pieces at most.
 
-Known limits. Who opens the state anew does not know how old each one is: what expired before goes from the disk later, when
+Known limits. Who opens the state again does not know how old each one is: what expired before goes from the disk later, when
 the newest that was there then has expired.
 """
 

@@ -5,7 +5,7 @@ within a chain.
 
 Remembers 16 bytes per record, in this process only: the score of `spill.residency`, the stamp of the epoch that needed the row
 last, and the place in the cold store where the row still lies unchanged (-1: nowhere). On a side with a store of keys 8 more:
-the hashes of join key and identity that it has an entry for. Who opens the state anew starts without them, which costs some
+the hashes of join key and identity that it has an entry for. Who opens the state again starts without them, which costs some
 rewriting and no row.
 """
 
@@ -107,7 +107,7 @@ class HotRows:
         return int(self._side.header[s.H_TOMBSTONES])
 
     def row_bytes(self) -> int:
-        """Return the bytes of all live rows and tombstones: records, blocks, slots, what stands beside them. Cost: O(1)."""
+        """Return the bytes of all live rows and tombstones: records, blocks, slots, what is beside them. Cost: O(1)."""
         rows = self.live_rows + self.tombstones
         return rows * self.bytes_per_row() + int(self._side.header[s.H_HEAP_USED])
 
@@ -281,7 +281,7 @@ class HotRows:
         tombstones.drop_tombstones(self._side.view, numbers, identity_codes, self._side.variables_address)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of what stands beside the records."""
+        """Return the bytes of what is beside the records."""
         return self._scores.nbytes + self._stamps.nbytes + self._places.nbytes + self._entries.nbytes
 
 

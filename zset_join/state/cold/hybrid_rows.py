@@ -9,7 +9,7 @@ does not need, so that what it brings in takes their place. Tombstones go before
 for them.
 
 Crashes. In a directory, moving begins by marking all sides as half-written and ends by committing the stores at the epoch the
-sides stand at, then taking the marks away. A process that dies between leaves state that is refused and rebuilt.
+sides are at, then taking the marks away. A process that dies between leaves state that is refused and rebuilt.
 
 Remembers, beside the rows that the budget allows, the index of the cold rows, 4.5 to 7.7 bytes each in mapped files; where it
 has no room in the budget beside the rows, it leaves the process after every epoch (`zset_join.state.cold.cold_side`).
@@ -48,7 +48,7 @@ from zset_join.zset import ZSet
 
 __all__ = ["HybridRows"]
 
-_SLACK = 0.5  # of the budget is freed at a time: the fewer and larger the runs, the fewer are asked for each row
+_SLACK = 0.5  # of the budget is freed at a time: the fewer and larger the runs, the fewer are requested each row
 _MOST_SLACK_BYTES = 64 << 20  # or an epoch would wait for a large budget to be written
 _MOST_SLACK_ROWS = 1 << 19
 _SLACK_OF_BUSY = 0.1  # the same of rows that the last epoch has looked at: the next one may need them again
@@ -71,7 +71,7 @@ class HybridRows:
         cold_directory: where the cold rows lie; default: in `directory`, else among the host's temporary files.
 
     Raises:
-        StateError: cold rows that do not belong to these sides, or stand at another epoch.
+        StateError: cold rows that do not belong to these sides, or are at another epoch.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class HybridRows:
             epochs = [sorted(side.epochs) for side in self._opened]
             self.close()
             raise StateError(
-                f"the cold rows in {place} stand at epochs {epochs}, the rows in memory at {sides[0].absorbed_epoch}. "
+                f"the cold rows in {place} are at epochs {epochs}, the rows in memory at {sides[0].absorbed_epoch}. "
                 "Local state is a cache: delete the directory and it is rebuilt from the checkpoint.",
                 code="STATE_HALF_WRITTEN",
                 directory=str(place),
@@ -185,7 +185,7 @@ class HybridRows:
         )
 
     def is_tight(self) -> bool:
-        """Say whether memory is so short that what an epoch takes is given back on the way; small budgets are spared that."""
+        """Return whether memory is so short that what an epoch retracts is given on the way; small budgets are spared that."""
         return self._budget.max_hot_bytes is not None and not self._limit.spared and self._is_worth_looking()
 
     def begin_absorb(self) -> None:
@@ -207,7 +207,7 @@ class HybridRows:
                 raise
 
     def note_written(self, prepared: Sequence[PreparedSide | None], rewritten: Iterable[tuple[int, Int64s]] = ()) -> None:
-        """Note which rows an epoch has written, when it has been absorbed; those written anew on disk take their place.
+        """Note which rows an epoch has written, when it has been absorbed; those written again on disk take their place.
 
         Args:
             prepared: what was absorbed.
@@ -273,7 +273,7 @@ class HybridRows:
             )
 
     def _is_worth_looking(self) -> bool:
-        """Say whether there are cold rows, or soon will be, so that it matters who is busy."""
+        """Return whether there are cold rows, or soon will be, so that it matters who is busy."""
         if any(side.row_count() or side.tombstone_count() for side in self._opened):
             return True
         max_rows, max_bytes = self._budget.max_hot_keys, self._limit.rows
@@ -520,7 +520,7 @@ class HybridRows:
             raise self._unspilled
 
     def is_current(self) -> bool:
-        """Say whether the cold stores are still as this process left them; another one may have absorbed epochs meanwhile."""
+        """Return whether the cold stores are still as this process left them; another process may have absorbed epochs."""
         return not self._is_moving and all(side.is_current() for side in self._opened) and self._stores.is_current()
 
     def cold_side(self, number: int) -> ColdSide:
@@ -548,7 +548,7 @@ class HybridRows:
         return counts
 
     def close(self) -> None:
-        """Let go of the files; cold rows of a state in memory are removed."""
+        """Release the files; cold rows of a state in memory are removed."""
         self._unused.close()
         self._finalizer()
 

@@ -59,7 +59,7 @@ class OutputArrays:
 
     def __init__(self, rows: int, *, with_changes: bool = False) -> None:
         self.rows = rows
-        # Not from NumPy, which asks for huge pages: each line would take 2 MB as soon as one row stands in it.
+        # Not from NumPy, which requests huge pages: each line would take 2 MB as soon as one row is in it.
         lines = 5 if with_changes else 3
         self._memory = mmap.mmap(-1, 8 * lines * rows, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.words: npt.NDArray[np.int64] = np.frombuffer(self._memory, np.int64).reshape(lines, rows)
@@ -143,7 +143,7 @@ class ChangedGroups:
         residual: whether matching means more than an equal key, so that degrees cannot be read off the other side.
 
     Attributes:
-        is_tight: whether memory is short, so that what large epochs take is given back.
+        is_tight: whether memory is short, so that what large epochs retract is given.
         parts: of the epoch that was listed.
         counts: its changes on either side.
     """

@@ -7,7 +7,7 @@ Before the kernels run, `fetch` brings in (side X, other side Y):
 1. the rows that X's delta replaces or retracts, by identity (`zset_join.state.cold.hybrid_rows`);
 2. all rows of X whose join key changes on Y: the keys of Y's delta, and those of the old rows that 1 found on Y;
 3. where Y's rows are shown or hidden by whether X has rows of their key, one row of each key that changes on X, unless one is
-   in memory that does not change (`zset_join.state.join.match_witnesses`). If that is all X is asked for, 2 is no more, either.
+   in memory that does not change (`zset_join.state.join.match_witnesses`). If that is all X is requested, 2 is no more, either.
 
 So chains are whole where they are walked, and may be in memory in part elsewhere.
 
@@ -57,7 +57,7 @@ class HybridState(HybridRows):
         left: keys whose rows the epoch that was fetched last leaves on disk.
 
     Raises:
-        StateError: cold rows that do not belong to these sides, or stand at another epoch.
+        StateError: cold rows that do not belong to these sides, or are at another epoch.
     """
 
     def __init__(

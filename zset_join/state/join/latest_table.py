@@ -70,5 +70,5 @@ class LatestTable:
         self.changes.absorb(changes, processing_time_us)
 
     def forget_epoch(self) -> None:
-        """Let go of what was resolved."""
+        """Release what was resolved."""
         self._delta = self._resolved = None

@@ -1,12 +1,12 @@
 """What an operator remembers of the rows it has answered for: what each of them was joined with, and which of them still wait.
 
-The outside, or the other side, may have changed by the time a row is retracted. So the retraction asks nobody: it takes back
+The outside, or the other side, may have changed by the time a row is retracted. So the retraction asks nobody: it retracts
 what was said. Every arrival of a left row is remembered as one *line* per row it met, or one line that says that it met none.
 
 The law: `take_back` of w copies names the lines of the w oldest copies of that row, whole arrivals first, and never one twice.
 
 A line is the joined row with hidden columns: what it is (`KIND`), which arrival (`ARRIVAL`: epoch and place), how many
-right copies it stands for (`TIMES`), and for one that waits when it is due (`DUE_US`) and how often it was looked up
+right copies it represents (`TIMES`), and for one that waits when it is due (`DUE_US`) and how often it was looked up
 (`ATTEMPTS`). Copies of the left row are its weight.
 
 Remembers `stride` bytes per line, 13 to 26 per distinct left row, and 8 per parked one. With an append-only left only parked
@@ -195,7 +195,7 @@ class MatchMemo:
         return self.lines.gather(numbers, self.joined_names)
 
     def is_current(self) -> bool:
-        """Say whether the files are still those of the directory, and nobody else has folded an epoch into them.
+        """Return whether the files are still those of the directory, and nobody else has folded an epoch into them.
 
         Which lines wait, and for when, is known to this process alone: one that was overtaken must open them again.
         """
@@ -237,7 +237,7 @@ class MatchMemo:
             copies: of the left row.
             kinds: what each is.
             arrivals: which arrival each belongs to.
-            times: right copies each stands for; default 1.
+            times: right copies each represents; default 1.
             due_us: when those that wait are due.
             attempts: how often each was looked up; default 0.
         """
@@ -279,7 +279,7 @@ class MatchMemo:
         self._by_due[due_us].append(numbers)
 
     def _index(self) -> None:
-        """Find out anew which lines wait, and for when. Cost: one pass over the lines."""
+        """Find out again which lines wait, and for when. Cost: one pass over the lines."""
         self._indexed_epoch = self.lines.side.absorbed_epoch
         self._by_due: dict[int, list[Int64s]] = {}
         self._dues: list[int] = []

@@ -1,6 +1,6 @@
-"""The answer of an operator with a memo: rows that are taken back, then rows that are said, as chunks.
+"""The answer of an operator with a memo: rows that are retracted, then rows that are said, as chunks.
 
-The law: retractions come before insertions, no line has weight 0, and where rows may be taken back every distinct row stands
+The law: retractions come before insertions, no line has weight 0, and where rows may be retracted every distinct row stands
 once. Answers of an append-only input are passed on as they are, in the order of its rows.
 """
 
@@ -44,7 +44,7 @@ class MemoLines:
         attempts: how often each was looked up.
         due_us: when those that wait are due.
         over_limit: rows that should have waited, for which there was no room.
-        times: right copies each stands for; None: one.
+        times: right copies each represents; None: one.
     """
 
     rows: pa.RecordBatch
@@ -84,9 +84,9 @@ def as_answer(
 
     Args:
         shape: says which columns are shown.
-        retracted: joined rows that are taken back, with their copies.
+        retracted: joined rows that are retracted, with their copies.
         inserted: joined rows, their copies, and which of them are said at all.
-        is_plain: nothing is ever taken back.
+        is_plain: nothing is ever retracted.
     """
     rows, copies, said = inserted
     if not said.all():

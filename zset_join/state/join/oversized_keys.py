@@ -44,7 +44,7 @@ class OversizedKeys:
 
     Attributes:
         codes: per side, the join hashes whose rows the epoch that was fetched last leaves on disk, ascending.
-        streams: per side, whether what is on disk of the other keys that are asked for passes through memory when the epoch is
+        streams: per side, whether what is on disk of the other keys that are requested passes through memory when the epoch is
             answered; once it does, it does so until the epoch is absorbed.
         least_bytes: per side, how many bytes on disk a key has of which that is so whatever room there is.
     """
@@ -79,7 +79,7 @@ class OversizedKeys:
 
         Args:
             number: of the side.
-            codes: join hashes of the rows that are asked for.
+            codes: join hashes of the rows that are requested.
             prepared: the deltas.
             room: says how many bytes on disk of a side have room beside what the epoch needs.
             stamp: of the epoch.

@@ -111,7 +111,7 @@ class ResidualPairs:
     # ---------------------------------------------------------------- an epoch
 
     def pieces(self, epoch: JudgedEpoch, only: set[Place] | None = None) -> Iterator[Piece]:
-        """Yield all pieces of an epoch, or some; the steps of one are to be done before the next is asked for.
+        """Yield all pieces of an epoch, or some; the steps of one are to be done before the next is requested.
 
         That of a part's pairs in memory comes first, under the part's number alone. The steps raise OverflowError when the
         product of two weights leaves int64.
@@ -128,11 +128,11 @@ class ResidualPairs:
                     pass
 
     def revises(self, epoch: JudgedEpoch) -> bool:
-        """Say whether rows on disk may have another degree after an epoch that was judged."""
+        """Return whether rows on disk may have another degree after an epoch that was judged."""
         return self._groups.parts > 0 and any(self._one_sided) and (any(map(len, epoch.oversized_codes)) or any(epoch.streams))
 
     def revise(self, epoch: JudgedEpoch) -> None:
-        """Write those rows on disk anew whose degree an epoch that was judged makes another one.
+        """Write those rows on disk again whose degree an epoch that was judged makes another one.
 
         Raises:
             ResourceError: the disk is full or cannot be written.

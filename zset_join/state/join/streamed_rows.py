@@ -7,7 +7,7 @@ Rows come in the order in which they lie on disk, so the changes are worked off 
 one group of rows, and a second list of the changes. Cost: the pages are read once, or twice where the insertions cannot be held
 until all retractions are out.
 
-Behind a residual predicate a row is shown or hidden by its own degree. Rows whose degree changes are written anew when the
+Behind a residual predicate a row is shown or hidden by its own degree. Rows whose degree changes are written again when the
 epoch is absorbed (`ColdSide.revise`), and the pages that hold them are read once more for it. Remembered until then: 24 bytes
 for each.
 """
@@ -68,7 +68,7 @@ class StreamedRows:
         self._output = output
 
     def pieces(self, streams: Sequence[bool], without: Sequence[_Words], only: set[Place] | None = None) -> Iterator[Piece]:
-        """Yield a piece for each group of rows; its steps are to be done before the next is asked for.
+        """Yield a piece for each group of rows; its steps are to be done before the next is requested.
 
         Args:
             streams: per side, whether what is on disk of the keys that change on the other side passes.
@@ -157,7 +157,7 @@ class DegreesOnTheWay:
 
 
 def revise_degrees(cold: ColdSide, gained: Sequence[Gains]) -> None:
-    """Write those rows of a side anew that passed and whose degree changes; `ColdSide.exchange` puts them in their places.
+    """Write those rows of a side again that passed and whose degree changes; `ColdSide.exchange` puts them in their places.
 
     Raises:
         ResourceError: the disk is full or cannot be written.

@@ -1,4 +1,4 @@
-"""Rows under a key that others ask for: many keys in, all rows of each out.
+"""Rows under a key that others request: many keys in, all rows of each out.
 
 A `KeyedRows` is a `SideState` in append mode that is read by key and from which rows leave by number. It holds what a lookup
 fetched, what a cache keeps, and what a join remembers of the rows it has joined.

@@ -73,7 +73,7 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 def _is_own(entry: os.DirEntry[str]) -> bool:
-    """Say whether this user owns a directory; one that is gone meanwhile is nobody's."""
+    """Return whether this user owns a directory; one that is gone meanwhile is nobody's."""
     try:
         return entry.stat(follow_symlinks=False).st_uid == os.getuid()
     except FileNotFoundError:

@@ -59,7 +59,7 @@ class PreparedSide:
     """What one delta does to one side, before anything is done.
 
     Valid until the same side prepares its next delta. `evicted` are numbers of state rows that leave in the same epoch;
-    `shows_evicted` says whether that is a change like any other.
+    `shows_evicted`: whether that is a change like any other.
     """
 
     delta: ZSet
@@ -127,7 +127,7 @@ class SideState:
     """The state of one side of a join, or of any operator that keeps keyed rows.
 
     Args:
-        relation: what comes in.
+        relation: the input.
         key_types: the type each join key column is compared in.
         null_safe: per join key column, whether NULL matches NULL.
         keeps_unmatchable: whether rows whose key can never match matter (a preserved side).
@@ -538,7 +538,7 @@ class SideState:
         self.record_words("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1] = degrees
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are those another process would open: none replaced, grown or left half-written."""
+        """Return whether the mapped files are those another process would open: none replaced, grown or left half-written."""
         parts = (self.arena, self.arrangement, self.primary_keys)
         return self.header[s.H_DIRTY] == 0 and all(part.is_current() for part in parts)
 

@@ -72,7 +72,7 @@ class SideChanges:
 
         Args:
             delta: the delta.
-            ignores_absent: a row that takes back what is not there is no bad input.
+            ignores_absent: a row that retracts what is not there is no bad input.
         """
         prepared = self.side.prepare(delta)
         if ignores_absent and prepared.rejected:

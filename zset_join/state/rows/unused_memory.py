@@ -1,7 +1,7 @@
 """Memory that was freed and that allocators keep for later: when it is worth giving back.
 
 An epoch takes and frees many times what it leaves. glibc and Arrow keep that, up to the most there was at one time, and it
-counts for the resident size of the process. Giving it back costs some milliseconds, and as much again when it is taken anew.
+counts for the resident size of the process. Giving it back costs some milliseconds, and as much again when it is taken again.
 
 How much it is can be told only about: the resident size of the process, less what all who watch it hold, less what it was
 when the first of them began; and not more than the allocator says is free. The same sum tells of pages that are not full (of
@@ -105,7 +105,7 @@ class UnusedMemory:
         return count, count * own
 
     def give_back(self, most_bytes: int, held_bytes: int = 0) -> bool:
-        """Give unused memory back if what nobody holds has grown by more than `most_bytes` since it was least; say whether.
+        """Give unused memory back if what nobody holds has grown by more than `most_bytes` since it was least; return whether.
 
         It may have grown for another reason: then this is in vain, once for each such growth.
 

@@ -56,7 +56,7 @@ _CODES = {
     ),
     LATE_CORRECTION: (
         "LATE_CORRECTION",
-        "takes back a row whose time in {event_time} the watermark has passed: what it would change has been freed",
+        "retracts a row whose time in {event_time} the watermark has passed: what it would change has been freed",
     ),
 }
 

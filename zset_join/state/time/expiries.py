@@ -173,7 +173,7 @@ class Expiries:
         return 16 * int(self._side.header[s.H_ROWS_END]) + self._heap.resident_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory."""
+        """Return whether the mapped files are still those of the directory."""
         return self._region.is_current() and self._heap.is_current()
 
     def clear(self) -> None:

@@ -79,7 +79,7 @@ class JoinedPairs:
         chunk_rows: rows per chunk.
 
     Attributes:
-        corrections: earlier answers that the last one took back because a right row came, changed or went.
+        corrections: earlier answers that the last one retracted because a right row came, changed or went.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class JoinedPairs:
         return passing
 
     def lines(self, transitions: Transitions) -> Iterator[ZSet]:
-        """Yield what is taken back, then what is said."""
+        """Yield what is retracted, then what is said."""
         befores = self._passing(transitions.refs, transitions.befores)
         afters = self._passing(transitions.refs, transitions.afters)
         if not self._is_outer:

@@ -167,7 +167,7 @@ class KeptRows:
         return self.arena.record_bytes() + self.arena.heap_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory."""
+        """Return whether the mapped files are still those of the directory."""
         return self.arena.is_current()
 
     def clear(self) -> None:

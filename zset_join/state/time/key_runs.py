@@ -125,7 +125,7 @@ class KeyRuns:
         return self.arena.header
 
     def run_place(self, run: int) -> int:
-        """Return where the words of a run stand in a key record."""
+        """Return where the words of a run are in a key record."""
         return self.layout.sequence_offset + run * r.RUN_BYTES
 
     @property
@@ -191,7 +191,7 @@ class KeyRuns:
         return key_groups
 
     def number(self, groups: KeyGroups) -> None:
-        """Write down which number each key has in the state, 0 for none; anew after others have stored keys."""
+        """Write down which number each key has in the state, 0 for none; again after others have stored keys."""
         shape = self.view, self.columns.address, self._probe_columns.address
         groups.numbers[:] = 0
         g.find_groups(*shape, groups.reps, groups.codes, groups.count, groups.numbers)
@@ -239,7 +239,7 @@ class KeyRuns:
         return self.arena.record_bytes() + self.arena.heap_bytes() + self.table.table_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         return self.arena.is_current() and self.table.is_current() and self.header[s.H_DIRTY] == 0
 
     def clear(self) -> None:

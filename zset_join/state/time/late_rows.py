@@ -45,7 +45,7 @@ def mark_late(
     Args:
         shape: which rows meet, and when.
         keys: the keys of the state.
-        place: where the words of the run of right rows stand in a key record.
+        place: where the words of the run of right rows are in a key record.
         groups: the keys of the epoch.
         left: rows of the left input.
         right: rows of the right input.

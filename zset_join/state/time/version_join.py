@@ -1,6 +1,6 @@
 """Joining each left row with the one right row that is valid at its time: what temporal and as-of joins have in common.
 
-Both keep the right rows of a key in order of time and ask for the last one at or before the time of a left row; an as-of join
+Both keep the right rows of a key in order of time and request the last one at or before the time of a left row; an as-of join
 that looks forward counts time backwards. The three ways to answer:
 
 - `once`: a left row is answered when it comes, with what is known then, and not kept.
@@ -133,7 +133,7 @@ class VersionJoin:
     # ---------------------------------------------------------------- reading
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield what is taken back, then what is said.
+        """Yield what is retracted, then what is said.
 
         Raises:
             BadInputError: rows that break a relation's contract, with policy `error`.
@@ -207,7 +207,7 @@ class VersionJoin:
         """Return what becomes of the left rows that are kept, and of those that come and go."""
         left, right, groups, rows = epoch.left, epoch.right, epoch.groups, self.left
         if left is None or not isinstance(rows, VersionedRows):
-            raise AssertionError("eager left rows stand in runs")
+            raise AssertionError("eager left rows are in runs")
         shape = (self.keys.view, self.right.place, self.right.view)
         gone = self._columns(int(left.removed_begin[-1]))
         v.probe_changes(
@@ -352,7 +352,7 @@ class VersionJoin:
         return self._prepared
 
     def _probe_times(self, times: _Words) -> _Words:
-        """Return the times by which left rows ask for the last right row at or before them."""
+        """Return the times by which left rows request the last right row at or before them."""
         missing = times == NULL_WORD
         asked = ~times if self.shape.is_mirrored else times
         asked = np.where(missing, NULL_WORD, asked - 1 if self.shape.is_strict else asked)
@@ -505,7 +505,7 @@ class VersionJoin:
         return own if self.left is None else [self.left, *own]
 
     def forget_epoch(self) -> None:
-        """Let go of what was prepared."""
+        """Release what was prepared."""
         self._prepared = None
 
     def take_back(
@@ -527,7 +527,7 @@ class VersionJoin:
             rows.store(encoded.address, batch.num_rows, everything, weights, groups, groups.group_of[0])
             return
         if not isinstance(rows, VersionedRows):
-            raise AssertionError("rows that are kept wait, or stand in runs")
+            raise AssertionError("rows that are kept wait, or are in runs")
         if side == 1:
             words = [~times if shape.is_mirrored else times]
             words += order_words(batch, shape.tie_by, [shape.tie_descending] * len(shape.tie_by))
@@ -571,7 +571,7 @@ class VersionJoin:
         return left * (self._left_layout.stride + 80) + right * (self.right.layout.stride + 80)
 
     def is_current(self) -> bool:
-        """Say whether what waits is still that of the directory."""
+        """Return whether what waits is still that of the directory."""
         return all(one.is_current() for one in self._expiring)
 
     def close(self) -> None:

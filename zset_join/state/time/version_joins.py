@@ -35,7 +35,7 @@ class VersionJoins:
         joins: the joins.
 
     Raises:
-        StateError: the files of the state stand at different epochs.
+        StateError: the files of the state are at different epochs.
     """
 
     def __init__(self, joins: Sequence[VersionJoin]) -> None:
@@ -143,7 +143,7 @@ class VersionJoins:
         return sum(join.working_bytes() for join in self.joins)
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         return self._state.is_current() and all(join.is_current() for join in self.joins)
 
     def close(self) -> None:

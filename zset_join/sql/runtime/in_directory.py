@@ -11,7 +11,7 @@
 
 The law: what a statement of some name inserts is there once, however often the statement is run, and wherever a run was killed:
 rows of a table are a file of that name, and a sink outside is written under an id that lies in the directory before the first
-row does, so the sink itself says whether it has them. One session holds a directory at a time; a second one is refused.
+row does, so the sink itself records whether it has them. One session holds a directory at a time; a second one is refused.
 
 Known limit: what writes without knowing what it has written (`print`, `blackhole`) writes again.
 """
@@ -109,16 +109,12 @@ class InDirectory(ABC):
 
     @contextmanager
     def once(self, name: str) -> Iterator[None]:
-        """Let INSERTs within it change nothing where they were run before, in a directory of one's own.
-
-        Args:
-            name: of the statement, another one for every statement.
-        """
-        self.statement = name
+        """Let INSERTs within it change nothing where they were run before; see `Session.once`."""
+        before, self.statement = self.statement, name
         try:
             yield
         finally:
-            self.statement = None
+            self.statement = before
 
     def writer_id(self) -> str | None:
         """Return under which id the statement that runs writes outside, the same whenever it runs; None where there is none."""

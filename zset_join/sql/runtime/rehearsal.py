@@ -32,8 +32,8 @@ from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import PlanError, ZsetJoinError
 from zset_join.pipeline import Pipeline
 from zset_join.sql.dml.shared_epochs import Accepted, Rows, in_order
-from zset_join.sql.lasting_queries import LastingRunning, advance_together
-from zset_join.sql.session import Session
+from zset_join.sql.runtime.durable_queries import DurableRunning, advance_together
+from zset_join.sql.runtime.in_memory import MemoryRuntime
 from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.results import Query, Running
@@ -48,7 +48,7 @@ __all__ = ["Rehearsal", "write_letters"]
 _MOST_BYTES = 67_108_864
 
 
-class Rehearsal(Session):
+class Rehearsal(MemoryRuntime):
     """Answer INSERTs in process.
 
     Args:
@@ -59,8 +59,7 @@ class Rehearsal(Session):
     """
 
     def __init__(self, catalog: Catalog, tables: StoredTables, *, dialect: str, clock: Callable[[], int]) -> None:
-        super().__init__(dialect=dialect, keep_tables=False, clock=clock)
-        self.catalog = catalog
+        super().__init__(catalog, dialect=dialect, clock=clock, keep_tables=False)
         self._tables = tables
 
     @property
@@ -92,7 +91,7 @@ class Rehearsal(Session):
 
     def _begun(
         self, one: Running, left_out: set[str | None], is_stored: Callable[[Table], bool], *, is_first: bool
-    ) -> LastingRunning | None:
+    ) -> DurableRunning | None:
         """Return a query that has answered what its tables hold; None where it is not rehearsed."""
         tables = [self.catalog.tables[name] for name in sorted(one.reads) if name in self.catalog.tables]
         if any(table.name in left_out or table.lookup is not None or not is_stored(table) for table in tables):
@@ -103,7 +102,7 @@ class Rehearsal(Session):
             pipeline = self._rehearsing(one.query, keep_view=one.writer is not None)
         except PlanError:
             return None  # a step that only Spark has
-        own = LastingRunning(one.name, one.query, pipeline, None, one.writer)
+        own = DurableRunning(one.name, one.query, pipeline, None, one.writer)
         try:
             known = {source.name for source in one.query.bound.view.plan().sources}
             for table in tables:

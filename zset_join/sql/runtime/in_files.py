@@ -32,9 +32,10 @@ from zset_join.core.errors import SqlError, ZsetJoinError
 from zset_join.pipeline import Pipeline
 from zset_join.sql.dml.shared_epochs import SharedEpoch, in_order
 from zset_join.sql.dml.writing import table_written
-from zset_join.sql.in_directory import InDirectory, claim_directory
-from zset_join.sql.lasting_queries import LastingRunning, advance_together, groups_of
-from zset_join.sql.session import Session
+from zset_join.sql.runtime.completing import completed_table
+from zset_join.sql.runtime.durable_queries import DurableRunning, advance_together, groups_of
+from zset_join.sql.runtime.in_directory import InDirectory, claim_directory
+from zset_join.sql.runtime.in_process import ProcessRuntime
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.results import Query, Running, has_row_of_nothing, sorted_rows
 from zset_join.sql.tables.settings import idle_timeout, stage_options
@@ -43,18 +44,18 @@ from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, dec
 from zset_join.storage import local
 from zset_join.zset import ZSet
 
-__all__ = ["LastingSession"]
+__all__ = ["DirectoryRuntime"]
 
 _WAIT_SECONDS = 2.0
 
 
-class LastingSession(InDirectory, Session):
-    """Run statements in this process, in a directory; made by `connect(directory=...)`.
+class DirectoryRuntime(InDirectory, ProcessRuntime):
+    """Run queries in this process, in a directory.
 
     Args:
-        dialect: whose SQL statements are written in.
-        clock: returns the processing time in microseconds since 1970.
         directory: where rows that are inserted, state and positions are kept; of one session at a time.
+        dialect: whose SQL statements are written in.
+        clock: returns the processing time in microseconds since 1970; None: the wall clock.
         keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
 
     Raises:
@@ -62,10 +63,9 @@ class LastingSession(InDirectory, Session):
     """
 
     def __init__(
-        self, *, dialect: str, clock: Callable[[], int] | None, directory: str | Path, keep_inputs: bool = False
+        self, directory: str | Path, *, dialect: str, clock: Callable[[], int] | None, keep_inputs: bool = False
     ) -> None:
-        super().__init__(dialect=dialect, keep_tables=False, clock=clock, keep_inputs=keep_inputs)
-        self.catalog = DecodingCatalog(dialect, decoded_rows)
+        super().__init__(DecodingCatalog(dialect, decoded_rows), dialect=dialect, clock=clock, keep_inputs=keep_inputs)
         self._directory = Path(directory).absolute()
         self._directory_lock = claim_directory(self._directory)
         self._tables = StoredTables(self._directory / "tables")
@@ -77,23 +77,17 @@ class LastingSession(InDirectory, Session):
         finally:
             self._directory_lock.release()
 
-    def insert(self, name: str, rows: Any) -> int:
-        """Add rows to a table, as one epoch of every query that reads it.
-
-        Raises:
-            SqlError: as of any session; or the rows of the table come from elsewhere.
-        """
-        table = self.catalog.find(name)
-        if isinstance(table, Table) and not _is_stored(table):
+    def check_insert(self, table: Table) -> None:
+        """Refuse rows for a table that its connector fills."""
+        if not _is_stored(table):
             raise SqlError(
-                f'"{name}" is filled by its connector; insert into a table without one.', code="NOT_A_TABLE", name=name
+                f'"{table.name}" is filled by its connector; insert into a table without one.',
+                code="NOT_A_TABLE",
+                name=table.name,
             )
-        return super().insert(name, rows)
 
-    def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:
-        """Run a query, from where it was; see `Session.start`."""
-        if query.bound.is_bounded:
-            raise SqlError("this query reads what is stored and ends; take its table().", code="BOUNDED")
+    def start(self, query: Query, *, name: str | None, output: Callable[[ZSet], None] | None) -> Running:
+        """Run a query, from where it was."""
         name = name or self._free_name(output)
         sink = self._sink(output)
         sources: dict[str, TableSource] = {}
@@ -120,7 +114,7 @@ class LastingSession(InDirectory, Session):
                 source.close()
             raise
         printed = None if sink is not None else output
-        running = LastingRunning(name, query, pipeline, printed, table_written(output), sources=sources)
+        running = DurableRunning(name, query, pipeline, printed, table_written(output), sources=sources)
         try:
             self._claim(running)
         except BaseException:
@@ -146,7 +140,7 @@ class LastingSession(InDirectory, Session):
         """End a query that runs; its state stays."""
         if running in self.running:
             self.running.remove(running)
-            assert isinstance(running, LastingRunning)  # noqa: S101 - this session starts no other
+            assert isinstance(running, DurableRunning)  # noqa: S101 - this session starts no other
             self._unclaim(running)
             running.close()
             self._publish()
@@ -162,7 +156,7 @@ class LastingSession(InDirectory, Session):
         Raises:
             ZsetJoinError: it cannot be answered; it stays paused.
         """
-        assert isinstance(running, LastingRunning)  # noqa: S101 - this session starts no other
+        assert isinstance(running, DurableRunning)  # noqa: S101 - this session starts no other
         running.is_paused = False
         try:
             advance_together([running], self._clock(), self.claims, wait_seconds=0.0, is_behind=True)
@@ -176,14 +170,10 @@ class LastingSession(InDirectory, Session):
         """Return the file that is there as long as a query is paused."""
         return self._place(running.name) / "paused"
 
-    def read(self, *, wait_seconds: float = _WAIT_SECONDS) -> int:
-        """Let every query take what has come in its tables, until none has anything; return the number of epochs.
-
-        Args:
-            wait_seconds: how long a source that says nothing is waited for.
-        """
-        groups = [(one, None) for one in groups_of(self._lasting())]
-        return self._drain(groups, wait_seconds=wait_seconds)
+    def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:
+        """Let every query take what has come in its tables, until none has anything; return the number of rounds."""
+        groups = [(one, None) for one in groups_of(self._going())]
+        return self._drain(groups, wait_seconds=wait_seconds, most=rounds)
 
     def settle(self) -> None:
         """Let queries take what was inserted.
@@ -192,30 +182,40 @@ class LastingSession(InDirectory, Session):
             ZsetJoinError: what stopped one of them; all others have taken it.
         """
         stored = {name for name, table in self.catalog.tables.items() if _is_stored(table)}
-        self._drain([([one], stored) for one in self._lasting()], wait_seconds=0.0)
+        self._drain([([one], stored) for one in self._going()], wait_seconds=0.0)
 
     def advance(self) -> None:
         """Let an epoch without rows pass in every query, so that what is due is done."""
-        super().advance()
+        for running in self._going():
+            self._step(running, self._clock())
         self.settle()
 
     def advance_due(self) -> bool:
         """Let an epoch pass in the queries that are due by now; return whether there were any."""
-        moved = super().advance_due()
-        if moved:
+        now = self._clock()
+        due = [running for running in self._going() if running.is_due(now)]
+        for running in due:
+            self._step(running, now)
+        if due:
             self.settle()
-        return moved
+        return bool(due)
 
-    def _step(self, running: Running, rows: Mapping[str, Any], now: int) -> None:
-        """Take an epoch of one query; those that read what it writes take it from the table."""
-        assert isinstance(running, LastingRunning)  # noqa: S101 - this session starts no other
-        running.take(rows, {}, now, claims=self.claims)
+    def _step(self, running: DurableRunning, now: int) -> None:
+        """Take an epoch without rows of one query; those that read what it writes take it from the table."""
+        running.take({}, {}, now, claims=self.claims)
+        self._publish()
 
-    def _lasting(self) -> list[LastingRunning]:
+    def _going(self) -> list[DurableRunning]:
         """Return the queries that are not paused, in the order in which they write and read."""
-        return [one for one in in_order(self.running) if isinstance(one, LastingRunning) and not one.is_paused]
+        return [one for one in in_order(self.running) if isinstance(one, DurableRunning) and not one.is_paused]
 
-    def _drain(self, groups: Sequence[tuple[Sequence[LastingRunning], set[str] | None]], *, wait_seconds: float) -> int:
+    def _drain(
+        self,
+        groups: Sequence[tuple[Sequence[DurableRunning], set[str] | None]],
+        *,
+        wait_seconds: float,
+        most: int | None = None,
+    ) -> int:
         """Let groups of queries take what their tables have until none has anything; return the number of rounds.
 
         Raises:
@@ -223,7 +223,7 @@ class LastingSession(InDirectory, Session):
         """
         rounds, left, failed = 0, list(groups), list[ZsetJoinError]()
         moved = True
-        while moved:
+        while moved and (most is None or rounds < most):
             moved = False
             for group in list(left):
                 try:
@@ -243,7 +243,7 @@ class LastingSession(InDirectory, Session):
     def snapshot(self, query: Query) -> pa.Table:
         """Return what a query holds over everything that its tables have; they are read from the beginning."""
         with Pipeline(query.bound.view, options=stage_options(query.settings)) as pipeline:
-            running = LastingRunning("snapshot", query, pipeline)
+            running = DurableRunning("snapshot", query, pipeline)
             try:
                 for table in self._read_by(query):
                     running.sources[table.name] = source_of(table, self._tables, self._all_columns, query.settings)
@@ -259,12 +259,16 @@ class LastingSession(InDirectory, Session):
                     source.close()
 
     def forget(self, name: str) -> None:
-        """Let go of a dropped table or view: its rows, and the queries of it with their state."""
+        """Release a dropped table or view: its rows, and the queries of it with their state."""
         gone = [running.name for running in self.running if name in running.reads or running.name == name]
-        super().forget(name)
+        for running in [one for one in self.running if one.name in gone]:
+            self.stop(running)
+        claims = self.claims.pop(name, None)
+        if claims is not None:
+            claims.close()
         for one in {*gone, name}:
             shutil.rmtree(self._place(one), ignore_errors=True)
-        self._tables.forget(name)  # last: a query would miss rows of a table that begins anew
+        self._tables.forget(name)  # last: a query would miss rows of a table that begins again
 
     def _feed(self, table: Table, rows: Any, now: int) -> None:
         """Answer rows in all queries that they reach, write them down, and only then let the queries commit."""
@@ -280,12 +284,12 @@ class LastingSession(InDirectory, Session):
             epoch.claim_others()
             for one in epoch.prepared:
                 (running,) = one.queries
-                assert isinstance(running, LastingRunning)  # noqa: S101 - this session starts no other
+                assert isinstance(running, DurableRunning)  # noqa: S101 - this session starts no other
                 running.prepared = one.rows, one.prepared
             try:
                 self.settle()
             finally:
-                for running in self._lasting():
+                for running in self._going():
                     running.prepared = None
 
     def _add(self, table: Table, rows: pa.Table | ZSet, once: str | None, digest: str = "") -> None:
@@ -293,7 +297,7 @@ class LastingSession(InDirectory, Session):
         self._tables.write(table, rows, once=once, digest=digest)
 
     def _all_columns(self, table: Table, rows: pa.Table) -> pa.Table:
-        return self._completed(table, rows, self._clock())
+        return completed_table(table, rows, self._clock(), self.dialect)
 
     def _rows_held(self, table: Table) -> pa.Table | ZSet | None:
         return self._tables.inserted(table)
@@ -304,5 +308,5 @@ class LastingSession(InDirectory, Session):
 
 
 def _is_stored(table: Table) -> bool:
-    """Say whether a table has no connector that gives or takes its rows."""
+    """Return whether a table has no connector that gives or takes its rows."""
     return table.options.get("connector") in {None, "memory"}

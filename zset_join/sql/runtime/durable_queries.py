@@ -6,7 +6,7 @@ or SELECT leaves the epoch of all of them.
 
 Known limits: a query that was started later reads from its own position, so an epoch that fails may hold rows that the others
 have taken before, and with quarantine such a row is a dead letter of that query alone: a row of an append-only source cannot be
-taken back from the others. A crash between two commits leaves queries at different epochs; the next start goes on from both,
+retracted from the others. A crash between two commits leaves queries at different epochs; the next start goes on from both,
 and each row is still judged by the steps of all queries of the group that run by then.
 """
 
@@ -30,11 +30,11 @@ from zset_join.sql.tables.results import Running
 from zset_join.sql.tables.table_sources import TableSource
 from zset_join.zset import ZSet
 
-__all__ = ["LastingRunning", "advance_together", "groups_of"]
+__all__ = ["DurableRunning", "advance_together", "groups_of"]
 
 
 @dataclass(eq=False)
-class LastingRunning(Running):
+class DurableRunning(Running):
     """A query that reads for itself.
 
     Args:
@@ -124,7 +124,7 @@ class LastingRunning(Running):
 
 
 def advance_together(
-    group: Sequence[LastingRunning],
+    group: Sequence[DurableRunning],
     now_us: int,
     claims: Mapping[str, KeyClaims],
     *,
@@ -167,9 +167,9 @@ def advance_together(
     return bool(answered)
 
 
-def groups_of(running: Sequence[LastingRunning]) -> list[list[LastingRunning]]:
+def groups_of(running: Sequence[DurableRunning]) -> list[list[DurableRunning]]:
     """Return queries in groups: those that share a table, directly or through others, are in one."""
-    groups: list[list[LastingRunning]] = []
+    groups: list[list[DurableRunning]] = []
     for one in running:
         shared = [group for group in groups if any(one.sources.keys() & other.sources.keys() for other in group)]
         groups = [group for group in groups if group not in shared]
@@ -181,7 +181,7 @@ _REREAD = "None of the queries that share its tables took the rows; they are rea
 
 
 def _answered_alone(
-    running: LastingRunning, rows: Mapping[str, Any], now_us: int, claims: Mapping[str, KeyClaims]
+    running: DurableRunning, rows: Mapping[str, Any], now_us: int, claims: Mapping[str, KeyClaims]
 ) -> PreparedEpoch:
     """Return an epoch, answered; where the query puts bad input aside, without the rows that its own steps raise for."""
     try:
@@ -193,7 +193,7 @@ def _answered_alone(
         return running.answered(fed, now_us, claims)
 
 
-def _accepted(group: Sequence[LastingRunning], running: LastingRunning, name: str, rows: Any) -> Any:
+def _accepted(group: Sequence[DurableRunning], running: DurableRunning, name: str, rows: Any) -> Any:
     """Return what a query is fed of what it has read: rows that some query of its group cannot evaluate are put aside."""
     given = rows.rows if isinstance(rows, PartlyRead) else rows
     accepted = accepted_rows(group, name, given)

@@ -57,18 +57,21 @@ from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.rows.watermark import within_jump
 from zset_join.sql.dml.shared_epochs import SharedEpoch, accepted_rows, named_error
 from zset_join.sql.dml.writing import table_written
-from zset_join.sql.in_directory import InDirectory, claim_directory
-from zset_join.sql.rehearsal import Rehearsal, write_letters
-from zset_join.sql.session import Session
-from zset_join.sql.spark_pipeline import RunningOnSpark, SparkPipeline
-from zset_join.sql.tables.catalog import ColumnDefinition, Mode, NamedView, Table
+from zset_join.sql.runtime.completing import completed_table
+from zset_join.sql.runtime.in_directory import InDirectory, claim_directory
+from zset_join.sql.runtime.rehearsal import Rehearsal, write_letters
+from zset_join.sql.runtime.runtime import Runtime
+from zset_join.sql.runtime.spark_pipeline import RunningOnSpark, SparkPipeline
+from zset_join.sql.tables.arrow_rows import registered
+from zset_join.sql.tables.catalog import ColumnDefinition, NamedView, Table
 from zset_join.sql.tables.connectors import holds_records
-from zset_join.sql.tables.feeds import record_form, record_options, start_of
+from zset_join.sql.tables.feeds import GeneratedFeed, record_form, record_options, start_of
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.file_order import NAME_WORDS
 from zset_join.sql.tables.files import csv_options
 from zset_join.sql.tables.results import Query, Running, sorted_rows
 from zset_join.sql.tables.settings import idle_timeout, stage_options
+from zset_join.sql.tables.sink_tables import SinkWriter
 from zset_join.sql.tables.stored_tables import StoredTables, refuse_our_columns
 from zset_join.sql.tables.table_sources import DecodingCatalog, recorded_rows
 from zset_join.sql_expressions.dialects import Statement
@@ -76,7 +79,7 @@ from zset_join.sql_expressions.places import Place, SqlWarning
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.zset import ZSet
 
-__all__ = ["SessionOnSpark"]
+__all__ = ["SparkRuntime"]
 
 _OPTIONS = {
     "cold_store": "cold_store",
@@ -93,6 +96,7 @@ _OPTIONS = {
 }
 """Settings to options of a query inside Spark."""
 _HOT_BYTES = 268_435_456
+_MOST_ROWS = 100_000
 _READ = ("filesystem", "kafka", "upsert-kafka")
 """Connectors that Spark reads; other tables are stored."""
 _STOPPED = (
@@ -103,8 +107,8 @@ _REASON = re.compile(r"^[\w.]+(?:Exception|Error): (\S.*)$", re.MULTILINE)
 """The line of a traceback that has the reason."""
 
 
-class SessionOnSpark(InDirectory, Session):
-    """Run statements inside Spark; made by `connect(engine="spark")`.
+class SparkRuntime(InDirectory, Runtime):
+    """Run queries inside Spark.
 
     Args:
         spark: a SparkSession; None: the active one, or a new one on this machine.
@@ -112,16 +116,13 @@ class SessionOnSpark(InDirectory, Session):
         clock: returns the processing time in microseconds since 1970, for inserted rows.
         directory: where rows, checkpoints and local state are kept; None: a temporary one.
 
-    Attributes:
-        mode: `interactive`: statements wait until queries have answered; `once`: queries run when `refresh` is called, and end
-            when they have answered what there is; `continuous`: queries run, and nobody waits for them.
-        trigger: the interval between the epochs of queries, such as "5 seconds"; None: one after the other.
+    Statements wait until queries have answered; after `run_as` with `once` queries run when `read` is called, and end when they
+    have answered what there is; else they run, and nobody waits for them.
     """
 
     def __init__(self, spark: Any, *, dialect: str, clock: Callable[[], int] | None, directory: str | Path | None) -> None:
-        super().__init__(dialect=dialect, keep_tables=True, clock=clock)
+        super().__init__(_CatalogOverSpark(self, dialect), dialect=dialect, clock=clock)
         self.spark = spark if spark is not None else local_session()
-        self.catalog = _CatalogOverSpark(self)
         self._is_temporary = directory is None
         self._directory = Path(tempfile.mkdtemp(prefix="zset_join-sql-") if directory is None else directory).absolute()
         self._directory_lock = claim_directory(self._directory)
@@ -132,66 +133,50 @@ class SessionOnSpark(InDirectory, Session):
         self._lock = threading.RLock()
         self._owner = threading.get_ident()
         self._rehearsal: Rehearsal | None = None
-        self.mode: Literal["interactive", "once", "continuous"] = "interactive"
-        self.trigger: str | None = None
+        self._generated: set[str] = set()
+        self._mode: Literal["interactive", "once", "continuous"] = "interactive"
+        self._trigger: str | None = None
+        self._numbered = 0
 
-    def register(
-        self, name: str, rows: Any, *, keys: Sequence[str] | str = (), watermark: tuple[str, int] | None = None
-    ) -> None:
-        """Make a table of a DataFrame, streaming or not, of a `SourceStream`, or of what `Session.register` takes.
+    def run_as(self, *, once: bool, trigger: str | None) -> None:
+        """Let queries end when they have answered what there is, or run on and on."""
+        self._mode = "once" if once else "continuous"
+        self._trigger = trigger
 
-        Args:
-            name: of the table.
-            rows: what it holds, or will.
-            keys: columns that identify a row; later rows replace those of their key.
-            watermark: event-time column, and the delay of its watermark in microseconds.
-
-        Raises:
-            SqlError: the name is taken.
-            OptionError: it does not become a table.
-        """
+    def adopt(self, name: str, rows: Any, *, keys: tuple[str, ...], watermark: tuple[str, int] | None) -> bool:
+        """Make a table of a DataFrame, streaming or not, or of a view of `zset_join.spark`; return whether it is one."""
         if isinstance(rows, View):
             self._register_stream(name, rows.stream)
-            return
+            return True
         if getattr(rows, "isStreaming", None) is None:
-            super().register(name, rows, keys=keys, watermark=watermark)
-            return
-        if not rows.isStreaming:
-            self._register_batch(name, rows, keys=keys, watermark=watermark)
-            return
-        schema = schema_of(rows, name)
-        key = (keys,) if isinstance(keys, str) else tuple(keys)
-        mode: Mode = "upsert" if key else "append"
-        columns = tuple(ColumnDefinition(field.name, field.type) for field in schema)
-        self.catalog.add(Table(name=name, word="TABLE", columns=columns, mode=mode, primary_key=key, watermark=watermark))
-        self._dataframes[name] = rows
+            return False
+        table, _ = registered(name, schema_of(rows, name), keys=keys, watermark=watermark)
+        self.catalog.add(table)
+        if rows.isStreaming:
+            self._dataframes[name] = rows
+        else:
+            self._store_batch(table, rows)
+        return True
 
-    def insert(self, name: str, rows: Any) -> int:
-        """Add rows to a table, as one epoch of every query that reads it.
-
-        Raises:
-            SqlError: as in process; or rows come from elsewhere.
-        """
-        table = self.catalog.find(name)
-        if isinstance(table, Table) and not self._is_stored(table):
+    def check_insert(self, table: Table) -> None:
+        """Refuse rows for a table that is filled from outside."""
+        if not self._is_stored(table):
             raise SqlError(
-                f'"{name}" is filled from outside (its connector, or a streaming DataFrame); insert into a table without one.',
+                f'"{table.name}" is filled from outside (its connector, or a streaming DataFrame); insert into a table without '
+                "one.",
                 code="NOT_A_TABLE",
-                name=name,
+                name=table.name,
             )
-        return super().insert(name, rows)
 
     def view_of(self, query: Query) -> Any:
         """Return a query as a view of `zset_join.spark`."""
         return View.of_tree(query.bound.view.node, self._stream)
 
-    def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:
-        """Run a query as a streaming query of Spark; see `Session.start`.
+    def start(self, query: Query, *, name: str | None, output: Callable[[ZSet], None] | None) -> Running:
+        """Run a query as a streaming query of Spark.
 
-        A query that writes outside or into a table goes on where its checkpoint ends; any other begins anew.
+        A query that writes outside or into a table goes on where its checkpoint ends; any other begins again.
         """
-        if query.bound.is_bounded:
-            raise SqlError("this query reads what is stored and ends; take its table().", code="BOUNDED")
         sink = self._sink(output)
         running = RunningOnSpark(name or self._free_name(output), query, pipeline=_no_pipeline(), output=output)
         running.writer = table_written(output)
@@ -203,10 +188,10 @@ class SessionOnSpark(InDirectory, Session):
         self._forget_rehearsal()
         self.running.append(running)
         self._changed |= running.reads
-        if self.mode == "once":
+        if self._mode == "once":
             return running
         try:
-            pipeline.start(trigger=self.trigger)
+            pipeline.start(trigger=self._trigger)
             self.settle()
         except BaseException:
             self.stop(running)
@@ -216,7 +201,11 @@ class SessionOnSpark(InDirectory, Session):
     def stop(self, running: Running) -> None:
         """End a query that runs."""
         self._forget_rehearsal()
-        super().stop(running)
+        if running in self.running:
+            self.running.remove(running)
+            running.pipeline.close()
+            if isinstance(running.output, SinkWriter):
+                running.output.close()
 
     def pause(self, running: Running) -> None:
         """End the streaming query until `resume`; its checkpoint stays."""
@@ -233,23 +222,39 @@ class SessionOnSpark(InDirectory, Session):
         assert isinstance(running, RunningOnSpark)  # noqa: S101 - this session starts no other
         running.is_paused, running.stopped_by = False, None
         self._changed |= running.reads
-        if self.mode != "once":
-            self.pipeline_of(running).start(trigger=self.trigger)
+        if self._mode != "once":
+            self.pipeline_of(running).start(trigger=self._trigger)
             self.settle()
 
-    def read(self, *, wait_seconds: float = 0.0) -> int:  # noqa: ARG002 - as in process
-        """Let every query take what has come in its files and topics; return 0, for Spark counts its epochs itself.
+    def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:  # noqa: ARG002 - as in process
+        """Generate rows, and wait until every query has answered what its sources have; return 0, for Spark counts its epochs.
+
+        Where queries run on and on nobody waits.
 
         Raises:
             ZsetJoinError: what stopped a query.
         """
-        for running in [one for one in self.running if not one.is_paused]:
-            pipeline = self.pipeline_of(running)
-            if self.mode == "once":
-                pipeline.run()
-            else:
-                pipeline.process()
+        generated = [one for one in self.catalog.tables.values() if one.options.get("connector") == "datagen"]
+        for table in [one for one in generated if one.name not in self._generated]:
+            self._generated.add(table.name)
+            feed, number = GeneratedFeed(table), 0
+            while (rows := feed.poll(most_rows=_MOST_ROWS, wait_seconds=0.0)) is not None:
+                with self.once(f"generated-{number:09d}"):
+                    self.insert(table, rows)
+                number += 1
+        if self._mode != "continuous":
+            self._changed |= {name for running in self.running for name in running.reads}
+            self._answer()
         return 0
+
+    def check(self) -> None:
+        """Do nothing while all queries run.
+
+        Raises:
+            ZsetJoinError: what stopped one.
+        """
+        for running in self.running:
+            self.pipeline_of(running).check()
 
     def settle(self) -> None:
         """Wait until every query has answered what its tables hold, and what others wrote into them meanwhile.
@@ -259,7 +264,7 @@ class SessionOnSpark(InDirectory, Session):
         """
         if threading.get_ident() != self._owner:
             return  # a query writes into a table; whoever waits for it waits for the readers too
-        if self.mode == "interactive":
+        if self._mode == "interactive":
             self._answer()
 
     def _answer(self) -> None:
@@ -283,7 +288,7 @@ class SessionOnSpark(InDirectory, Session):
                     continue
                 try:
                     pipeline = self.pipeline_of(running)
-                    if self.mode == "once":
+                    if self._mode == "once":
                         pipeline.run()
                     else:
                         pipeline.process()
@@ -295,11 +300,6 @@ class SessionOnSpark(InDirectory, Session):
                     self._forget_rehearsal()
         if failed:
             raise failed[0]
-
-    def refresh(self) -> None:
-        """Wait until every query has answered what its sources have, files and topics included."""
-        self._changed |= {name for running in self.running for name in running.reads}
-        self._answer()
 
     def views(self) -> dict[str, pa.Table]:
         """Raise: inside Spark every query has epochs of its own.
@@ -317,6 +317,10 @@ class SessionOnSpark(InDirectory, Session):
 
     def advance(self) -> None:
         """Do nothing: inside Spark queries wake up by themselves when something is due."""
+
+    def advance_due(self) -> bool:
+        """Return False: see `advance`."""
+        return False
 
     def snapshot(self, query: Query) -> pa.Table:
         """Return what a query holds over everything its tables have; a query of its own, which ends.
@@ -338,17 +342,20 @@ class SessionOnSpark(InDirectory, Session):
         return str(self.view_of(query).placed.explanation())
 
     def forget(self, name: str) -> None:
-        """Let go of what is kept of a dropped table, and end its queries."""
-        super().forget(name)
+        """Release what is kept of a dropped table, and end its queries."""
+        for running in [one for one in self.running if name in one.reads or one.name == name]:
+            self.stop(running)
         self._dataframes.pop(name, None)
+        self._generated.discard(name)
         self._streams.pop(name, None)
         self._tables.forget(name)
 
     def close(self) -> None:
         """End all queries; the Spark session goes on."""
-        self._forget_rehearsal()
         try:
-            super().close()
+            self._forget_rehearsal()
+            for running in list(self.running):
+                self.stop(running)
         finally:
             self._directory_lock.release()
         if self._is_temporary:
@@ -356,12 +363,10 @@ class SessionOnSpark(InDirectory, Session):
 
     # ---------------------------------------------------------------- tables
 
-    def _register_batch(self, name: str, rows: Any, *, keys: Sequence[str] | str, watermark: tuple[str, int] | None) -> None:
-        """Make a table of a batch DataFrame: Spark writes its rows as one file, one epoch; they never come to the driver."""
-        super().register(name, schema_of(rows, name), keys=keys, watermark=watermark)
-        table = self.catalog.tables[name]
+    def _store_batch(self, table: Table, rows: Any) -> None:
+        """Keep the rows of a batch DataFrame: Spark writes them as one file, one epoch; they never come to the driver."""
         self._tables.make(table)
-        written = self._directory / "written" / file_name(name)
+        written = self._directory / "written" / file_name(table.name)
         write_stored(rows, str(written))
         self._tables.adopt(table, written, once="registered")
 
@@ -477,14 +482,14 @@ class SessionOnSpark(InDirectory, Session):
         rehearsal = Rehearsal(self.catalog, self._tables, dialect=self.dialect, clock=self._clock)
         going = [one for one in running if not (one.is_paused or (isinstance(one, RunningOnSpark) and one.stopped_by))]
         try:
-            rehearsal.begin(going, is_stored=self._is_stored, is_settled=self.mode == "interactive", first=first)
+            rehearsal.begin(going, is_stored=self._is_stored, is_settled=self._mode == "interactive", first=first)
         except BaseException:
             rehearsal.close()
             raise
         return rehearsal
 
     def _forget_rehearsal(self) -> None:
-        """Begin the rehearsal anew with the next INSERT."""
+        """Begin the rehearsal again with the next INSERT."""
         rehearsal, self._rehearsal = self._rehearsal, None
         if rehearsal is not None:
             rehearsal.close()
@@ -496,7 +501,7 @@ class SessionOnSpark(InDirectory, Session):
             self._changed.add(table.name)
 
     def _all_columns(self, table: Table, rows: pa.Table) -> pa.Table:
-        return self._completed(table, rows, self._clock())
+        return completed_table(table, rows, self._clock(), self.dialect)
 
     # ---------------------------------------------------------------- queries
 
@@ -531,9 +536,9 @@ class SessionOnSpark(InDirectory, Session):
 class _CatalogOverSpark(DecodingCatalog):
     """Look names up in Spark where the session has none of them."""
 
-    def __init__(self, session: SessionOnSpark) -> None:
-        super().__init__(session.dialect, recorded_rows)
-        self._session = session
+    def __init__(self, runtime: SparkRuntime, dialect: str) -> None:
+        super().__init__(dialect, recorded_rows)
+        self._runtime = runtime
 
     def find(self, name: str, *, at: Place | None = None) -> Table | NamedView:
         """Return the table or view of a name; one of Spark's becomes a table of the session.
@@ -544,10 +549,10 @@ class _CatalogOverSpark(DecodingCatalog):
         try:
             return super().find(name, at=at)
         except SqlError:
-            spark = self._session.spark
+            spark = self._runtime.spark
             if not name.isidentifier() or not spark.catalog.tableExists(name):
                 raise
-            self._session.register(name, spark.table(name))
+            self._runtime.adopt(name, spark.table(name), keys=(), watermark=None)
             return super().find(name, at=at)
 
 

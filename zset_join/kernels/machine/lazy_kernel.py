@@ -1,0 +1,100 @@
+"""A dispatcher of numba that is cheap to make: what compiling and loading need is made when the kernel is first used.
+
+A process registers hundreds of kernels and calls a few dozen. numba's own dispatcher reads the signature of the function, makes
+a compiler, a registration and a cache; that is 0.6 ms for each, more than the imports of all modules together. Here
+the C part alone is made, which is all that a first call looks at; the first call that finds nothing compiled, and every access
+to an attribute that is not there yet (numba's own, when another kernel calls this one), makes the rest. Calls of compiled
+kernels pass through nothing of this: they are the C part's.
+
+Source: `numba.core.dispatcher.Dispatcher.__init__`, whose work `_make` does later and whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import Any
+
+from numba import _dispatcher
+from numba.core import entrypoints
+from numba.core.caching import FunctionCache
+from numba.core.dispatcher import OmittedArg
+from numba.core.registry import CPUDispatcher
+from numba.core.runtime import rtsys
+from numba.core.typeconv.rules import default_type_manager
+
+__all__ = ["OPTIONS", "LazyCache", "LazyKernel"]
+
+OPTIONS: Mapping[str, Any] = {"nopython": True, "nogil": True, "boundscheck": None}
+"""What `numba.njit(nogil=True)` gives its dispatchers."""
+_making = threading.RLock()
+
+
+class LazyKernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
+    """Dispatch calls of one function to its compiled code.
+
+    Args:
+        py_func: plain; no `*args`.
+        locals: as numba's dispatchers take them.
+        targetoptions: the same.
+        prepare: is called once with this dispatcher, when it has been made whole and before anything is compiled or loaded.
+
+    Cost: microseconds; the first use 0.6 ms, and what loading or compiling takes.
+    """
+
+    def __init__(
+        self,
+        py_func: FunctionType,
+        locals: Mapping[str, Any] | None = None,  # noqa: A002 - numba rebuilds dispatchers by these names
+        targetoptions: Mapping[str, Any] = OPTIONS,
+        prepare: Callable[[Any], None] | None = None,
+    ) -> None:
+        code = py_func.__code__
+        names = code.co_varnames[: code.co_argcount]
+        defaults = tuple(map(OmittedArg, py_func.__defaults__ or ()))
+        _dispatcher.Dispatcher.__init__(
+            self, default_type_manager.get_pointer(), len(names), self._fold_args, names, defaults, False, False, False
+        )
+        functools.update_wrapper(self, py_func)
+        self._not_made = (py_func, locals, targetoptions, prepare)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not self._make():
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self, name)
+
+    def _compile_for_args(self, *args: Any, **kws: Any) -> Any:
+        self._make()
+        return super()._compile_for_args(*args, **kws)
+
+    def _compilation_chain_init_hook(self) -> None:
+        """Read no extensions of numba: compiled code is loaded without them, `LazyCache` reads them before compiling."""
+
+    def _make(self) -> bool:
+        """Make what `__init__` left out; return whether there was anything to make."""
+        with _making:
+            waiting = self.__dict__.pop("_not_made", None)
+            if waiting is None:
+                return False
+            py_func, locals_, options, prepare = waiting
+            super().__init__(py_func, locals_, dict(options))
+            if prepare is not None:
+                prepare(self)
+            return True
+
+
+class LazyCache(FunctionCache):  # type: ignore[misc]  # numba has no types
+    """Load what is kept without numba's rules of typing and lowering: 70 modules that only compiling needs.
+
+    Code that is kept may call numba's runtime, which is made ready first.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the compiled function that is kept for a signature; None where it must be compiled."""
+        rtsys.initialize(target_context)
+        loaded = self._load_overload(sig, target_context)
+        if loaded is None:
+            entrypoints.init_all()
+        return loaded

@@ -1,0 +1,277 @@
+"""Queries and tables in memory, in this process.
+
+The law: every INSERT is one epoch of every query that reads the table. A query that is started later begins with what its
+tables hold; after every epoch it holds what it would hold had it run from the beginning.
+
+Remembers per table its current rows (upsert and changelog) or all of its rows (append), so that later queries and `FROM
+table(t)` have them; `keep_tables=False` keeps none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.core.errors import SqlError
+from zset_join.pipeline import Pipeline
+from zset_join.sql.dml.shared_epochs import SharedEpoch, in_order
+from zset_join.sql.dml.writing import table_written
+from zset_join.sql.runtime.in_process import ProcessRuntime
+from zset_join.sql.tables.catalog import Catalog, Table
+from zset_join.sql.tables.feeds import Feed, feeds_of
+from zset_join.sql.tables.results import Query, Running, has_row_of_nothing, sorted_rows
+from zset_join.sql.tables.settings import idle_timeout, stage_options
+from zset_join.sql.tables.sink_tables import SinkWriter
+from zset_join.sql.tables.view_groups import GroupView, ViewGroup
+from zset_join.stages.stage import StageOptions
+from zset_join.zset import ZSet
+
+__all__ = ["MemoryRuntime"]
+
+_MOST_ROWS = 100_000
+
+
+class MemoryRuntime(ProcessRuntime):
+    """Run queries in memory.
+
+    Args:
+        catalog: what names represent.
+        dialect: of computed columns.
+        clock: returns the processing time in microseconds since 1970; None: the wall clock.
+        keep_tables: keep the rows of tables.
+        keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        dialect: str,
+        clock: Callable[[], int] | None,
+        keep_tables: bool = True,
+        keep_inputs: bool = False,
+    ) -> None:
+        super().__init__(catalog, dialect=dialect, clock=clock, keep_inputs=keep_inputs)
+        self._keep_tables = keep_tables
+        self._stored: dict[str, Pipeline] = {}
+        self._groups: list[ViewGroup] = []
+        self._fed: set[str] = set()
+        self._feeds: list[Feed] = []
+        self._held: dict[int, Any] = {}
+        self._is_closing = False
+        self._numbered = 0
+
+    def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:
+        """Take what has come in the files and topics of all tables since the last call, each poll as one epoch."""
+        fed = {id(feed.table) for feed in self._feeds}
+        self._feeds += [feed for feed in feeds_of(self) if id(feed.table) not in fed]
+        known = {id(table) for table in self.catalog.tables.values()}
+        epochs, taken, moved = 0, 0, True
+        while moved and (rounds is None or taken < rounds):
+            moved, taken = False, taken + 1
+            for feed in [one for one in self._feeds if id(one.table) in known]:
+                rows = self._held.pop(id(feed), None)
+                if rows is None:
+                    rows = feed.poll(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
+                if rows is not None:
+                    self._held[id(feed)] = rows  # until they are taken: the feed gives them once
+                    self.insert(feed.table, rows)
+                    del self._held[id(feed)]
+                    epochs, moved = epochs + 1, True
+        return epochs
+
+    def advance(self) -> None:
+        """Let an epoch without rows pass in every query, so that what is due is done."""
+        for running in self._by_pipeline():
+            self._step(running, {}, self._clock())
+
+    def advance_due(self) -> bool:
+        """Let an epoch pass in the queries that are due by now; return whether there were any."""
+        now = self._clock()
+        due = [running for running in self._by_pipeline() if running.is_due(now)]
+        for running in due:
+            self._step(running, {}, now)
+        return bool(due)
+
+    def start(self, query: Query, *, name: str | None, output: Callable[[ZSet], None] | None) -> Running:
+        """Run a query, which begins with what its tables hold."""
+        if isinstance(output, SinkWriter):
+            output.begin()
+        if name is None:
+            self._numbered += 1
+            name = f"query_{self._numbered}"
+        writer = table_written(output)
+        group = self._group(name, query, stays_alone=writer is not None)
+        running = Running(name, query, group.views[name], output, writer)
+        try:
+            self._claim(running)
+            rows = self._contents(query)
+            if rows or has_row_of_nothing(query.bound):
+                self._step(running, rows, self._clock())
+        except BaseException:
+            group.pipeline.close()
+            if isinstance(output, SinkWriter):
+                output.close()
+            raise
+        self.running.append(running)
+        self._join(group, query)
+        self._publish()
+        return running
+
+    def pause(self, running: Running) -> None:
+        """Let a query take nothing until `resume`; it shows what it holds, and the others go on.
+
+        Raises:
+            SqlError: `TABLES_NOT_KEPT`: there is nothing that it could catch up from.
+        """
+        view = running.pipeline
+        if not self._keep_tables and running.reads:
+            raise SqlError(
+                f'"{running.name}" could not catch up: the session keeps no rows of its tables. Make it with keep_tables=True.',
+                code="TABLES_NOT_KEPT",
+                name=running.name,
+            )
+        if isinstance(view, GroupView):
+            view.pause()
+            self._groups = [group for group in self._groups if group.views]
+        running.is_paused = True
+        self._publish()
+
+    def resume(self, running: Running) -> None:
+        """Let a query catch up with its tables and go on; its first epoch has what became of its rows meanwhile.
+
+        Raises:
+            ZsetJoinError: it cannot be answered; it stays as it was.
+        """
+        paused = running.pipeline
+        group = self._group(running.name, running.query, stays_alone=running.writer is not None)
+        running.pipeline, running.is_paused = group.views[running.name], False
+        try:
+            if isinstance(paused, GroupView):
+                running.pipeline = running.pipeline.behind(paused)
+            self._step(running, self._contents(running.query), self._clock())
+        except BaseException:
+            if group.pipeline.epoch == 0:
+                running.pipeline, running.is_paused = paused, True
+                group.pipeline.close()
+            raise
+        finally:
+            if not running.is_paused:
+                self._join(group, running.query)
+            self._publish()
+
+    def _group(self, name: str, query: Query, *, stays_alone: bool) -> ViewGroup:
+        return ViewGroup(
+            name,
+            query.bound.view,
+            options=stage_options(query.settings),
+            idle_seconds=idle_timeout(query.settings),
+            keep_inputs=self._keep_inputs,
+            stays_alone=stays_alone,
+        )
+
+    def _join(self, group: ViewGroup, query: Query) -> None:
+        """Let a query that holds what its tables do be answered with others, where there are some like it."""
+        if self._keep_tables or not query.bound.reads & self._fed:
+            for other in self._groups:
+                if other.can_take_over(group):
+                    other.take_over(group, fed=self._fed)
+                    return
+        self._groups.append(group)
+
+    def stop(self, running: Running) -> None:
+        """End a query that runs."""
+        if running in self.running:
+            if running.writes is not None and not self._is_closing:
+                self.claims_of(running.writes)  # while it is known which rows of the table are its own
+            self.running.remove(running)
+            self._unclaim(running)
+            running.pipeline.close()
+            self._groups = [group for group in self._groups if group.views]
+            self._publish()
+            if isinstance(running.output, SinkWriter):
+                running.output.close()
+
+    def snapshot(self, query: Query) -> pa.Table:
+        """Return what a query holds over the current contents of its tables."""
+        with self._pipeline(query) as pipeline:
+            rows = self._contents(query)
+            pipeline.step(rows, processing_time=self._clock())
+            return sorted_rows(pipeline.view(), query.bound)
+
+    def forget(self, name: str) -> None:
+        """Release what is kept of a dropped table."""
+        for running in [one for one in self.running if name in one.reads or one.name == name]:
+            self.stop(running)
+        self._fed.discard(name)
+        for kept in (self._stored.pop(name, None), self.claims.pop(name, None)):
+            if kept is not None:
+                kept.close()
+
+    def close(self) -> None:
+        """End all queries."""
+        self._is_closing = True
+        for running in list(self.running):
+            self.stop(running)
+        for stored in self._stored.values():
+            stored.close()
+        for claims in self.claims.values():
+            claims.close()
+        for feed in self._feeds:
+            feed.close()
+        self._stored, self._feeds, self.claims, self._is_closing = {}, [], {}, False
+
+    def _by_pipeline(self) -> list[Running]:
+        """Return a query of each pipeline, in the order in which they write and read."""
+        return list({id(running.whole): running for running in in_order(self.running) if not running.is_paused}.values())
+
+    def _pipeline(self, query: Query) -> Pipeline:
+        return Pipeline(
+            query.bound.view,
+            options=stage_options(query.settings),
+            idle_timeout_seconds=idle_timeout(query.settings),
+            keep_view=True,
+            keep_inputs=self._keep_inputs,
+        )
+
+    def _contents(self, query: Query) -> dict[str, Any]:
+        known = {source.name for source in query.bound.view.plan().sources}
+        return {name: self._stored[name].contents() for name in sorted(query.bound.reads & known) if name in self._stored}
+
+    def _feed(self, table: Table, rows: Any, now: int) -> None:
+        """Take rows of a table as one epoch of all queries that they reach, and of what is kept of the table; or of none."""
+        with SharedEpoch(self, now) as epoch:
+            epoch.answer({table.name: rows})
+            self._fed |= epoch.tables
+            try:
+                epoch.commit()
+            finally:  # an output that fails has its epoch, as all queries have
+                self._publish()
+
+    def _step(self, running: Running, rows: Mapping[str, Any], now: int) -> None:
+        """Take an epoch of one query, and of those that read what it writes; or of none."""
+        with SharedEpoch(self, now) as epoch:
+            epoch.answer({}, first=(running, rows))
+            self._fed |= epoch.tables
+            try:
+                epoch.commit()
+            finally:  # an output that fails has its epoch, as all queries have
+                self._publish()
+
+    def kept_rows(self, table: Table) -> Pipeline | None:
+        """Return what keeps the rows of a table; None where the session keeps none.
+
+        As a query does, it keeps to the policy for bad input of when it began: at the first rows of the table.
+        """
+        if self._keep_tables and table.name not in self._stored:
+            policy = self.catalog.settings.get("on_bad_input", "error")
+            self._stored[table.name] = Pipeline(table.kept(), options=StageOptions(on_bad_input=policy))
+        return self._stored.get(table.name)
+
+    def _rows_held(self, table: Table) -> pa.Table | ZSet | None:
+        """Return the rows that a table holds, perhaps with those of retracting queries; None for none."""
+        stored = self._stored.get(table.name)
+        rows = None if stored is None else stored.contents()
+        return rows if rows is not None and len(rows) else None

@@ -1,0 +1,96 @@
+"""What the runtimes of this process have in common: which rows of queries claim the keys of the tables that they write.
+
+Two live rows of queries never claim one key of a table, nor goes a row that no query retracts over a claimed key; see
+`zset_join.sql.tables.key_claims`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from zset_join.pipeline import Pipeline
+from zset_join.sql.runtime.runtime import Runtime
+from zset_join.sql.tables.catalog import Catalog, Table
+from zset_join.sql.tables.key_claims import Claimed, KeyClaims
+from zset_join.sql.tables.results import Running
+from zset_join.zset import ZSet
+
+__all__ = ["ProcessRuntime"]
+
+
+class ProcessRuntime(Runtime):
+    """Run queries in this process; as any `Runtime`.
+
+    Attributes:
+        claims: by table, which keys are claimed.
+    """
+
+    def __init__(self, catalog: Catalog, *, dialect: str, clock: Callable[[], int] | None, keep_inputs: bool = False) -> None:
+        super().__init__(catalog, dialect=dialect, clock=clock)
+        self.claims: dict[str, KeyClaims] = {}
+        self._keep_inputs = keep_inputs
+
+    def kept_rows(self, table: Table) -> Pipeline | None:  # noqa: ARG002 - in memory
+        """Return what keeps the rows of a table; None where they lie in files, or nowhere."""
+        return None
+
+    def close(self) -> None:
+        """End all queries."""
+        for running in list(self.running):
+            self.stop(running)
+        for claims in self.claims.values():
+            claims.close()
+        self.claims = {}
+
+    def _unclaim(self, running: Running) -> None:
+        """Forget what a query claimed; what it wrote stays in the table, and claims nothing."""
+        if running.writer is not None and running.takes_back and running.writer.table.name in self.claims:
+            rows = running.pipeline.contents()
+            if len(rows):
+                self.claims[running.writer.table.name].add([(ZSet(rows.rows, -rows.weights), running.writer.names)])
+
+    def _claim(self, running: Running) -> None:
+        """Count which rows of a query claim keys of the table that it writes."""
+        claims = self._claims_beside(running)
+        if claims is not None and running.writer is not None:
+            claims.add([(running.pipeline.contents(), running.writer.names)])
+
+    def _claims_beside(self, running: Running) -> KeyClaims | None:
+        """Return which keys are claimed of the table that a query writes; None where no two rows may claim one."""
+        writer = running.writer
+        if writer is None or not writer.table.primary_key or not running.takes_back:
+            return None
+        claims = self.claims.get(writer.table.name)
+        if claims is not None:
+            return claims
+        others = [one for one in self.running if one.writes == running.writes]
+        key = running.query.bound.view.node.relation.primary_key
+        held = self._rows_held(writer.table)
+        if not others and key and set(key) <= set(writer.table.primary_key) and held is None:
+            return None
+        return self._claims_begun(writer.table, held)
+
+    def claims_of(self, name: str) -> KeyClaims | None:
+        """Return which keys of a table are claimed; None where no running query claims any."""
+        table = self.catalog.tables.get(name)
+        is_claimed = any(one.writes == name and one.takes_back for one in self.running)
+        if name not in self.claims and is_claimed and table is not None and table.primary_key:
+            return self._claims_begun(table, self._rows_held(table))
+        return self.claims.get(name)
+
+    def _claims_begun(self, table: Table, held: pa.Table | ZSet | None) -> KeyClaims:
+        """Count the rows of the queries that retract and write into a table, and of the others that it holds."""
+        own: list[Claimed] = [
+            (one.pipeline.contents(), one.writer.names)
+            for one in self.running
+            if one.writer is not None and one.writes == table.name and one.takes_back
+        ]
+        claims = self.claims[table.name] = KeyClaims(table, table.schema.empty_table() if held is None else held, own)
+        return claims
+
+    @abstractmethod
+    def _rows_held(self, table: Table) -> pa.Table | ZSet | None:
+        """Return the rows that a table holds, perhaps with those of retracting queries; None for none."""

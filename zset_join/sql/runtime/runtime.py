@@ -1,0 +1,170 @@
+"""What a session uses of that which runs its queries, and what all of these have in common.
+
+| runtime | of | rows and state |
+|---|---|---|
+| `in_memory.MemoryRuntime` | `Session()` | in this process; views share stages |
+| `in_files.DirectoryRuntime` | `Session(directory=...)` | in a directory; they go on after a stop or a crash |
+| `on_spark.SparkRuntime` | `Session(engine="spark")` | a streaming query of Spark each |
+
+The law: statements are bound and dispatched by the session, once; a runtime is given bound queries and complete tables.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.sql.runtime.completing import completed
+from zset_join.sql.tables.catalog import Catalog, Table
+from zset_join.sql.tables.results import Query, Running
+from zset_join.zset import ZSet
+
+__all__ = ["Runtime"]
+
+
+class Runtime(ABC):
+    """Run the queries of a session, and keep the rows of its tables.
+
+    Args:
+        catalog: what names represent.
+        dialect: of computed columns.
+        clock: returns the processing time in microseconds since 1970; None: the wall clock.
+
+    Attributes:
+        running: the queries.
+    """
+
+    def __init__(self, catalog: Catalog, *, dialect: str, clock: Callable[[], int] | None) -> None:
+        self.catalog = catalog
+        self.dialect = dialect
+        self.running: list[Running] = []
+        self._clock = clock or (lambda: time.time_ns() // 1000)
+        self._seen: Mapping[str, Callable[[], pa.Table]] = {}
+
+    # ---------------------------------------------------------------- tables
+
+    def adopt(self, name: str, rows: Any, *, keys: tuple[str, ...], watermark: tuple[str, int] | None) -> bool:  # noqa: ARG002 - of Spark's
+        """Make a table of what only this runtime knows, such as a DataFrame; return whether it is one of these."""
+        return False
+
+    def check_insert(self, table: Table) -> None:  # noqa: B027 - not all refuse
+        """Refuse rows of a program or statement for a table that is filled from elsewhere.
+
+        Raises:
+            SqlError: `NOT_A_TABLE`.
+        """
+
+    def insert(self, table: Table, rows: pa.Table | ZSet) -> int:
+        """Take rows of a table as one epoch of all queries that read it, or of none; return how many they are.
+
+        Raises:
+            ZsetJoinError: of the table, or of a query, which it names.
+        """
+        now_us = self._clock()
+        given = self.completed(table, rows, now_us)
+        self._feed(table, given, now_us)
+        return len(given) if isinstance(given, ZSet) else int(given.num_rows)
+
+    def completed(self, table: Table, rows: pa.Table | ZSet, now_us: int) -> pa.Table | ZSet:
+        """Return rows with all columns of a table."""
+        return completed(table, rows, now_us, self.dialect)
+
+    def table(self, name: str) -> Table:
+        """Return a table."""
+        return self.catalog.tables[name]
+
+    @abstractmethod
+    def _feed(self, table: Table, rows: pa.Table | ZSet, now_us: int) -> None:
+        """Take complete rows of a table."""
+
+    @abstractmethod
+    def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:
+        """Take what has come in files and topics; see `Session.read`."""
+
+    @contextmanager
+    def once(self, name: str) -> Iterator[None]:  # noqa: ARG002 - in a directory
+        """Let INSERTs within it change nothing where they were run before; see `Session.once`."""
+        yield
+
+    def writer_id(self) -> str | None:
+        """Return under which id the statement that runs writes outside; None for a new one."""
+        return None
+
+    @abstractmethod
+    def forget(self, name: str) -> None:
+        """Release what is kept of a dropped table or view, and end the queries of it."""
+
+    # ---------------------------------------------------------------- queries
+
+    @abstractmethod
+    def start(self, query: Query, *, name: str | None, output: Callable[[ZSet], None] | None) -> Running:
+        """Run a query; see `Session.start`."""
+
+    @abstractmethod
+    def stop(self, running: Running) -> None:
+        """End a query that runs."""
+
+    @abstractmethod
+    def pause(self, running: Running) -> None:
+        """Let a query take nothing until `resume`."""
+
+    @abstractmethod
+    def resume(self, running: Running) -> None:
+        """Let a query catch up, and go on."""
+
+    @abstractmethod
+    def snapshot(self, query: Query) -> pa.Table:
+        """Return what a query holds over what its tables have."""
+
+    def explain(self, query: Query) -> str:
+        """Return what a query does, and what it must remember."""
+        return query.bound.view.plan().explain(buckets=1)
+
+    def view_of(self, query: Query) -> Any:
+        """Return a query as a view of the fluent API of this engine."""
+        return query.bound.view
+
+    # ---------------------------------------------------------------- time
+
+    def settle(self) -> None:  # noqa: B027 - in memory every query has
+        """Wait until every query has answered what is there."""
+
+    @abstractmethod
+    def advance(self) -> None:
+        """Let an epoch without rows pass in every query."""
+
+    @abstractmethod
+    def advance_due(self) -> bool:
+        """Let an epoch pass in the queries that are due by now; return whether there were any."""
+
+    def run_as(self, *, once: bool, trigger: str | None) -> None:  # noqa: B027 - of Spark's
+        """Set how queries run that are started from now on.
+
+        Args:
+            once: they answer what there is when `read` is called, and end; else they run on and on.
+            trigger: the interval between epochs.
+        """
+
+    def check(self) -> None:  # noqa: B027 - of Spark's
+        """Do nothing while all queries run.
+
+        Raises:
+            ZsetJoinError: what stopped one.
+        """
+
+    def views(self) -> dict[str, pa.Table]:
+        """Return what all running queries hold, all after one and the same epoch."""
+        return {name: read() for name, read in self._seen.items()}
+
+    def _publish(self) -> None:
+        """Make an epoch visible that all queries have taken: one assignment."""
+        self._seen = {running.name: running.seen() for running in self.running}
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all queries."""
