@@ -305,13 +305,16 @@ def _sampled(spark: SparkSession, place: Path) -> None:
     from zset_join.spark import changes
 
     stream = spark.readStream.text(str(place / "records"))
-    run(changes(stream, name="people", format="debezium-json", keys="id").select("id", "name"), place)
+    people = changes(stream, name="people", format="debezium-json", keys="cust")
+    orders, _ = streams(spark, place)
+    run(orders.join(people, on="cust").select("id", "name"), place)
 
 
 def test_records_are_sampled_by_the_server(client: Client, tmp_path: Path) -> None:
     (tmp_path / "records").mkdir()
-    row = {"id": 1, "name": "ann"}
+    row = {"cust": "a", "name": "ann"}
     (tmp_path / "records" / "0.json").write_text(json.dumps({"op": "c", "before": None, "after": row}) + "\n")
+    write(tmp_path / "orders", _order(1, "a", 3, 1))
 
     client(_sampled, tmp_path)
 
