@@ -308,6 +308,29 @@ class Session:
         """Return what a query does, and what it must remember."""
         return self.runtime.explain(query)
 
+    def console(self, name: str | None = None, *, port: int = 0) -> Any:
+        """Serve a page about a query that runs, and those that its pipeline answers with it, until it is closed.
+
+        Args:
+            name: of the query; may be left out where one pipeline answers all of them.
+            port: of 127.0.0.1; 0 takes a free one. The address to open is the attribute `url` of the answer.
+
+        Raises:
+            OptionError: `VIEW_NAME`: no query runs, none has this name, or several pipelines run and none was named; or the
+                port is taken.
+            MissingPackageError: the extra `console` is not installed.
+        """
+        found = [one for one in self.running if name in (None, one.name)]
+        if len({id(one.whole) for one in found}) != 1:
+            names = [one.name for one in self.running]
+            raise OptionError(
+                f"console({name!r}): expected the name of one of the queries that run, {names}.",
+                code="VIEW_NAME",
+                name=name,
+                expected=names,
+            )
+        return found[0].console(port=port)
+
     def view_of(self, query: Query) -> Any:
         """Return a query as a view of the fluent API of this session's engine."""
         return self.runtime.view_of(query)
