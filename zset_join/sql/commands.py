@@ -26,10 +26,10 @@ from zset_join.sql.tables.results import Message, Query, Running
 from zset_join.sql_expressions.dialects import split
 from zset_join.zset import ZSet
 
-__all__ = ["check_file", "explain_file", "file_text", "run_shell", "show", "write_lines"]
+__all__ = ["CheckingSession", "check_file", "explain_file", "file_text", "run_shell", "show", "write_lines"]
 
 
-class _CheckingSession(Session):
+class CheckingSession(Session):
     """A session that plans, and neither writes outside nor opens what would."""
 
     writes = False
@@ -61,7 +61,7 @@ def explain_file(path: str, *, dialect: str, output: TextIO | None = None) -> in
 
 
 def _checked(path: str, dialect: str) -> Iterator[Message | Query]:
-    with _CheckingSession(dialect=dialect) as session:
+    with CheckingSession(dialect=dialect) as session:
         for statement in split(file_text(path), dialect=dialect):
             yield execute(session, statement)
 
