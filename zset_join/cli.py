@@ -44,6 +44,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -172,6 +173,12 @@ def _parser() -> argparse.ArgumentParser:
     console.add_argument("checkpoint", help="checkpointLocation, the directory of a pipeline, or a bundle")
     console.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (a free one)")
     console.add_argument("--dead-letters", metavar="PATH", help="where they are, when deadLetterPath put them elsewhere")
+    console.add_argument(
+        "--diff",
+        metavar="QUERY",
+        help="a changed query, FILE.sql or MODULE:FUNCTION: show what it would answer otherwise (of a stopped pipeline)",
+    )
+    _dialect_option(console)
     console.set_defaults(run=_console)
     bundle = verbs.add_parser("bundle", help="put what the console shows of a checkpoint into one file, for somebody else")
     bundle.add_argument("checkpoint", help="checkpointLocation, or the directory of a pipeline")
@@ -400,9 +407,7 @@ def _position(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from zset_join.pipeline.stopped import diff_of_directory
-
-    diff = diff_of_directory(options.directory, _other_query(options))
+    diff = _diff_of(options.directory, options.program, options.dialect)
     if options.all is not None:
         diff.write_parquet(options.all)
     _say(diff.to_markdown() if options.markdown else diff)
@@ -412,21 +417,21 @@ def _diff(options: argparse.Namespace) -> int:
 def _evolve(options: argparse.Namespace) -> int:
     from zset_join.pipeline.stopped import evolve_directory
 
-    diff = evolve_directory(options.directory, _other_query(options))
+    diff = evolve_directory(options.directory, _other_query(options.directory, options.program, options.dialect))
     _say(diff)
     at = "before its first epoch" if diff.taken is None else f"in epoch {diff.taken}"
     _say(f"changed {at}; start it with the new query: its outputs get the difference")
     return 0
 
 
-def _other_query(options: argparse.Namespace) -> Any:
+def _other_query(directory: str, program: str, dialect: str) -> Any:
     """Return the query that a directory is compared with, or changed to: a view, or views by name."""
-    if options.program.endswith(".sql"):
+    if program.lower().endswith(".sql"):
         from zset_join.checkpoint.plan import query_plan
         from zset_join.sql.changed_queries import views_of_file
 
-        return views_of_file(options.program, query_plan(options.directory), dialect=options.dialect)
-    found = _function(options.program)
+        return views_of_file(program, query_plan(directory), dialect=dialect)
+    found = _function(program)
     return found() if callable(found) else found
 
 
@@ -453,13 +458,16 @@ def _restore(options: argparse.Namespace) -> int:
 
 
 def _console(options: argparse.Namespace) -> int:
-    from zset_join.console import WatchedBundle, WatchedCheckpoint, open_console
+    from zset_join.console import QueryAnswers, WatchedBundle, WatchedCheckpoint, open_console
     from zset_join.console.watched_bundle import is_bundle
 
     if is_bundle(options.checkpoint):
         console = open_console(WatchedBundle(options.checkpoint), port=options.port)
     else:
-        console = open_console(WatchedCheckpoint(options.checkpoint, dead_letters=options.dead_letters), port=options.port)
+        diff = None if options.diff is None else partial(_diff_of, options.checkpoint, options.diff, options.dialect)
+        answers = QueryAnswers(diff=diff)
+        watched = WatchedCheckpoint(options.checkpoint, answers, dead_letters=options.dead_letters)
+        console = open_console(watched, port=options.port)
     with console:
         _tell(f"open {console.url}  (the address works once; Ctrl-C ends the console)")
         try:
@@ -467,6 +475,13 @@ def _console(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             return 0
     return 0
+
+
+def _diff_of(checkpoint: str, program: str, dialect: str) -> Any:
+    """Return what another query would answer otherwise over the directory of a pipeline that does not run."""
+    from zset_join.pipeline.stopped import diff_of_directory
+
+    return diff_of_directory(checkpoint, _other_query(checkpoint, program, dialect))
 
 
 def _bundle(options: argparse.Namespace) -> int:

@@ -112,6 +112,8 @@ class PipelineDirectory:
         self._history = history
         self.statistics: dict[str, dict[str, int]] = {}
         self._seconds_before: Mapping[str, Any] = {}
+        self.seconds_outside: Mapping[str, float] = {}
+        """Of the next epoch, the seconds of parts that its caller took before it, by their names; for its record."""
         self._snapshot_after_bytes = snapshot_after_bytes
         self.effects = Effects()
         self._entered: list[BucketState] = []
@@ -242,7 +244,7 @@ class PipelineDirectory:
                 processing_time_us=answered.processing_time_us,
                 histories=histories,
                 parts=tuple(parts),
-                progress={**progress, **self._seconds_before, "remembers": dict(self.statistics)},
+                progress={**self._timed(progress), **self._seconds_before, "remembers": dict(self.statistics)},
                 watermarks=self._watermarks.written(answered.times),
                 dues=dues,
                 positions=positions,
@@ -252,6 +254,9 @@ class PipelineDirectory:
         self._seconds_before = {"seconds_before": {"commit": round(time.perf_counter() - begun, 6)}}  # for the next record
         self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
         return committed
+
+    def _timed(self, progress: Mapping[str, Any]) -> dict[str, Any]:
+        return {**progress, "seconds": {**self.seconds_outside, **progress.get("seconds", {})}}
 
     def change(self, epoch: DurableEpoch, evolution: Evolution, change: DirectoryChange) -> CommitRecord:
         """Make the epoch count in which the query changes to another plan; from then on the directory is one of that plan.

@@ -11,7 +11,7 @@ the views that cannot be answered.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zset_join.core.errors import ZsetJoinError
@@ -38,11 +38,13 @@ class StageWork:
         seconds: wall clock, lookups included.
         rows_in: rows of its inputs, after their reductions.
         rows_out: rows of its answer.
+        inputs: rows of each input.
     """
 
     seconds: float
     rows_in: int
     rows_out: int
+    inputs: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -181,7 +183,7 @@ class Engine:
                 if self._quarantines or bucket.is_timed:  # what is late is set aside under either policy
                     rejected += bucket.rejected(operator, tick, fed)
                 rows_out = sum(map(len, chunks))
-                work[self.plan.nodes[number].name] = StageWork(time.perf_counter() - begun, sum(map(len, fed)), rows_out)
+                work[self.plan.nodes[number].name] = _work(time.perf_counter() - begun, fed, rows_out)
             answers = {}
             for failing, view in self._views.items():
                 answers[failing] = view.delta(known)
@@ -209,3 +211,8 @@ class Engine:
             return True
         due = states.next_due(number)
         return due.is_due(watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us)
+
+
+def _work(seconds: float, fed: Sequence[ZSet], rows_out: int) -> StageWork:
+    inputs = tuple(map(len, fed))
+    return StageWork(seconds, sum(inputs), rows_out, inputs)

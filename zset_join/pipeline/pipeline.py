@@ -90,9 +90,9 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         options: what operators take from the options of a query.
         idle_timeout_seconds: processing time after which a source without rows does not hold up watermarks; None for never.
         snapshot_after_bytes: with a directory: a log that is smaller is not replaced by a snapshot.
-        keep_state: "needed" leaves out the columns of sources that nothing in the query reads, so that no state holds them;
-            `explain` lists them. "all" keeps them, and `evolve` can read them later. A planned query keeps what it was planned
-            with.
+        keep_state: "needed": state holds no more than this query needs. Columns of sources that nothing reads are left out, and
+            groups over a many-to-many join keep sums per key in place of pairs; `explain` shows both. "all" keeps rows with all
+            columns, and `evolve` can read them later. A planned query keeps what it was planned with.
         before_begin: called with `positions` before anything is written down; what it raises refuses the start.
 
     Attributes:

@@ -6,7 +6,8 @@
 The law: outputs are not looked at. The directory belongs to this process meanwhile, and is refused where another one has it. A
 change counts by one commit record, as `Pipeline.evolve` of a directory.
 
-Known limits: the operators are opened with the options of a pipeline that was given none.
+Known limits: the operators are opened with the options of a pipeline that was given none, but that bad input is put aside: rows
+that either query cannot take are counted, and left out of both.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from zset_join.checkpoint.plan import query_plan
 from zset_join.checkpoint.reading import stored_description
+from zset_join.core.errors import OptionError
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
 from zset_join.pipeline.contents import Contents
@@ -52,8 +54,8 @@ def diff_of_directory(directory: str | Path, view: View | Mapping[str, View]) ->
 
     Raises:
         StateError: there is no pipeline, it is in use or damaged; or what the query needs is not there, as `Pipeline.diff`.
+        OptionError: `NOT_FROM_HERE`: the state of the query is in Spark's executors.
         PlanError: the query cannot be planned.
-        BadInputError: a row that it cannot take.
     """
     with _stopped(directory) as stopped, closing(Evolution(stopped.standing, _planned(view, stopped.plan))) as evolution:
         return evolution.diff()
@@ -118,7 +120,15 @@ def _stopped(directory: str | Path) -> Iterator[_Stopped]:
     """Open a directory at its newest epoch."""
     location = str(directory) if not is_local(str(directory)) else str(Path(directory).absolute())
     plan, described = query_plan(location), stored_description(location) or {}
-    watermarks, options = Watermarks(plan), StageOptions()
+    if "keeps_view" not in described:
+        raise OptionError(
+            f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not compared or changed in "
+            "place. Start the new query beside it with a checkpointLocation and outputs of its own, and let readers go over to "
+            "these; or run the query on the driver, mode='driver', from the start.",
+            code="NOT_FROM_HERE",
+            what="evolve",
+        )
+    watermarks, options = Watermarks(plan), StageOptions(on_bad_input="quarantine")
     contents = {one.name: Contents(plan.output_of(one.name).schema) for one in plan.views} if described["keeps_view"] else None
     history = InputHistory() if described["keeps_inputs"] else None
     with tempfile.TemporaryDirectory(prefix="zset_join-") as temporary:

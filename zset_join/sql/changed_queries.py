@@ -3,7 +3,8 @@
     SELECT city, sum(total) AS t FROM orders JOIN people USING (who) GROUP BY city
 
 The law: a source of the plan is there under its name, as it is described there; a file that declares one itself is taken at its
-word. The materialized views of the file are the views of the query by name; where it has none, its only SELECT, or view, is.
+word. What the file keeps, by CREATE MATERIALIZED VIEW or INSERT INTO, is a view of that name; where it keeps nothing, its only
+SELECT is the view.
 
 Nothing runs and nothing is written.
 """
@@ -14,7 +15,7 @@ import re
 from collections.abc import Mapping
 
 from zset_join.changelog import AppendFormat
-from zset_join.core.errors import SqlError
+from zset_join.core.errors import OptionError
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.plan.tree import Read
 from zset_join.query import View
@@ -44,7 +45,8 @@ def views_of_file(path: str, plan: QueryPlan, *, dialect: str) -> View | Mapping
         dialect: of its statements.
 
     Raises:
-        SqlError: a statement cannot be bound; or `NO_QUERY`: the file has no query, or several without a name.
+        SqlError: a statement is wrong.
+        OptionError: `PROGRAM`: there is no query, or it is not clear which of them stands for which view.
     """
     statements = list(split(file_text(path), dialect=dialect))
     declared = {match[1].lower() for one in statements if (match := _DECLARES.match(one.sql)) is not None}
@@ -54,22 +56,21 @@ def views_of_file(path: str, plan: QueryPlan, *, dialect: str) -> View | Mapping
             if source.name.lower() not in declared:
                 bound = BoundQuery(_view(source), frozenset({source.name}), names=frozenset({source.name}))
                 session.catalog.add(NamedView(source.name, bound, f"the source {source.name}"))
-        before = set(session.catalog.views)
         for statement in statements:
             result = execute(session, statement)
             selected += [result] if isinstance(result, Query) else []
-        named = {name: view for name, view in session.catalog.views.items() if name not in before}
-        kept = {name: _shown(view.query) for name, view in named.items() if view.is_materialized}
-    if kept:
-        return kept
-    queries = [_shown(query.bound) for query in selected] or [_shown(view.query) for view in list(named.values())[-1:]]
-    if len(queries) != 1:
-        raise SqlError(
-            f"{path} has {len(queries)} queries; give it one SELECT, or a CREATE MATERIALIZED VIEW for each view by its name.",
-            code="NO_QUERY",
-            path=path,
-        )
-    return queries[0]
+        running = {one.name: _shown(one.query.bound) for one in session.running}
+    if running and not selected:
+        return running
+    if len(selected) == 1 and not running:
+        return _shown(selected[0].bound)
+    raise OptionError(
+        f"{path} has {len(selected)} SELECT and {len(running)} other queries for the views {[one.name for one in plan.views]}; "
+        "expected one SELECT for one view, or for several views an INSERT INTO or CREATE MATERIALIZED VIEW of each of their "
+        "names.",
+        code="PROGRAM",
+        program=path,
+    )
 
 
 def _view(source: PlanSource) -> View:

@@ -192,6 +192,10 @@ class JoinStage(Stage):
         absent = _ABSENT.get(self.how, ())
         return frozenset(name for name, (side, column) in self.shown_columns if side not in absent and column in full[side])
 
+    def only_adds(self, inputs: Sequence[bool]) -> bool:
+        """Return whether both inputs do and no row of the answer stands for a row that has no match yet."""
+        return self.how in ("inner", "left_semi") and all(inputs)
+
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
         """Return the live rows of both sides, each by its join key."""

@@ -46,11 +46,13 @@ class InputRows:
         relation: the rows.
         hidden: columns that no answer shows.
         is_derived: they come from an earlier stage, so NULL in a primary key is a value like any other.
+        only_adds: no row is retracted, whatever their mode.
     """
 
     relation: Relation
     hidden: tuple[str, ...]
     is_derived: bool
+    only_adds: bool = False
 
 
 @dataclass(frozen=True)

@@ -338,6 +338,13 @@ class Stage(Protocol):
         """Return output columns that are never NULL, given those of each input."""
         return frozenset()
 
+    def only_adds(self, inputs: Sequence[bool]) -> bool:  # noqa: ARG002 - for those that never retract
+        """Return whether its answer never retracts a row, given for each input whether that does not.
+
+        Rows that a limit of a buffer drops are another matter: who builds an operator looks at `StageOptions.buffer_limit`.
+        """
+        return False
+
     def regrouped(self, name: str, table: pa.Table, *, epoch: int, metadata: Sequence[Mapping[bytes, bytes]]) -> pa.Table:  # noqa: ARG002 - for those that have tables of several kinds
         """Return rows out of several snapshots as one table of a snapshot.
 

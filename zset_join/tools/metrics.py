@@ -146,13 +146,15 @@ def _of_stages(progress: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, 
     groups: tuple[str, ...] = ("remembers",)
     if "delta_rows" in progress:  # of Spark: `stages` counts states there, beside `joins`, `aggregates` and `routes`
         groups = ("joins", "aggregates", "routes", "stages")
+        for stage, rows in progress.get("rows_by_stage", {}).items():
+            yield "zset_join_stage_rows_in", {"stage": stage}, sum(rows)
     else:
         for stage, work in progress.get("stages", {}).items():
             for name in ("seconds", "rows_in", "rows_out"):
                 yield f"zset_join_stage_{name}", {"stage": stage}, work[name]
     states = {stage: held for group in groups for stage, held in progress.get(group, {}).items()}
     if progress.get("state"):
-        states = {"first join": progress["state"], **states}
+        states = {progress.get("state_of", "first join"): progress["state"], **states}
     for stage, held in states.items():
         for name, count in held.items():
             if name.endswith("_bytes") and isinstance(count, int):

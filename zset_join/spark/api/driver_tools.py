@@ -17,6 +17,7 @@ from zset_join.changelog import format_named
 from zset_join.changelog.decoding import decode
 from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import rows_having, take_rows
 from zset_join.spark.driver.epochs import DriverEpochs
 from zset_join.zset import ZSet, single_batch
 
@@ -102,6 +103,23 @@ class DriverTools:
         with epochs.pause():
             return epochs.opened().explain_row(row, most_changes=most_rows)
 
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
+        """Return rows that the first output of a view that can be read back holds; see `StoredQuery.view_rows`.
+
+        Raises:
+            OptionError: `VERIFY_OUTPUT`: nothing can be read back, or not from here.
+        """
+        epochs = self._epochs
+        readers = [] if epochs is None else list(_readable(epochs, view).values())
+        if epochs is None or not readers:
+            raise OptionError("no output can be read back from here.", code="VERIFY_OUTPUT")
+        schema = epochs.settings.query.plan.output_of(view).schema
+        with epochs.pause():
+            held = _emitted_rows(readers[0](), schema).consolidated()
+        chosen = np.flatnonzero(rows_having(held.rows, values).to_numpy(zero_copy_only=False))
+        few = chosen[:most_rows]
+        return ZSet(take_rows(held.rows, few), held.weights[few]), len(chosen)
+
     def _kept(self, what: str) -> DriverEpochs:
         """Return what runs the epochs, and keeps their inputs."""
         if self._epochs is None:
@@ -119,9 +137,9 @@ class DriverTools:
         return self._epochs
 
 
-def _readable(epochs: DriverEpochs) -> dict[str, Callable[[], pa.Table]]:
-    """Return how each output that can be read back is read."""
-    sinks = [one.sink for chosen in epochs.settings.sinks.values() for one in chosen]
+def _readable(epochs: DriverEpochs, view: str | None = None) -> dict[str, Callable[[], pa.Table]]:
+    """Return how each output that can be read back is read, of all views or of one."""
+    sinks = [one.sink for name, chosen in epochs.settings.sinks.items() for one in chosen if view in (None, name)]
     readers = {f"{type(sink).__name__} {number}": getattr(sink, "read", None) for number, sink in enumerate(sinks, 1)}
     return {name: read for name, read in readers.items() if read is not None}
 

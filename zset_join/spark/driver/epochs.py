@@ -149,6 +149,16 @@ class DriverEpochs:
         return self.settings.options.checkpoint_location
 
     @property
+    def options(self) -> QueryOptions:
+        """Return the options of the query."""
+        return self.settings.options
+
+    @property
+    def dead_letters(self) -> str:
+        """Return where rows that were put aside are written."""
+        return self.settings.dead_letters
+
+    @property
     def _sinks(self) -> dict[str, list[Sink]]:
         """Return the outputs of each view, by its name."""
         return {view: [one.sink for one in chosen] for view, chosen in self.settings.sinks.items()}
@@ -294,6 +304,7 @@ class DriverEpochs:
             rows = self._collected(batch, epoch)
             keep_epoch_rows(self.settings.query.plan.nodes, checkpoint_folder(self.location), Tick(epoch, now_us))
             seconds["collect"] = time.perf_counter() - started
+        pipeline.directory.seconds_outside = {name: round(value, 4) for name, value in seconds.items()}
         answering = time.perf_counter()
         pipeline.step(rows, epoch=epoch, read=read, processing_time=now_us)
         finished = time.perf_counter()

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from zset_join.checkpoint.reading import checkpoint_folder, stored_query_id
 from zset_join.core import errors
 from zset_join.core.errors import PlanError, StateError, ZsetJoinError
+from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.spark.driver.on_server import on_server
@@ -98,6 +99,16 @@ class ServedQuery:
     def schema(self) -> pa.Schema:
         """Return the columns of the only view."""
         return self.settings.query.plan.output.schema
+
+    @property
+    def options(self) -> QueryOptions:
+        """Return the options of the query."""
+        return self.settings.options
+
+    @property
+    def dead_letters(self) -> str:
+        """Return where rows that were put aside are written."""
+        return self.settings.dead_letters
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         """Refuse: epochs run on the server.
