@@ -431,7 +431,7 @@ def _other_query(directory: str, program: str, dialect: str) -> Any:
         from zset_join.sql.changed_queries import views_of_file
 
         return views_of_file(program, query_plan(directory), dialect=dialect)
-    found = _function(program)
+    found: Any = _function(program)
     return found() if callable(found) else found
 
 

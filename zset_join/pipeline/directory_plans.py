@@ -59,7 +59,7 @@ def described_beside(stored: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def plan_of_directory(directory: str | Path | Place, plan: QueryPlan, *, has_names: bool) -> QueryPlan:
-    """Return a plan with the names that a directory knows its states by, and its only view; whether it fits, a start sees.
+    """Return a plan with the names that a directory gives its states, and its only view; whether it fits, a start sees.
 
     Args:
         directory: the directory.

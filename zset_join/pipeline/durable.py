@@ -437,12 +437,12 @@ class PipelineDirectory:
                 if name in begun[at]
             }
             yield epoch, answers, None if one is None else one.link, begins
-        answers = newest_answer
         filled = () if newest is None else newest.filled
         begins = {
-            name: self._read(record, name, (f"{_BEGIN} {name}",)) if name in filled else answers[name] for name in begun[-1]
+            name: self._read(record, name, (f"{_BEGIN} {name}",)) if name in filled else newest_answer[name]
+            for name in begun[-1]
         }
-        yield record.epoch, answers, record.link, begins
+        yield record.epoch, newest_answer, record.link, begins
 
     def _answer(self, record: CommitRecord, view: str) -> ZSet:
         return self._read(record, view, (self._way(view),))
