@@ -174,6 +174,11 @@ def _parser() -> argparse.ArgumentParser:
     console.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (a free one)")
     console.add_argument("--dead-letters", metavar="PATH", help="where they are, when deadLetterPath put them elsewhere")
     console.add_argument(
+        "--metrics-token-file",
+        metavar="FILE",
+        help="the token that scrapers of /metrics send; made where there is none",
+    )
+    console.add_argument(
         "--diff",
         metavar="QUERY",
         help="a changed query, FILE.sql or MODULE:FUNCTION: show what it would answer otherwise (of a stopped pipeline)",
@@ -459,15 +464,17 @@ def _restore(options: argparse.Namespace) -> int:
 
 def _console(options: argparse.Namespace) -> int:
     from zset_join.console import QueryAnswers, WatchedBundle, WatchedCheckpoint, open_console
+    from zset_join.console.kept_token import kept_token
     from zset_join.console.watched_bundle import is_bundle
 
+    token = None if options.metrics_token_file is None else kept_token(options.metrics_token_file)
     if is_bundle(options.checkpoint):
-        console = open_console(WatchedBundle(options.checkpoint), port=options.port)
+        console = open_console(WatchedBundle(options.checkpoint), port=options.port, metrics_token=token)
     else:
         diff = None if options.diff is None else partial(_diff_of, options.checkpoint, options.diff, options.dialect)
         answers = QueryAnswers(diff=diff)
         watched = WatchedCheckpoint(options.checkpoint, answers, dead_letters=options.dead_letters)
-        console = open_console(watched, port=options.port)
+        console = open_console(watched, port=options.port, metrics_token=token)
     with console:
         _tell(f"open {console.url}  (the address works once; Ctrl-C ends the console)")
         try:

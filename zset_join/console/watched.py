@@ -69,3 +69,7 @@ class Watched(Protocol):
     def diff(self) -> Answer:
         """Return what a changed query would answer otherwise: `epoch`, `lines`, `views` with counts and pairs of rows."""
         ...
+
+    def metrics(self) -> str:
+        """Return the numbers of the newest epoch as Prometheus reads them; see `zset_join.tools.metrics`."""
+        ...

@@ -150,6 +150,10 @@ class WatchedBundle:
         """Return what a changed query would have answered otherwise, where rows were put in."""
         return self._answer("diff")
 
+    def metrics(self) -> str:
+        """Refuse: a bundle is no query."""
+        raise self._missing("metrics")
+
     def _answer(self, name: str) -> Answer:
         found = self._answers.get(name)
         if found is None:

@@ -43,6 +43,7 @@ from zset_join.console.watched import Answer
 from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.tools.dead_letters import read_letters
+from zset_join.tools.metrics import metrics_text
 from zset_join.zset import ZSet
 
 __all__ = ["KEPT_EPOCHS", "QueryAnswers", "WatchedCheckpoint"]
@@ -238,6 +239,10 @@ class WatchedCheckpoint:
     def damage(self) -> Answer:
         """Return what is damaged."""
         return damage_of(self.location)
+
+    def metrics(self) -> str:
+        """Return the numbers of the newest epoch."""
+        return metrics_text(self.location)
 
     def close(self) -> None:
         """Release what was read."""

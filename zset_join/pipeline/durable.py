@@ -112,6 +112,7 @@ class PipelineDirectory:
         self._history = history
         self.statistics: dict[str, dict[str, int]] = {}
         self._seconds_before: Mapping[str, Any] = {}
+        self.runner = "process"
         self.seconds_outside: Mapping[str, float] = {}
         """Of the next epoch, the seconds of parts that its caller took before it, by their names; for its record."""
         self._snapshot_after_bytes = snapshot_after_bytes

@@ -19,7 +19,7 @@ from zset_join.core.tick import Tick
 from zset_join.pipeline.feeding import Feeding
 from zset_join.pipeline.stage_states import StageStates
 from zset_join.pipeline.watermarks import KnownTimes, Watermarks
-from zset_join.plan.distinct_rows import hands_on_distinct_rows
+from zset_join.plan.distinct_rows import emits_distinct_rows
 from zset_join.plan.query_plan import PlanView, QueryPlan
 from zset_join.runners.common.rejected import RejectedRows
 from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, StageBucket
@@ -92,7 +92,7 @@ class _View:
         self._rows = Feeding(plan, view.feeds, schema)
         stage = plan.nodes[origin].stage if len(view.feeds) == 1 and isinstance(origin, int) else None
         self._is_ordered = stage is not None  # steps leave the order of an answer as it is
-        self._is_distinct = stage is not None and hands_on_distinct_rows(stage, view.feeds[0].steps)
+        self._is_distinct = stage is not None and emits_distinct_rows(stage, view.feeds[0].steps)
         self._empty = ZSet.empty(schema)
 
     def delta(self, known: dict[str | int, ZSet]) -> ZSet:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -110,6 +110,8 @@ class QueryChanges:
         *,
         outputs: Outputs | OutputsByView | None = None,
         note: Any = None,
+        fresh: Collection[str] = (),
+        as_now: bool = False,
     ) -> PlanDiff:
         """Go on with another query, and give outputs the difference once. It takes an epoch of its own, without input.
 
@@ -125,6 +127,9 @@ class QueryChanges:
             outputs: new outputs by view; they get all its rows. A view that is not named keeps its outputs; one that has none
                 gets none.
             note: JSON-ready, kept with the new query in the directory, by the same record; see the attribute.
+            fresh: names of sources that begin without rows, though there may have been others of their names that were dropped.
+            as_now: build new stages whose answer depends on when rows come as if all kept rows came now, instead of refusing
+                them; what would have been late is not.
 
         Returns:
             What differs; `taken` is the epoch.
@@ -149,7 +154,7 @@ class QueryChanges:
                 states = self._in_memory("evolve()").states
             else:
                 states = {one.number: opened.operator(one.number, tick) for one in (self.plan.states if self.epoch else ())}
-            evolution = Evolution(self._standing(states), plan)
+            evolution = Evolution(self._standing(states, fresh, as_now=as_now), plan)
             if opened is None or self.epoch:
                 evolution.build()
             try:
@@ -330,7 +335,9 @@ class QueryChanges:
         directory.put_aside(self.epoch, letters)
         return directory.change(opened, evolution, change).progress
 
-    def _standing(self, states: Mapping[int, DurableOperator]) -> Standing:
+    def _standing(
+        self, states: Mapping[int, DurableOperator], fresh: Collection[str] = (), *, as_now: bool = False
+    ) -> Standing:
         return Standing(
             plan=self.plan,
             epoch=self.epoch,
@@ -340,7 +347,8 @@ class QueryChanges:
             contents=self._contents,
             history=self._history,
             known=self._watermarks.known,
-            gone=self._dropped_sources,
+            gone=self._dropped_sources - frozenset(fresh),
+            as_now=as_now,
         )
 
 

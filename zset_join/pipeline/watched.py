@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.errors import OptionError
 from zset_join.core.extras import needed_for
 from zset_join.core.shown_values import shown_column
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["PublishedEpoch", "PublishedEpochs", "WatchablePipeline", "WatchedPipeline", "open_pipeline_console"]
 
 _KEPT_EPOCHS, _KEPT_DELTAS, _KEPT_LETTERS = 1_000, 20, 200
+_IN_MEMORY = "memory"
+"""What metrics call a query without a checkpoint."""
 _MOST_KEYS, _MOST_COUNTED_ROWS = 20, 100_000
 
 
@@ -282,6 +285,27 @@ class WatchedPipeline:
     def damage(self) -> dict[str, Any]:
         """Return that there is nothing that could be damaged."""
         return {"checked": 0, "bytes": 0, "found": []}
+
+    def metrics(self) -> str:
+        """Return the numbers of the newest epoch that was published."""
+        from zset_join.tools.metrics import measured_record, text_of
+
+        with self._published.lock:
+            published = self._published.epochs[-1] if self._published.epochs else None
+        if published is None:
+            return text_of(measured_record(_IN_MEMORY, 1, None))
+        counts = {name: held for name, held in published.statistics.items() if " " not in name}
+        record = CommitRecord(
+            query_id=_IN_MEMORY,
+            epoch=published.epoch,
+            processing_time_us=published.at_us,
+            histories={},
+            parts=(),
+            quarantined=(),
+            progress={**published.progress, "remembers": counts},
+            watermarks=published.watermarks,
+        )
+        return text_of(measured_record(_IN_MEMORY, 1, record))
 
     def diff(self) -> dict[str, Any]:
         """Return what a changed query would answer otherwise."""

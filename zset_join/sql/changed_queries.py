@@ -21,7 +21,6 @@ from zset_join.plan.tree import Read
 from zset_join.query import View
 from zset_join.query.reading import Reading
 from zset_join.sql.commands import CheckingSession, file_text
-from zset_join.sql.statements import execute
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.catalog import NamedView
 from zset_join.sql.tables.results import Query
@@ -57,7 +56,7 @@ def views_of_file(path: str, plan: QueryPlan, *, dialect: str) -> View | Mapping
                 bound = BoundQuery(_view(source), frozenset({source.name}), names=frozenset({source.name}))
                 session.catalog.add(NamedView(source.name, bound, f"the source {source.name}"))
         for statement in statements:
-            result = execute(session, statement)
+            result = session.run(statement)
             selected += [result] if isinstance(result, Query) else []
         running = {one.name: _shown(one.query.bound) for one in session.running}
     if running and not selected:

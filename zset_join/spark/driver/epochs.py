@@ -304,6 +304,7 @@ class DriverEpochs:
             rows = self._collected(batch, epoch)
             keep_epoch_rows(self.settings.query.plan.nodes, checkpoint_folder(self.location), Tick(epoch, now_us))
             seconds["collect"] = time.perf_counter() - started
+        pipeline.directory.runner = "driver"
         pipeline.directory.seconds_outside = {name: round(value, 4) for name, value in seconds.items()}
         answering = time.perf_counter()
         pipeline.step(rows, epoch=epoch, read=read, processing_time=now_us)

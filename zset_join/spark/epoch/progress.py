@@ -22,7 +22,7 @@
 | `seconds` | `total`, and in it `job`, `commit`, `output`; per stage its slowest bucket, and the slowest in each step |
 
 Spark's own progress has no room for them: the `observedMetrics` of a query are computed inside its plan, from rows that come
-in, and our numbers are known when the function of `foreachBatch` returns. But what Spark tells a `StreamingQueryListener`
+in, and our numbers are known when the function of `foreachBatch` returns. But what Spark reports to a `StreamingQueryListener`
 comes after the epoch and to the driver's process, so `join_progress(event.progress)` finds these numbers for it.
 
 Limits: `state` counts the buckets that had rows since the query started; an idle one is not opened to be counted.

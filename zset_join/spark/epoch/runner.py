@@ -35,6 +35,7 @@ from zset_join.core.options import QueryOptions
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.runners.common.bucket_receipt import dues_after, histories_after
+from zset_join.runners.common.epoch_spans import write_epoch_span
 from zset_join.spark.epoch.disk_failures import disk_failure
 from zset_join.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.spark.epoch.event_times import EventTimes
@@ -327,6 +328,11 @@ class EpochRunner:
         self._seconds_before = {name: rounded[name] for name in ("commit", "output") if name in rounded}
         self.progress.entries.append({**record.progress, "replayed": is_replay, "seconds": rounded})
         _log.info("%s", epoch_line(self.name, self.progress.entries[-1]))
+        if not is_replay:
+            parts = {name: seconds[name] for name in ("job", "commit", "output")}
+            write_epoch_span(
+                view=self.name, query_id=checkpoint.query_id, runner="executors", progress=record.progress, parts=parts
+            )
         if self.heartbeat is not None:
             self.heartbeat.wake()
 
@@ -383,9 +389,9 @@ class EpochRunner:
         return bool(self._times.timed)
 
     def next_due(self) -> tuple[int, int] | None:
-        """Return the last epoch, and the processing time at which a stage must be asked though no row comes; None for never.
+        """Return the last epoch, and the processing time at which a stage must answer though no row comes; None for never.
 
-        What came in the last epoch is folded only by the next one: where rows may wait in it, that one is due now.
+        The rows of the last epoch are folded only by the next one: where rows may wait in it, that one is due now.
         """
         last = None if self.checkpoint is None else self.checkpoint.last
         if last is None:
@@ -400,7 +406,7 @@ class EpochRunner:
         return (last.epoch, min(times)) if times else None
 
     def _answered_in_time(self, plan: EpochPlan, batch: DataFrame) -> tuple[list[Any], _Times]:
-        """Answer an epoch whose stages must know its largest event times first; kept rows are read twice, sources once."""
+        """Answer an epoch whose stages need its largest event times first; kept rows are read twice, sources once."""
         before = self._opened().watermarks
         layouts, has_targets = plan.fed_layouts, len(self._tagged.fed) > 1
         bounded = self._times.within_bounds(batch, layouts, has_targets=has_targets, before=before)
@@ -509,7 +515,7 @@ class EpochRunner:
 
 @dataclass(frozen=True)
 class _Times:
-    """Hold what an epoch knows of event time: the watermarks after it, and the late rows of every stream."""
+    """Hold the event times of an epoch: the watermarks after it, and the late rows of every stream."""
 
     watermarks: Mapping[str, int]
     late_rows: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""The settings of Spark that our jobs need, whatever the session says otherwise.
+"""The settings of Spark that our jobs need, whatever the session sets otherwise.
 
 No adaptive execution (a partition is a bucket), large batches, Arrow types with 32-bit offsets, instants in UTC.
 """
@@ -22,7 +22,7 @@ def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str,
     """Return what a job needs.
 
     Args:
-        max_records_per_batch: rows that Spark hands to a worker at once.
+        max_records_per_batch: rows that Spark sends to a worker at once.
         is_routed: rows go through a route on their way, to an aggregate, or to a further join.
     """
     wanted = {

@@ -1,7 +1,7 @@
 """A query of Spark's: its plan, what the names in it represent, and its stages in their places on the executors.
 
-The runner, `verify`, sampling, `explain_row` and the checkpoint read it; none of them knows how the query was written. It is
-placed once: stages, their names, what is fused and what the checkpoint remembers are computed when they are first requested,
+The runner, `verify`, sampling, `explain_row` and the checkpoint read it; none of them depends on how the query was written. It
+is placed once: stages, their names, what is fused and what the checkpoint remembers are computed when they are first requested,
 and kept. An epoch plans nothing.
 """
 
@@ -211,7 +211,7 @@ class PlacedQuery:
 
 
 def _with_shared_places(plan: QueryPlan, stages: list[PlannedStage]) -> tuple[PlannedStage, ...]:
-    """Say which stages look up in one copy of a table, and which prepare its rows together."""
+    """Return which stages look up in one copy of a table, and which prepare its rows together."""
     for state in plan.states:
         if isinstance(state.stage, SharedTableStage):
             name = stage_name(state.stage.kind, stages[state.number].label)
@@ -228,7 +228,7 @@ def _with_shared_places(plan: QueryPlan, stages: list[PlannedStage]) -> tuple[Pl
 
 
 def _with_shown_columns(described: Any) -> Any:
-    """Return what a stage is with its columns as text, for the message that says what differs."""
+    """Return what a stage is with its columns as text, for the message that lists what differs."""
     if isinstance(described, list | tuple):
         return [_with_shown_columns(one) for one in described]
     if not isinstance(described, dict):

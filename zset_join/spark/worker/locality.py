@@ -5,10 +5,10 @@ Spark prefers for each bucket the executor that holds its cached row. That takes
 both sides are divided alike, and only public API: `repartitionById`, `cache`, and the hint `shuffle_hash`.
 
 The law: it is a preference. Whether it was followed changes no answer; a bucket that runs elsewhere rebuilds its state there
-from the checkpoint, and its receipt says so (a miss).
+from the checkpoint, and its receipt records it (a miss).
 
 On where there is more than one executor (`locality="auto"`), off on a local master, where it would cost and gain nothing. The
-anchor is rebuilt when half of the places stand empty, as after executors have come; all buckets may move then.
+anchor is rebuilt when half of the places are empty, as after executors have come; all buckets may move then.
 
 What it needs besides: `spark.shuffle.reduceLocality.enabled=false`, or Spark also prefers the hosts that wrote most of the
 shuffle; `spark.scheduler.minRegisteredResourcesRatio=1.0`, or the anchor is made before all executors are there. Both
@@ -97,7 +97,7 @@ class Locality:
         """Make an anchor whose rows are spread over the executors; the last try counts, however it fell out."""
         fair_share = -(-self._buckets // executors)
         for rest in reversed(range(_TRIES)):
-            # The literal keeps the anchors of two queries apart: Spark knows cached tables by their plan.
+            # The literal keeps the anchors of two queries apart: Spark recognises cached tables by their plan.
             numbers = session.range(0, self._buckets, 1, self._buckets)
             anchor = numbers.select(F.col("id").cast("int").alias(_ANCHOR), F.lit(uuid.uuid4().hex).alias("query"))
             anchor = anchor.repartitionById(self._buckets, F.col(_ANCHOR)).cache()
