@@ -94,6 +94,7 @@ class Query:
         sql: its text.
         settings: of the query, over those of the session.
         emits_changelog: EMIT CHANGELOG was written.
+        dialect: it is written in; None: that of the session.
     """
 
     session: QueryRunner
@@ -101,6 +102,7 @@ class Query:
     sql: str
     settings: dict[str, str] = field(default_factory=dict)
     emits_changelog: bool = False
+    dialect: str | None = None
 
     @property
     def view(self) -> Any:
