@@ -437,7 +437,18 @@ def _other_query(directory: str, program: str, dialect: str) -> Any:
 
         return views_of_file(program, query_plan(directory), dialect=dialect)
     found: Any = _function(program)
-    return found() if callable(found) else found
+    if not callable(found):
+        return found
+    if not _is_inside_spark(directory):
+        return found()
+    written = found(_session(None))
+    return getattr(written, "writeStream", written).planned
+
+
+def _is_inside_spark(directory: str) -> bool:
+    from zset_join.checkpoint.reading import stored_description
+
+    return "inputs" in (stored_description(directory) or {})
 
 
 def _rescale(options: argparse.Namespace) -> int:

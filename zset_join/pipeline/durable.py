@@ -312,6 +312,7 @@ class PipelineDirectory:
                 ]
             changed = ChangedPlan(
                 epoch=tick.epoch,
+                changes=1 + (0 if self.checkpoint.changed is None else self.checkpoint.changed.changes),
                 before=last.plan,
                 description=self._described(plan),
                 plan=written_plan(plan),
