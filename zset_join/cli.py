@@ -431,6 +431,8 @@ def _evolve(options: argparse.Namespace) -> int:
 
 def _other_query(directory: str, program: str, dialect: str) -> Any:
     """Return the query that a directory is compared with, or changed to: a view, or views by name."""
+    from zset_join.checkpoint.reading import stored_description
+
     if program.lower().endswith(".sql"):
         from zset_join.checkpoint.plan import query_plan
         from zset_join.sql.changed_queries import views_of_file
@@ -439,16 +441,10 @@ def _other_query(directory: str, program: str, dialect: str) -> Any:
     found: Any = _function(program)
     if not callable(found):
         return found
-    if not _is_inside_spark(directory):
+    if "inputs" not in (stored_description(directory) or {}):
         return found()
     written = found(_session(None))
     return getattr(written, "writeStream", written).planned
-
-
-def _is_inside_spark(directory: str) -> bool:
-    from zset_join.checkpoint.reading import stored_description
-
-    return "inputs" in (stored_description(directory) or {})
 
 
 def _rescale(options: argparse.Namespace) -> int:
