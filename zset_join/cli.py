@@ -8,6 +8,7 @@
     zset-join console CHECKPOINT                   a page in the browser about it; bundle CHECKPOINT: the same in one file
     zset-join dead-letters CHECKPOINT              what was put aside, and why; --replay sends records again
     zset-join diff DIRECTORY shop:view             what another query would answer otherwise; --markdown, --all
+    zset-join evolve DIRECTORY shop:view           let it be one of another query; a .sql file instead of shop:view
     zset-join position OUTPUT...                   which epoch each output holds, and the newest one that all do; --json
     zset-join rescale CHECKPOINT 8                 another number of buckets
 
@@ -57,6 +58,11 @@ if TYPE_CHECKING:
     from zset_join.spark.api.writer import JoinStreamWriter
 
 __all__ = ["main"]
+
+_OTHER_QUERY = (
+    "the other query: MODULE:NAME of a view, of views by name, or of a function that returns one; or a .sql file with one "
+    "SELECT, or a CREATE MATERIALIZED VIEW for each view"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -128,10 +134,19 @@ def _parser() -> argparse.ArgumentParser:
 
     diff = verbs.add_parser("diff", help="tell what another query would answer otherwise; nothing changes")
     diff.add_argument("directory", help="of a pipeline that does not run")
-    diff.add_argument("program", metavar="MODULE:FUNCTION", help="returns the other query: a view, or views by name")
+    diff.add_argument("program", metavar="QUERY", help=_OTHER_QUERY)
+    _dialect_option(diff)
     diff.add_argument("--markdown", action="store_true", help="for the comment of a pull request, with samples")
     diff.add_argument("--all", metavar="PATH", help="write every row that differs as Parquet to this directory")
     diff.set_defaults(run=_diff)
+
+    evolve = verbs.add_parser(
+        "evolve", help="let a directory be one of another query; outputs get the difference at its next start"
+    )
+    evolve.add_argument("directory", help="of a pipeline that does not run, or the checkpointLocation of a query on the driver")
+    evolve.add_argument("program", metavar="QUERY", help=_OTHER_QUERY)
+    _dialect_option(evolve)
+    evolve.set_defaults(run=_evolve)
 
     rescale = verbs.add_parser("rescale", help="give a checkpoint another number of buckets")
     rescale.add_argument("checkpoint", help="checkpointLocation")
@@ -397,13 +412,32 @@ def _position(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from zset_join.pipeline.stopped import diff_of_directory
-
-    diff = diff_of_directory(options.directory, _function(options.program)())
+    diff = _diff_of(options.directory, options.program, options.dialect)
     if options.all is not None:
         diff.write_parquet(options.all)
     _say(diff.to_markdown() if options.markdown else diff)
     return 0 if diff.is_empty else 1
+
+
+def _evolve(options: argparse.Namespace) -> int:
+    from zset_join.pipeline.stopped import evolve_directory
+
+    diff = evolve_directory(options.directory, _other_query(options.directory, options.program, options.dialect))
+    _say(diff)
+    at = "before its first epoch" if diff.taken is None else f"in epoch {diff.taken}"
+    _say(f"changed {at}; start it with the new query: its outputs get the difference")
+    return 0
+
+
+def _other_query(directory: str, program: str, dialect: str) -> Any:
+    """Return the query that a directory is compared with, or changed to: a view, or views by name."""
+    if program.lower().endswith(".sql"):
+        from zset_join.checkpoint.plan import query_plan
+        from zset_join.sql.changed_queries import views_of_file
+
+        return views_of_file(program, query_plan(directory), dialect=dialect)
+    found: Any = _function(program)
+    return found() if callable(found) else found
 
 
 def _rescale(options: argparse.Namespace) -> int:
@@ -452,22 +486,9 @@ def _console(options: argparse.Namespace) -> int:
 
 def _diff_of(checkpoint: str, program: str, dialect: str) -> Any:
     """Return what another query would answer otherwise over the directory of a pipeline that does not run."""
-    from zset_join.checkpoint.plan import query_plan
-    from zset_join.checkpoint.reading import stored_description
     from zset_join.pipeline.stopped import diff_of_directory
 
-    if "keeps_view" not in (stored_description(checkpoint) or {}):
-        raise OptionError(
-            f"{checkpoint} is not the directory of a pipeline, and queries of others are not compared yet.",
-            code="NOT_FROM_HERE",
-            what="diff",
-        )
-    if not program.lower().endswith(".sql"):
-        return diff_of_directory(checkpoint, _function(program)())
-    from zset_join.sql.commands import views_of_file
-
-    names = [view.name for view in query_plan(checkpoint).views]
-    return diff_of_directory(checkpoint, views_of_file(program, dialect=dialect, names=names))
+    return diff_of_directory(checkpoint, _other_query(checkpoint, program, dialect))
 
 
 def _bundle(options: argparse.Namespace) -> int:

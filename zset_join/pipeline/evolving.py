@@ -309,6 +309,17 @@ class Evolution:
         stages = tuple(old.stages[numbers[at]] if at in numbers else None for at in range(len(self.plan.nodes)))
         return KnownTimes(sources, stages)
 
+    def contents(self, before: Mapping[str, Contents]) -> dict[str, Contents]:
+        """Return what the views of the new plan hold; those that are unchanged are the objects of before."""
+        held: dict[str, Contents] = {}
+        for view in self.plan.views:
+            there = before.get(view.name)
+            if there is None or not self.is_unchanged(view.name):
+                there = Contents(self.plan.output_of(view.name).schema)
+                there.replace(self.rows_after(view.name))
+            held[view.name] = there
+        return held
+
     def close(self) -> None:
         """Drop what was built."""
         for operator in self.built.values():

@@ -187,7 +187,8 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
                 snapshot_after_bytes=snapshot_after_bytes,
             )
         changed = None if self._directory is None else self._directory.checkpoint.changed
-        bare_view = changed.bare_view if changed is not None else None if self._has_several else self.plan.name
+        is_told = changed is not None and changed.bare_view != ""
+        bare_view = changed.bare_view if changed is not None and is_told else None if self._has_several else self.plan.name
         self._dropped_sources = frozenset() if changed is None else changed.gone
         self._outputs = PipelineOutputs(sinks, quarantines=quarantines, bare_view=bare_view)
         try:
@@ -455,7 +456,8 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             self.positions = record.positions
             self._processing_time_us = record.processing_time_us
             self._last = directory.answers(record)
-            self._outputs.write(record.epoch, self._last, record.link, directory.beginnings(record))
+            for epoch, answers, link, begins in directory.newest_answers(record, self._last):
+                self._outputs.write(epoch, answers, link, begins)
         self._publish()
         if before_begin is not None:
             before_begin(self.positions)

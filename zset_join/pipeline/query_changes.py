@@ -238,7 +238,7 @@ class QueryChanges:
         """Go over to the new query; what can be refused is refused before anything changes."""
         standing, plan = evolution.standing, evolution.plan
         diff = evolution.diff()
-        answers = {one.name: _answer(diff, one.name) for one in plan.views}
+        answers = diff.answers([one.name for one in plan.views])
         given = _outputs_by_view(plan, outputs)
         before, after = ({one.name: each.output_of(one.name) for one in each.views} for each in (self.plan, plan))
         changed = self._outputs.changed(before, after, given, None if opened is None else self._outputs_know_it_as)
@@ -278,7 +278,7 @@ class QueryChanges:
         watermarks = self._watermarks.of_plan(plan, evolution.known_times())
         taking = RowTaking(plan, readings, is_strict=self._options.on_bad_input == "error")
         engine = Engine(plan, watermarks, quarantines=self._options.on_bad_input == "quarantine")
-        contents = None if self._contents is None else self._contents_after(evolution)
+        contents = None if self._contents is None else evolution.contents(self._contents)
         counts = epoch_counts({}, answered, [], {}) if standing.epoch else self.progress
         letters = dead_letters(standing.epoch, answered.rejected)
         states = MemoryStates(plan, self._options, known=evolution.operators()) if memory is not None else None
@@ -335,17 +335,6 @@ class QueryChanges:
         directory.put_aside(self.epoch, letters)
         return directory.change(opened, evolution, change).progress
 
-    def _contents_after(self, evolution: Evolution) -> dict[str, Contents]:
-        """Return what the views of the new query hold."""
-        held: dict[str, Contents] = {}
-        for view in evolution.plan.views:
-            there = None if self._contents is None else self._contents.get(view.name)
-            if there is None or not evolution.is_unchanged(view.name):
-                there = Contents(evolution.plan.output_of(view.name).schema)
-                there.replace(evolution.rows_after(view.name))
-            held[view.name] = there
-        return held
-
     def _standing(
         self, states: Mapping[int, DurableOperator], fresh: Collection[str] = (), *, as_now: bool = False
     ) -> Standing:
@@ -378,12 +367,6 @@ def _view_name(what: str, name: str | None, views: Iterable[str]) -> OptionError
         name=name,
         names=list(views),
     )
-
-
-def _answer(diff: PlanDiff, name: str) -> ZSet:
-    """Return the difference of a view as an epoch answers it; under other columns all its rows are new."""
-    view = diff.views[name]
-    return view.added if view.status == "columns" else view.delta
 
 
 def _outputs_by_view(plan: QueryPlan, outputs: Any) -> dict[str, Sequence[Sink]]:

@@ -13,23 +13,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
 import pyarrow as pa
 
-from zset_join.core.errors import OptionError, SqlError, ZsetJoinError
-from zset_join.query.view import View
+from zset_join.core.errors import SqlError, ZsetJoinError
 from zset_join.sql.session import Session
 from zset_join.sql.tables.results import Message, Query, Running
 from zset_join.sql_expressions.dialects import split
 from zset_join.zset import ZSet
 
-__all__ = ["check_file", "explain_file", "file_text", "run_shell", "show", "views_of_file", "write_lines"]
+__all__ = ["CheckingSession", "check_file", "explain_file", "file_text", "run_shell", "show", "write_lines"]
 
 
-class _CheckingSession(Session):
+class CheckingSession(Session):
     """A session that plans, and neither writes outside nor opens what would."""
 
     writes = False
@@ -60,37 +59,8 @@ def explain_file(path: str, *, dialect: str, output: TextIO | None = None) -> in
     return 0
 
 
-def views_of_file(path: str, *, dialect: str, names: Sequence[str]) -> dict[str, View]:
-    """Return the queries of a file as views, and run nothing.
-
-    Args:
-        path: the file.
-        dialect: of its statements.
-        names: the views that they are compared with. One SELECT stands for the only view; else the queries of INSERT and of
-            materialized views stand for the views of their names.
-
-    Raises:
-        SqlError: a statement is wrong.
-        OptionError: `PROGRAM`: there is no query, or it is not clear which of them stands for which view.
-    """
-    with _CheckingSession(dialect=dialect) as session:
-        results = [session.run(statement) for statement in split(file_text(path), dialect=dialect)]
-        selected = [one for one in results if isinstance(one, Query)]
-        running = {one.name: one.query.bound.view for one in session.running}
-    if running and not selected:
-        return running if len(running) > 1 or len(names) != 1 else {names[0]: next(iter(running.values()))}
-    if len(selected) == 1 and len(names) == 1 and not running:
-        return {names[0]: selected[0].bound.view}
-    raise OptionError(
-        f"{path} has {len(selected)} SELECT and {len(running)} other queries for the views {list(names)}; expected one SELECT "
-        "for one view, or for several views an INSERT INTO or CREATE MATERIALIZED VIEW of each of their names.",
-        code="PROGRAM",
-        program=path,
-    )
-
-
 def _checked(path: str, dialect: str) -> Iterator[Message | Query]:
-    with _CheckingSession(dialect=dialect) as session:
+    with CheckingSession(dialect=dialect) as session:
         for statement in split(file_text(path), dialect=dialect):
             yield session.run(statement)
 

@@ -19,6 +19,7 @@ from zset_join.spark.api.watched import open_query_console
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.epoch.progress import ProgressLog
 from zset_join.spark.epoch.runner import EpochRunner
+from zset_join.tools.dead_letters import read_letters
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
@@ -108,6 +109,10 @@ class QueryTools(Protocol):
         """Return where a row comes from; see `StoredQuery.explain_row`."""
         ...
 
+    def dead_letters(self, **chosen: Any) -> pa.Table:
+        """Return what was put aside; see `StoredQuery.dead_letters`."""
+        ...
+
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
         """Return rows that an output holds; see `StoredQuery.view_rows`."""
         ...
@@ -134,6 +139,11 @@ class ExecutorTools:
         from zset_join.spark.tools.row_explaining import explain_row
 
         return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
+
+    def dead_letters(self, **chosen: Any) -> pa.Table:
+        """Return what was put aside; see `zset_join.dead_letters.read_letters`."""
+        options = self._runner.options
+        return read_letters(options.checkpoint_location, path=options.dead_letter_path, **chosen)
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:  # noqa: ARG002 - the only one
         """Read an output with Spark."""
@@ -237,6 +247,21 @@ class StoredQuery:
         and where only computed columns are requested, a batch join of what the log keeps.
         """
         return self._tools.explain_row(row, most_rows=most_rows)
+
+    def dead_letters(self, *, stream: str | None = None, epoch: int | None = None, code: str | None = None) -> pa.Table:
+        """Return the rows that were put aside in epochs that count, oldest first, as `zset_join.dead_letters.LETTER_SCHEMA`.
+
+        Args:
+            stream: only those of one stream.
+            epoch: only those of one epoch.
+            code: only those with one code.
+
+        Raises:
+            StateError: there is no checkpoint, or a file cannot be read.
+
+        Memory: all that are returned.
+        """
+        return self._tools.dead_letters(stream=stream, epoch=epoch, code=code)
 
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int = 1_000) -> tuple[ZSet, int]:
         """Return rows that the view has now, as its first output that can be read back holds them, and how many there are.

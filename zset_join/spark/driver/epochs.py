@@ -83,6 +83,7 @@ class DriverSettings:
         name: what log lines call the query.
         inputs: what a checkpoint remembers of the streams.
         functions: the user's own functions in them.
+        is_served: a client of Spark Connect started the query, and a process of the server runs it.
     """
 
     query: PlannedQuery
@@ -94,6 +95,7 @@ class DriverSettings:
     name: str
     inputs: tuple[Mapping[str, Any], ...] = ()
     functions: tuple[UserFunction, ...] = ()
+    is_served: bool = False
 
     def described(self, stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Return what a checkpoint remembers beside the plan, under which the query goes on.
@@ -316,7 +318,7 @@ class DriverEpochs:
         _log.info("%s: epoch %d on the driver, %s", self.settings.name, epoch, rounded)
         if self.heartbeat is not None:
             self.heartbeat.wake()
-        refuse_outgrown(held, self.settings.options, epoch)
+        refuse_outgrown(held, self.settings.options, epoch, is_served=self.settings.is_served)
 
     def _collected(self, batch: DataFrame, epoch: int) -> dict[str, Any]:
         """Return the rows of an epoch; those of baselines come before the first ones of any stream."""

@@ -68,6 +68,10 @@ class ProgressLog:
         """Return what an epoch did; None when it has not run here, or long ago."""
         return next((entry for entry in reversed(list(self.entries)) if entry["epoch"] == epoch), None)
 
+    def of_epochs(self, epochs: Sequence[int]) -> dict[int, dict[str, Any] | None]:
+        """Return what each of some epochs did, as `of_epoch`."""
+        return {epoch: self.of_epoch(epoch) for epoch in epochs}
+
 
 def join_progress(progress: Any) -> dict[str, Any] | None:
     """Return our numbers that belong to a progress of Spark.

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +40,6 @@ from zset_join.spark.epoch.disk_failures import disk_failure
 from zset_join.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.spark.epoch.event_times import EventTimes
 from zset_join.spark.epoch.heartbeat import Heartbeat
-from zset_join.spark.epoch.kafka_topics import KafkaTopics, TopicIds
 from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.spark.epoch.lost_records import lost_records
 from zset_join.spark.epoch.offsets import is_completed, offsets_digest
@@ -63,6 +62,9 @@ from zset_join.stages.lookup_join import explained_for
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.full_disk import EpochOutcome, nothing_committed
 from zset_join.tools.savepoint import Savepoint, backup
+
+if TYPE_CHECKING:
+    from zset_join.spark.frames.classic.kafka_topics import TopicIds
 
 __all__ = ["EpochRunner"]
 
@@ -144,6 +146,8 @@ class EpochRunner:
         self._locality = Locality(options.locality, buckets)
         self._statistics: dict[str, dict[str, int]] = {}
         streams = [(stream.name, stream.dataframe) for stream in query.streams]
+        from zset_join.spark.frames.classic.kafka_topics import KafkaTopics
+
         self._topics = KafkaTopics(streams, options.checkpoint_location)
         self._topic_ids: TopicIds = {}
 

@@ -6,13 +6,11 @@ No adaptive execution (a partition is a bucket), large batches, Arrow types with
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from pyspark.sql import SparkSession
 
 __all__ = ["all_rows_settings", "described_jobs", "job_settings", "wanted_settings"]
-
-_DESCRIPTION = "spark.job.description"
 
 _EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
 _PRUNE_FILTERS = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
@@ -67,13 +65,13 @@ def job_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[N
                 session.conf.set(name, before)
 
 
-@contextmanager
-def described_jobs(session: SparkSession, text: str) -> Iterator[None]:
-    """Describe the jobs that this thread runs, and so their stages, on Spark's pages."""
-    context = session.sparkContext
-    before = context.getLocalProperty(_DESCRIPTION)
-    context.setLocalProperty(_DESCRIPTION, text)
-    try:
-        yield
-    finally:
-        context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None takes the property away
+def described_jobs(session: SparkSession, text: str) -> AbstractContextManager[None]:
+    """Describe the jobs that this thread runs, and so their stages, on Spark's pages.
+
+    Args:
+        session: a classic one.
+        text: what they are called.
+    """
+    from zset_join.spark.frames.classic import context
+
+    return context.described_jobs(session, text)

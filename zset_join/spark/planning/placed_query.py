@@ -18,6 +18,7 @@ from zset_join.core.relation import Relation
 from zset_join.plan.passes.fuse_stages import Fusing
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.sharing import prepared_alike
+from zset_join.spark.frames.facts import parallelism
 from zset_join.spark.planning.buffer_limit import explained_limit
 from zset_join.spark.planning.collations import refuse_compared_collations
 from zset_join.spark.planning.explaining import explained_query
@@ -199,7 +200,7 @@ class PlacedQuery:
             OptionError: groups are to be hybrid, and there are none; or the limit of append-only joins does not fit.
         """
         lines = [] if output is None else [f"Output to {output}"]
-        lines += explained_state(self.planned_stages, options, workers=self.session.sparkContext.defaultParallelism)
+        lines += explained_state(self.planned_stages, options, workers=parallelism(self.session))
         lines += explained_limit(self.planned_stages, options.buffer_limit)
         lines += explained_functions(self.functions, options.udf_version)
         lines += self.explained_indexes()
