@@ -13,7 +13,6 @@ Cost: one file per stage that rows came to, one for the answer, and the record, 
 
 from __future__ import annotations
 
-import hashlib
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -47,7 +46,7 @@ from zset_join.core.progress_line import ProgressLine, progress_line
 from zset_join.core.tick import Tick
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import write_dead_letters
-from zset_join.pipeline.directory_plans import DirectoryChange, described_plan, written_plan
+from zset_join.pipeline.directory_plans import DirectoryChange, described_plan, digest_of, written_plan
 from zset_join.pipeline.durable_epoch import DurableEpoch
 from zset_join.pipeline.engine import AnsweredEpoch
 from zset_join.pipeline.evolving import Evolution
@@ -251,7 +250,7 @@ class PipelineDirectory:
                 watermarks=self._watermarks.written(answered.times),
                 dues=dues,
                 positions=positions,
-                offsets=_digest_of(deltas) if read is None else read,
+                offsets=digest_of(deltas) if read is None else read,
             )
         )
         self._seconds_before = {"seconds_before": {"commit": round(time.perf_counter() - begun, 6)}}  # for the next record
@@ -311,6 +310,7 @@ class PipelineDirectory:
                 ]
             changed = ChangedPlan(
                 epoch=tick.epoch,
+                changes=1 + (0 if self.checkpoint.changed is None else self.checkpoint.changed.changes),
                 before=last.plan,
                 description=self._described(plan),
                 plan=written_plan(plan),
@@ -587,15 +587,3 @@ def _claim(place: Place) -> tuple[Ownership, str]:
 def _keep(histories: dict[str, BucketHistory], key: str, history: BucketHistory) -> None:
     if history != BucketHistory():
         histories[key] = history
-
-
-def _digest_of(deltas: Mapping[str, ZSet]) -> str:
-    """Return a digest of what an epoch was fed: the same rows in the same order have the same one."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, delta in sorted(deltas.items()):
-        if not len(delta):
-            continue
-        digest.update(f"{name} {len(delta)} ".encode())
-        digest.update(delta.weights.tobytes())
-        digest.update(delta.rows.serialize())
-    return digest.hexdigest()
