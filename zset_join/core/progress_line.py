@@ -59,7 +59,7 @@ class ProgressLine:
             self._thread.start()
 
     def now(self, step: str, *, done: int | None = None, of: int | None = None) -> None:
-        """Say which step the work is at.
+        """Show which step the work is at.
 
         Args:
             step: a few words.
