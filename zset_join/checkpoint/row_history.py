@@ -139,7 +139,7 @@ class RowHistory:
         return tuple((row, weight) for row, weight in total.values() if weight)
 
     def __repr__(self) -> str:
-        """Return what was asked for and how much was found; `str` has all of it."""
+        """Return the request and how much was found; `str` has all of it."""
         return f"RowHistory({str(self).splitlines()[0]})"
 
     def _repr_html_(self) -> str:

@@ -488,7 +488,7 @@ class PipelineDirectory:
                 for delta in self._view_rows(name, record.histories.get(f"{self._folder(number)}/0", BucketHistory())):
                     contents.add(delta)
         if self._history is not None:
-            line.now("reading what came")
+            line.now("reading the kept inputs")
             self._load_inputs(record, self._history)
 
     def _folder(self, number: int) -> str:

@@ -3,7 +3,7 @@
 The law: every name is text; the picture has one box per source, stage and view, and one arrow per feed; an arrow over more
 than one column runs below the boxes. It takes the colors of the page it is shown in, light or dark, and needs no script.
 
-Cost: linear in boxes and arrows. Boxes stand in the column of their longest way from a source, in the order of the plan.
+Cost: linear in boxes and arrows. Boxes are in the column of their longest way from a source, in the order of the plan.
 """
 
 from __future__ import annotations
