@@ -173,7 +173,7 @@ export function Waiting({ newest }) {
 }
 
 function WaitingStage({ of }) {
-  const ahead = of.due && of.due.watermark_us !== null && of.watermark_us ? `, ${shownSeconds(Math.max(0, (of.due.watermark_us - of.watermark_us) / 1e6))} ahead of the watermark` : "";
+  const ahead = of.due && of.due.watermark_us !== null && of.watermark_us ? (of.due.watermark_us > of.watermark_us ? `, ${shownSeconds((of.due.watermark_us - of.watermark_us) / 1e6)} ahead of the watermark` : ", with the next epoch") : "";
   const named = (counts) => Object.entries(counts || {}).filter(([name]) => !name.includes("bytes"));
   const counts = [...named(of.remembers), ...named(of.lookups).filter(([name]) => !(name in of.remembers))];
   const text = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
