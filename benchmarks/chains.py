@@ -143,7 +143,7 @@ def _run(session: SparkSession, name: str, feed: Feed, place: Path) -> tuple[lis
 
 
 def _take_nothing(delta: DataFrame, epoch: int) -> None:
-    """Stand for a user's function; it leaves the delta alone."""
+    """Represent a user's function; it leaves the delta alone."""
 
 
 def _lines(feed: Feed, seconds: dict[tuple[int, str], list[float]]) -> list[str]:

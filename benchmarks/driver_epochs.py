@@ -109,7 +109,7 @@ def measure(mode: str, place: Path) -> list[float]:
 
 
 def main() -> None:
-    """Run what the arguments ask for, each in a process of its own."""
+    """Run what the arguments request, each in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="*", default=list(GOALS))
     parser.add_argument("--modes", nargs="*", default=list(MODES), choices=MODES)

@@ -161,7 +161,7 @@ class _OneBucket:
         shutil.rmtree(self._local, ignore_errors=True)
 
     def close(self) -> None:
-        """Let go of the checkpoint."""
+        """Release the checkpoint."""
         self._owner.release()
 
 

@@ -97,7 +97,7 @@ def first_epochs(workload: OrdersCustomers, changes: int) -> Iterator[list[ZSet]
 
 
 def drawn_apart(scale: int, keys: str, *, first: int = 0, changes: int = 0, epochs: int = 0) -> Iterator[list[ZSet]]:
-    """Yield epochs that another process draws, each when it is asked for.
+    """Yield epochs that another process draws, each when it is requested.
 
     Args:
         scale: of the workload whose tables they are.
@@ -135,7 +135,7 @@ def _read_epoch(reader: pa.RecordBatchStreamReader, schemas: Sequence[pa.Schema]
 
 
 def _send(given: dict[str, Any]) -> None:
-    """Write the epochs that `drawn_apart` asks for to standard output."""
+    """Write the epochs that `drawn_apart` requests to standard output."""
     workload = OrdersCustomers(given["scale"])
     with pa.ipc.new_stream(sys.stdout.buffer, _WIRE) as writer:
         if given["first"]:

@@ -150,7 +150,7 @@ def _run(session: SparkSession, feed: Feed, place: Path, options: dict[str, Any]
 
 
 def _take_nothing(delta: DataFrame, epoch: int) -> None:
-    """Stand for a user's function; it leaves the delta alone."""
+    """Represent a user's function; it leaves the delta alone."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.machine import describe_machine, versions
+from zset_join.pipeline import Pipeline
 from zset_join.sql import Query, Session, connect
 
 EPOCH_EVENTS = 10_000
@@ -127,7 +128,7 @@ def measure(name: str, rows: list[dict[str, pa.Table]], *, checks: bool = True) 
     with opened() as session:
         query = session.sql(QUERIES[name])
         assert isinstance(query, Query)
-        pipeline = query.start().pipeline
+        pipeline = Pipeline(query.bound.view)
         reads = query.bound.reads
         names = [table for table in ("person", "auction", "bid") if table in reads]
         pipeline.step({table: rows[0][table] for table in names})

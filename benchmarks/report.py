@@ -45,7 +45,7 @@ class Goal:
 
     @property
     def reached(self) -> bool:
-        """Tell whether the measured value is on the right side of the bound."""
+        """Return whether the measured value is on the right side of the bound."""
         return self.measured >= self.bound if self.at_least else self.measured <= self.bound
 
     def line(self) -> str:

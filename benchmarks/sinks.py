@@ -18,7 +18,7 @@ that:
 - `duckdb upsert`: `INSERT OR REPLACE` of the insertions into a table with a primary key.
 
 The law of the comparison: contestants take turns, run by run, so that neighbours on the machine meet all of them. A run before
-the first is thrown away. Rows per second are those of the median run; the slowest and the fastest run stand beside it, and CPU
+the first is thrown away. Rows per second are those of the median run; the slowest and the fastest run are beside it, and CPU
 seconds, which neighbours disturb less. At the end of every run the output must hold exactly the rows it should.
 
 Known limits: all threads of the machine are used, as in a query on one machine. The disk is that of the temporary directory.
@@ -97,7 +97,7 @@ class Contestant(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
         ...
 
 

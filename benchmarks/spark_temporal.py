@@ -77,7 +77,7 @@ def run(session: Any, place: Path, kept: Path, name: str) -> tuple[list[float], 
 
 
 def _take_nothing(delta: Any, epoch: int) -> None:
-    """Stand for a user's function; it leaves the delta alone."""
+    """Represent a user's function; it leaves the delta alone."""
 
 
 def main() -> None:

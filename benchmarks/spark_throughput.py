@@ -285,7 +285,7 @@ def _grouped(joined: JoinedStream) -> JoinedStream:
 
 
 def _take_nothing(delta: DataFrame, epoch: int) -> None:
-    """Stand for a user's function; it leaves the delta alone."""
+    """Represent a user's function; it leaves the delta alone."""
 
 
 def _run_identity(joined: JoinedStream, feed: Feed, place: Path) -> list[dict[str, Any]]:
@@ -338,7 +338,7 @@ class _IdentityStep:
 
 
 def _pass_on(schema: pa.Schema) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what stands for the route: every row goes on as it came."""
+    """Return what represents the route: every row goes on as it came."""
 
     def passed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -352,7 +352,7 @@ def _pass_on(schema: pa.Schema) -> Callable[[Iterable[pa.RecordBatch]], Iterator
 
 
 def _count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Stand for the join: count the rows."""
+    """Represent the join: count the rows."""
     yield pa.RecordBatch.from_pydict({"note": [str(sum(batch.num_rows for batch in batches))]})
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.sql_start
 
 A statement of ten joins over eleven tables is bound and planned twenty times; the first time loads what the parser needs and is
-told apart; CPU time of the process. `zset-join run` is started five times over one file of rows, with kernels that are
+distinguished; CPU time of the process. `zset-join run` is started five times over one file of rows, with kernels that are
 compiled. Goals: 50 ms, 1.5 s.
 """
 

@@ -1,10 +1,10 @@
-"""What does `state_ttl` cost a join, beside the same join that is told by hand what to take back?
+"""What does `state_ttl` cost a join, beside the same join that is told by hand what to retract?
 
     python -m benchmarks.state_ttl [--epochs 24]
 
 Two append-only sides, keys drawn from a million, one epoch per second, rows live for ten. In the same run:
 
-- `grows`: the join without `state_ttl`; it takes nothing back, and its state grows for ever;
+- `grows`: the join without `state_ttl`; it retracts nothing, and its state grows for ever;
 - `by hand`: the join without it, fed with the rows of ten epochs ago once more, with weight -1;
 - `state_ttl`: retracts them itself; also with `forget`, and with `refreshed_by="read"`.
 

@@ -175,7 +175,7 @@ class Writer:
 
     @property
     def is_writing(self) -> bool:
-        """Say whether it is under way."""
+        """Return whether it is under way."""
         return self._thread.is_alive()
 
     def check(self) -> None:
@@ -240,7 +240,7 @@ def topic_rows(servers: str) -> list[tuple[Any, ...]]:
 
 
 def caught_up(database: CapturedDatabase) -> bool:
-    """Say whether the last order has come through."""
+    """Return whether the last order has come through."""
     return any(row[0] == CITY_OF_THE_END for row in view_rows(database.postgres.conninfo))
 
 

@@ -2,7 +2,7 @@
 
     PostgreSQL -> Debezium -> Kafka -> [ orders JOIN customers, grouped by city ] -> PostgreSQL view + Kafka topic
 
-It runs in this process or inside Spark, until a file appears; all it needs stands in its arguments. Both engines are given the
+It runs in this process or inside Spark, until a file appears; all it needs is in its arguments. Both engines are given the
 same topics, columns and keys, and write to the same two outputs.
 """
 

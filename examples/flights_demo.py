@@ -175,7 +175,7 @@ def _shown(value: Any) -> str:
 
 
 def _keep_groups(session: SparkSession, streams: FlightStreams, directory: Path) -> bool:
-    """Keep the join grouped by carrier and manufacturer, and compare the groups; say whether they are equal."""
+    """Keep the join grouped by carrier and manufacturer, and compare the groups; return whether they are equal."""
     print("The same join by carrier and manufacturer: flights, cancelled, least, average and largest arrival delay ...")
     at_once = -(-streams.epochs // _GROUP_EPOCHS)
     flights = changes(

@@ -35,7 +35,7 @@ class CaughtUpTooLateError(AssertionError):
 
 
 def run(database: CapturedDatabase, *, transactions: int, kills: int, limit_seconds: float) -> bool:
-    """Write, kill, restart; say whether both outputs are right at the end."""
+    """Write, kill, restart; return whether both outputs are right at the end."""
     started = time.monotonic()
 
     def say(line: str) -> None:
@@ -72,7 +72,7 @@ def run(database: CapturedDatabase, *, transactions: int, kills: int, limit_seco
 
 
 def _has_offsets(database: CapturedDatabase) -> bool:
-    """Say whether Debezium has written down how far it came.
+    """Return whether Debezium has written down how far it came.
 
     Before that it begins with another snapshot after a failure, and rows that were deleted since the first are told by nobody.
     """

@@ -1,7 +1,7 @@
 """Copies of the files of a query between two lives.
 
 The seal of mapped files names the files themselves (device, inode, change time), so a plain copy is never believed, and the
-query is rebuilt from its checkpoint. A copy that stands for the files themselves, as they were when a life ended, is sealed
+query is rebuilt from its checkpoint. A copy that represents the files themselves, as they were when a life ended, is sealed
 again.
 """
 

@@ -116,7 +116,7 @@ class Disk:
         self._namings: list[_Naming] = []
 
     def follows(self, operation: Operation) -> bool:
-        """Say whether an operation is in one of the areas and may change the disk."""
+        """Return whether an operation is in one of the areas and may change the disk."""
         if operation.kind == "sync_directory" and operation.path == self.root:
             return True
         is_inside = operation.path in self._tops or operation.path.startswith(self._prefixes)

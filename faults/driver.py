@@ -293,7 +293,7 @@ class Driver:
         )
 
     def close(self) -> None:
-        """Let go of everything, as a query does when it stops; also when it did not come to open all of it."""
+        """Release everything, as a query does when it stops; also when it did not come to open all of it."""
         if self._is_open:
             self.output.close()
         if self._owner is not None:

@@ -5,7 +5,7 @@ arrives and that says so (legal: the rest must be written); a sync that fails, a
 calls them clean, so that a second sync of the same file would succeed and mean nothing.
 
 The law: the life in which it happens ends with an error that a user can read (`OSError` or `ZsetJoinError`), or the operation
-was one that may fail (see `MAY_FAIL`); it lets go of every lock; the output is as before or holds the whole epoch; the next
+was one that may fail (see `MAY_FAIL`); it releases every lock; the output is as before or holds the whole epoch; the next
 life answers the epoch rightly.
 """
 
@@ -150,7 +150,7 @@ def fail_and_retry(
 
 
 def _judge(fault: FaultAt, raised: Exception | None, tally: Tally, where: str) -> None:
-    """Say whether the life ended as it should."""
+    """Return whether the life ended as it should."""
     if raised is None:
         tally.count("epochs that went on")
         if not _may_go_on(fault):
@@ -164,7 +164,7 @@ def _judge(fault: FaultAt, raised: Exception | None, tally: Tally, where: str) -
 
 
 def _may_go_on(fault: FaultAt) -> bool:
-    """Say whether an epoch may be complete although this happened: nothing was promised about that file, or all was done."""
+    """Return whether an epoch may be complete although this happened: nothing was promised about that file, or all was done."""
     kind, path, *_ = fault.hit.split(" ")
     return fault.fault == "half a write" or kind in MAY_FAIL or path.startswith("hosts/") or path.endswith(_LETTING_GO)
 

@@ -4,11 +4,11 @@ A pipeline with a directory asks a real HTTP server on loopback, keeps misses pa
 epoch per process; the process ends by SIGKILL before or after a drawn operation on its files, or in its output, before or after
 it has written. In some schedules the server ends in the middle of a request, too, and comes back on the same port.
 
-The server counts: it answers every question with how often that key was asked for, so an answer that did not come from the
-journal shows. An odd key is missing until it is asked for the second time, so rows wait, and epochs without rows are due.
+The server counts: it answers every question with how often that key was requested, so an answer that did not come from the
+journal shows. An odd key is missing until it is requested the second time, so rows wait, and epochs without rows are due.
 
 What is compared: the sum of the outputs has every order once, with an answer that the server gave; the output of an epoch that
-is written again is the same; where the journal had an epoch, the server was not asked for it again.
+is written again is the same; where the journal had an epoch, the server did not receive it again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _HINT = Lookup(
 
 
 class CountingServer:
-    """Answer how often a key was asked for; `dies_in` requests from now the server ends, and comes back."""
+    """Answer how often a key was requested; `dies_in` requests from now the server ends, and comes back."""
 
     def __init__(self) -> None:
         self.asked: Counter[int] = Counter()
@@ -73,7 +73,7 @@ class CountingServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Close what a forked process has of it, so that its port is free when it ends."""
         self._server.socket.close()
 
@@ -118,7 +118,7 @@ class CountingServer:
 
 
 class _Killing:
-    """End the process at the n-th operation on a file, counted from the first one on the journal where that is asked for."""
+    """End the process at the n-th operation on a file, counted from the first one on the journal where that is requested."""
 
     def __init__(self, number: int, *, is_done: bool, from_journal: bool) -> None:
         self._left, self._is_done, self._counts = number, is_done, not from_journal
@@ -175,7 +175,7 @@ def run_schedule(seed: int, directory: Path, server: CountingServer, tally: Tall
                 return
             tally.count("lives")
             if journaled:
-                tally.count("epochs asked for again whose answers were journaled")
+                tally.count("epochs requested again whose answers were journaled")
                 if server.requests != before:
                     tally.problems.append(f"seed {seed}, epoch {epoch}: {server.requests - before} calls after the journal")
             if outcome.signal == signal.SIGKILL:
@@ -192,7 +192,7 @@ def run_schedule(seed: int, directory: Path, server: CountingServer, tally: Tall
 
 def _live(directory: Path, server: CountingServer, epoch: int, came: list[Any], how: str, drawn: float, send: Send) -> None:
     """Run one epoch in this process, which may end at any moment."""
-    server.let_go()
+    server.release()
     draw = random.Random(drawn)
     source = HttpSource(name="table", schema=TABLE, url=f"http://127.0.0.1:{server.port}/{{id}}", timeout_seconds=3.0)
     view = appends("orders", ORDERS).lookup_join(source, on=[("who", "id")], how="left", hint=_HINT)

@@ -48,7 +48,7 @@ class Output(Protocol):
         ...
 
     def has(self, record: CommitRecord) -> bool:
-        """Say whether a committed epoch is in it."""
+        """Return whether a committed epoch is in it."""
         ...
 
     def write_part(
@@ -58,7 +58,7 @@ class Output(Protocol):
         ...
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
-        """Say whether the parts of a committed epoch are still there."""
+        """Return whether the parts of a committed epoch are still there."""
         ...
 
     def publish(self, files: CheckpointFiles, record: CommitRecord) -> None:
@@ -70,7 +70,7 @@ class Output(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
         ...
 
 

@@ -74,7 +74,7 @@ def _is_end(messages: list[Any]) -> bool:
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        # Python 3.12+ warns when other threads run. Those here are pools that hold no lock of ours and start anew in the child.
+        # Python 3.12+ warns when other threads run. Those here are pools that hold no lock of ours and start over in the child.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 

@@ -21,5 +21,5 @@ IS_LONG = os.environ.get("FAULTS_PROFILE", "short") == "long"
 
 
 def chosen(*, short: _Value, long: _Value) -> _Value:
-    """Return the value of the profile that the environment asks for."""
+    """Return the value of the profile that the environment requests."""
     return long if IS_LONG else short

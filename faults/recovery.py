@@ -3,7 +3,7 @@
 The law. Let `committed` be the newest epoch whose commit had returned, `complete` the newest that Spark was told is done. Then,
 whatever happened since: the checkpoint opens and holds `committed`, or the one epoch after it that was under way, whole; the
 output holds `complete` or newer, never more than the checkpoint, and its rows sum to the plain query after that epoch; and once
-Spark has asked for the epoch after `complete` again, and for the next ones, the sum is right after each.
+Spark has requested the epoch after `complete` again, and for the next ones, the sum is right after each.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Known:
 
 @contextmanager
 def opened(driver: Driver) -> Iterator[Driver]:
-    """Open a driver, and let go of its files whatever happens."""
+    """Open a driver, and release its files whatever happens."""
     try:
         yield driver.open()
     finally:

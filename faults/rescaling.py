@@ -1,9 +1,9 @@
 """SIGKILL before and after every file operation of a rescaling: the checkpoint has the old buckets or the new ones, whole.
 
-`rescale` does what `zset_join.spark.rescale` does, and what Spark does in it stands here: the rows of old buckets go to new
+`rescale` does what `zset_join.spark.rescale` does, and what Spark does in it is here: the rows of old buckets go to new
 ones. Reading them, writing the snapshots and the record that makes them true are the product's own.
 
-The epoch before the rescaling may be committed and not yet published: then Spark asks for it again, and it must be answered
+The epoch before the rescaling may be committed and not yet published: then Spark requests it again, and it must be answered
 from the buckets it was committed in.
 """
 
@@ -123,7 +123,7 @@ def search(
         tally: where to count.
         epoch: the last epoch before the rescaling.
         buckets: the new number.
-        is_published: that epoch is in the output; if not, it will be asked for again.
+        is_published: that epoch is in the output; if not, it will be requested again.
         points: how many points, spread over all of them; None for all.
     """
     before, work = directory / "before", directory / "work"

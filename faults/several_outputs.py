@@ -1,6 +1,6 @@
 """A pipeline of several views is killed between any two of its outputs, and between any two file operations.
 
-The law: after a kill every output holds its view after its own last epoch, whole; outputs of one database stand at the same
+The law: after a kill every output holds its view after its own last epoch, whole; outputs of one database are at the same
 epoch, all of them at most one epoch apart, and `zset-join position` says so; and once the pipeline is started again, every
 output goes on to the same epoch, without a row lost or doubled.
 

@@ -16,7 +16,11 @@ of dicts over as many files; at the end of a search the program itself holds the
 | `chain` | the same under three streams, two joins and an aggregate |
 | `hybrid` | the same under an aggregate of the join, both with next to nothing in memory and the rest on disk |
 | `hybrid-duckdb` | the same, with the rest in DuckDB files |
+| `outputs` | the driver, before each of four outputs of one epoch after the other |
 | `rescalings` | whoever gives such a query other buckets: around the record that makes them true, and at random times |
+
+`driver-commits`, `driver-views` and so on do the same to a query whose epochs run on the driver; there a worker dies only in a
+function of the user's over a source.
 
 It prints what was injected, observed and compared, and fails when that is too little, or when anything was lost or doubled.
 
@@ -46,6 +50,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from faults.spark_outputs import BETWEEN, outputs_of
 from faults.spark_program import TABLE_KEYS, region_of, streams_of
 from faults.tally import Tally
 from zset_join.checkpoint.reading import stored_buckets
@@ -60,6 +65,7 @@ __all__ = [
     "emitted",
     "executors",
     "main",
+    "outputs",
     "rescalings",
     "run",
     "short_of",
@@ -71,6 +77,7 @@ __all__ = [
 ROOT = Path(__file__).resolve().parent.parent
 KEYS, ORDERS, CUSTOMERS, REGIONS = 40, 30, 12, 6
 LONGEST_SECONDS = 900
+_MORE_OUTPUTS = 3
 FLOORS = {
     "worker kills observed": 48,
     "driver kills observed": 32,
@@ -80,7 +87,7 @@ FLOORS = {
     "comparisons": 46,
 }
 """What the long profile must reach."""
-_LONG_ONLY = ("chain", "hybrid", "hybrid-duckdb")
+_LONG_ONLY = ("chain", "hybrid", "hybrid-duckdb", "driver-chain", "driver-hybrid", "driver-hybrid-duckdb")
 
 _SCHEMAS = {
     "orders": pa.schema(
@@ -267,10 +274,19 @@ def workers(place: Path, tally: Tally, *, epochs: int, killing: Sequence[int], s
     _finish(place, tally, death, "workers", epochs)
 
 
-def commits(place: Path, tally: Tally, *, epochs: int, moments: Sequence[str], seed: int, killing: Sequence[int] = ()) -> None:
+def commits(
+    place: Path,
+    tally: Tally,
+    *,
+    epochs: int,
+    moments: Sequence[str],
+    seed: int,
+    killing: Sequence[int] = (),
+    execution: str = "executors",
+) -> None:
     """End the driver at chosen moments, such as `before-output@3`, one after the other; and workers in some epochs."""
     write_files(place, epochs=epochs, seed=seed)
-    mortal = ("--kill-workers", ",".join(map(str, killing)))
+    mortal = ("--kill-workers", ",".join(map(str, killing)), "--execution", execution)
     for moment in moments:
         tally.count("driver kills injected")
         death = run(place, *mortal, "--kill-driver", moment)
@@ -279,14 +295,42 @@ def commits(place: Path, tally: Tally, *, epochs: int, moments: Sequence[str], s
     _finish(place, tally, run(place, *mortal), "commits", epochs)
 
 
-def drivers(place: Path, tally: Tally, *, epochs: int, kills: int, seed: int) -> None:
+def outputs(place: Path, tally: Tally, *, epochs: int, moments: Sequence[str], seed: int, execution: str = "executors") -> None:
+    """End the driver before an output is given an epoch, such as `between-2@1`, and hold every output against its epochs."""
+    write_files(place, epochs=epochs, seed=seed)
+    given = ("--more-outputs", "--execution", execution)
+    for moment in moments:
+        tally.count("driver kills injected")
+        death = run(place, *given, "--kill-driver", moment)
+        _count_death(tally, death, f"outputs, {moment}")
+        _compare_outputs(place, tally, f"outputs, after {moment}", compare(place, tally, f"outputs, after {moment}"))
+    _finish(place, tally, run(place, *given), "outputs", epochs)
+    done = emitted(place)[0]
+    held = _compare_outputs(place, tally, "outputs, at the end", done)
+    if set(held.values()) != {done - 1} or len(held) != _MORE_OUTPUTS:
+        tally.problem(f"outputs: at the end they hold epochs {held}, and {done - 1} is the last one")
+
+
+def _compare_outputs(place: Path, tally: Tally, where: str, done: int) -> dict[str, int]:
+    """Hold every output against the epochs it says it has; return these."""
+    found = outputs_of(place)
+    for name, (epoch, rows) in found.items():
+        tally.compare(rows, expected(place, epoch + 1), f"{where}, {name}, epoch {epoch}")
+        if abs(epoch + 1 - done) > 1:
+            tally.problem(f"{where}: {name} holds epoch {epoch}, and the changelog {done - 1}")
+    epochs = {name: epoch for name, (epoch, _) in found.items()}
+    tally.count("outputs apart", len({*epochs.values(), done - 1}) > 1)
+    return epochs
+
+
+def drivers(place: Path, tally: Tally, *, epochs: int, kills: int, seed: int, execution: str = "executors") -> None:
     """Kill the driver at random times, some epochs after its start: half of the times alone, else with its JVM and workers."""
     write_files(place, epochs=epochs, seed=seed)
     draw = random.Random(seed)
     done = 0
     for number in range(kills):
         tally.count("driver kills injected")
-        with program(place, "--kill-workers", str(done + 1)) as child:
+        with program(place, "--kill-workers", str(done + 1), "--execution", execution) as child:
             said = _read_until(child, epochs=draw.randrange(4))
             time.sleep(draw.uniform(0, 2))
             if draw.random() < 0.5:
@@ -299,7 +343,7 @@ def drivers(place: Path, tally: Tally, *, epochs: int, kills: int, seed: int) ->
             death = Death(child.returncode, said, (place / "stderr").read_text()[-3000:])
         _count_death(tally, death, f"drivers, kill {number}")
         done = compare(place, tally, f"drivers, after kill {number}")
-    _finish(place, tally, run(place), "drivers", epochs)
+    _finish(place, tally, run(place, "--execution", execution), "drivers", epochs)
 
 
 def executors(place: Path, tally: Tally, *, epochs: int, killing: int, seed: int) -> None:
@@ -324,6 +368,7 @@ def views(
     seed: int,
     killing: Sequence[int],
     view: str = "groups",
+    execution: str = "executors",
 ) -> None:
     """Do as `commits` to a query that does more than join; a worker is killed between two of its stages as well.
 
@@ -335,9 +380,10 @@ def views(
         seed: of the input.
         killing: epochs in which workers die.
         view: which of the views of the program.
+        execution: where its epochs run.
     """
     write_files(place, epochs=epochs, seed=seed)
-    mortal = ("--view", view, "--kill-workers", ",".join(map(str, killing)))
+    mortal = ("--view", view, "--kill-workers", ",".join(map(str, killing)), "--execution", execution)
     for moment in moments:
         tally.count("driver kills injected")
         _count_death(tally, run(place, *mortal, "--kill-driver", moment), f"{view}, {moment}")
@@ -356,6 +402,7 @@ def views(
 def _most_cold(death: Death) -> int:
     """Return the most rows and groups that the stages of a run had on disk before an epoch."""
     stages = [(told["state"], *told.get("aggregates", {}).values()) for told in death.said if "state" in told]
+    stages += [tuple(told["remembers"].values()) for told in death.said if "remembers" in told]  # on the driver
     names = ("left_cold_rows", "right_cold_rows", "cold_groups")
     return max((sum(stage.get(name, 0) for stage in found for name in names) for found in stages), default=0)
 
@@ -465,6 +512,12 @@ def short_of(tally: Tally, floors: dict[str, int]) -> list[str]:
     return tally.problems + low
 
 
+def _between(is_long: bool) -> list[str]:
+    """Return moments between outputs, in epochs that come one after the other."""
+    numbers = [1, 3, 2, 0, 3, 1, 2] if is_long else [2, 1]
+    return [f"{BETWEEN}{number}@{epoch}" for epoch, number in enumerate(numbers, 1)]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run all searches and print what they counted."""
     parser = argparse.ArgumentParser(prog="python -m faults.spark_faults")
@@ -490,6 +543,22 @@ def main(arguments: list[str] | None = None) -> int:
         ),
         "rescalings": lambda place: rescalings(place, tally, epochs=8, kills=8 if given.long else 2, seed=seed),
         "executors-in-epoch-0": lambda place: executors(place, tally, epochs=6, killing=0, seed=seed + 1),
+        "outputs": lambda place: outputs(place, tally, epochs=10, moments=_between(given.long), seed=seed),
+        "driver-commits": lambda place: commits(
+            place, tally, epochs=12, moments=moments if given.long else moments[:3], seed=seed, execution="driver"
+        ),
+        "driver-drivers": lambda place: drivers(
+            place, tally, epochs=120, kills=20 if given.long else 2, seed=seed, execution="driver"
+        ),
+        "driver-outputs": lambda place: outputs(
+            place, tally, epochs=10, moments=_between(given.long), seed=seed, execution="driver"
+        ),
+        **{
+            f"driver-{view}": lambda place, view=view: views(
+                place, tally, epochs=12, moments=few, seed=seed, killing=(), view=view, execution="driver"
+            )
+            for view in ("groups", "chain", "hybrid", "hybrid-duckdb")
+        },
     }
     for name, search in searches.items():
         is_wanted = given.long or name not in _LONG_ONLY if given.only is None else re.fullmatch(given.only, name)

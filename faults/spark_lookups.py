@@ -6,15 +6,16 @@ for the second time, so odd ones are parked, and it counts.
 | search | what dies |
 |---|---|
 | `drivers` | the driver with its JVM, between fetch and commit of one epoch, and between commit and output of another |
+| `on-driver` | the same of a query whose epochs run on the driver |
 | `workers` | the Python worker of every bucket in attempts 0 and 1 of four epochs, in the middle of a part and after it |
 | `executors` | one of two executors in the middle of an epoch; the bucket is answered again by the other one |
 | `rescalings` | whoever gives the query other buckets while rows are parked: before and after the record that makes them true |
 
-What is demanded: every order is in the sum of the outputs once; even keys were asked for once and odd ones twice, so no call
+What is demanded: every order is in the sum of the outputs once; even keys were requested once and odd ones twice, so no call
 was made again whose answer was journaled. All these deaths come after the fetch of their epoch; one in the middle of a fetch
 may repeat its calls, and is drawn by `lookup_kills`.
 
-Cost: 10 to 20 s per start of Spark on two cores, twelve starts.
+Cost: 10 to 20 s per start of Spark on two cores, sixteen starts.
 """
 
 from __future__ import annotations
@@ -36,28 +37,40 @@ from faults.spark_faults import count_worker_kills, emitted, run
 from faults.tally import Tally
 from zset_join.checkpoint.reading import stored_buckets
 
-__all__ = ["SEARCHES", "drivers", "executors", "main", "rescalings", "workers"]
+__all__ = ["SEARCHES", "drivers", "executors", "main", "on_driver", "rescalings", "workers"]
 
 ORDERS = pa.schema({"o": pa.int64(), "who": pa.int64()})
 FULL, LATER = 4, 2
-"""Epochs of three orders, and of one even order each, in which what is parked by then is asked for."""
+"""Epochs of three orders, and of one even order each, in which what is parked by then is requested."""
 
 
-def drivers(place: Path, tally: Tally, *, kills: Sequence[str] = ("before-commit@1", "before-output@2")) -> None:
+def drivers(
+    place: Path,
+    tally: Tally,
+    *,
+    kills: Sequence[str] = ("before-commit@1", "before-output@2"),
+    execution: str = "executors",
+) -> None:
     """Kill a driver per entry of `kills`, start it again, let it end, and compare."""
     server = _begin(place)
+    where = ("--execution", execution)
     try:
         for kill in kills:
             tally.count("driver kills injected")
-            _kill(place, tally, server, "--kill-driver", kill)
-        _end(place, tally, server)
+            _kill(place, tally, server, "--kill-driver", kill, *where)
+        _end(place, tally, server, *where)
     finally:
         server.close()
     _compare(place, server, tally, "drivers")
 
 
+def on_driver(place: Path, tally: Tally) -> None:
+    """Kill a driver that runs the epochs itself; see `drivers`."""
+    drivers(place, tally, execution="driver")
+
+
 def workers(place: Path, tally: Tally, *, killing: Sequence[int] = (0, 1, 3, 4)) -> None:
-    """Kill every worker in attempts 0 and 1 of some epochs; Spark tries again, and what was journaled is not asked for."""
+    """Kill every worker in attempts 0 and 1 of some epochs; Spark tries again, and what was journaled is not requested."""
     server = _begin(place)
     try:
         mortal = ("--kill-workers", ",".join(map(str, killing)))
@@ -103,7 +116,13 @@ def rescalings(place: Path, tally: Tally) -> None:
     _compare(place, server, tally, "rescalings")
 
 
-SEARCHES = {"drivers": drivers, "workers": workers, "executors": executors, "rescalings": rescalings}
+SEARCHES = {
+    "drivers": drivers,
+    "on-driver": on_driver,
+    "workers": workers,
+    "executors": executors,
+    "rescalings": rescalings,
+}
 
 
 def _begin(place: Path) -> CountingServer:
@@ -120,7 +139,7 @@ def _write(place: Path, epoch: int, orders: list[int]) -> None:
 
 
 def _end(place: Path, tally: Tally, server: CountingServer, *arguments: str) -> None:
-    """Start the query as often as it takes to ask for what is parked."""
+    """Start the query as often as it takes to request what is parked."""
     _run(place, tally, server, *arguments)
     for epoch in range(FULL, FULL + LATER):
         _write(place, epoch, [100 + 2 * epoch])

@@ -1,7 +1,7 @@
 """A join in Spark as a program of its own, made to be killed: driver, workers, executors.
 
     python -m faults.spark_program PLACE [--view groups] [--master local[2,4]] [--kill-workers E,E] [--kill-executor E]
-        [--kill-driver WHEN@E] [--rescale BUCKETS]
+        [--kill-driver WHEN@E] [--rescale BUCKETS] [--execution driver] [--more-outputs]
 
 It reads the files below PLACE, one per stream and epoch, keeps a view of them as a Parquet changelog in PLACE/changelog, and
 ends when all files are read. Orders are routed, the other streams are not.
@@ -19,7 +19,9 @@ ends when all files are read. Orders are routed, the other streams are not.
 | `eager` | the same at once, and corrected |
 | `shared` | orders of two currencies, each with its rate as in `temporal`, from one copy of the rates |
 
-With `--rescale` it gives the checkpoint of such a query another number of buckets, and ends. On its standard output it says
+With `--execution driver` epochs run on the driver; the function of Python's then stands over the orders, before the first
+stage. `--more-outputs` adds those of `spark_outputs` to the changelog. With `--rescale` it gives the checkpoint of
+such a query another number of buckets, and ends. On its standard output it says
 JSON lines: `ready`, the progress of every epoch, and at last whether the changelog equals Spark's own batch query over the
 files.
 
@@ -37,13 +39,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from faults.spark_outputs import BETWEEN, death_between, with_more_outputs
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import PartEntry
 from zset_join.core.tick import Tick
@@ -143,6 +146,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m faults.spark_program")
     parser.add_argument("place", type=Path)
     parser.add_argument("--master", default="local[2,4]")
+    parser.add_argument("--execution", choices=("executors", "driver"), default="executors")
+    parser.add_argument("--more-outputs", action="store_true")
     parser.add_argument("--locality", default="auto")
     parser.add_argument("--buckets", type=int, default=2)
     parser.add_argument("--local-state", help="localStateDir; a relative one is another on every executor")
@@ -159,7 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
     with ExitStack() as stack:
         if given.kill_driver:
             when, _, epoch = given.kill_driver.partition("@")
-            stack.enter_context(observe(killer(when, int(epoch), given.place / "faults")))
+            stack.enter_context(_deadly(when, int(epoch), given))
         equal = _run(spark, given) if given.rescale is None else _rescaled(spark, given)
     spark.stop()
     return 0 if equal else 1
@@ -172,15 +177,19 @@ def _run(spark: SparkSession, given: argparse.Namespace) -> bool:
         view.writeStream.option("checkpointLocation", str(place / "checkpoint"))
         .option("localStateDir", given.local_state or str(place / "local-state"))
         .option("locality", given.locality)
-        .option("buckets", given.buckets)
+        .options(**({"retainInputLog": True} if given.execution == "driver" else {"buckets": given.buckets}))
         .option("snapshotAfterBytes", 20_000)
+        .option("execution", given.execution)
         .options(**_hybrid(given.view))
         .trigger(availableNow=True)
         .toParquet(place / "changelog")
     )
     [output] = writer._outputs
     mortal = frozenset(int(epoch) for epoch in given.kill_workers.split(",") if epoch)
-    output.parts = MortalParts(output.parts, place / "faults", mortal, given.kill_executor)
+    if given.execution == "executors":
+        output.parts = MortalParts(output.parts, place / "faults", mortal, given.kill_executor)
+    if given.more_outputs:
+        writer = with_more_outputs(writer, place)
     query = writer.start()
     _say({"ready": query.id})
     told = -1
@@ -198,7 +207,13 @@ def _run(spark: SparkSession, given: argparse.Namespace) -> bool:
     if given.view in _TIMED:
         _say({"ended": True})  # the search compares
         return True
-    report = query.verify(tables={name: _final(spark, place, name) for name in streams_of(given.view)})
+    if given.execution == "driver":
+        with (
+            writer.attach() as stored
+        ):  # what came is compared with DuckDB's batch query, and the search compares it with dicts
+            report = stored.verify()
+    else:
+        report = query.verify(tables={name: _final(spark, place, name) for name in streams_of(given.view)})
     _say({"equal": report.equal, "rows": report.expected_rows, "different": report.different_rows, "text": str(report)})
     return report.equal
 
@@ -229,10 +244,14 @@ def _view(spark: SparkSession, place: Path, given: argparse.Namespace) -> View:
         return _looked_up(spark, place, given)
     if name in _TIMED:
         return _priced(spark, place, name)
-    joined = _stream(spark, place, "orders").join(_stream(spark, place, "customers"), on="customer_id", how="full")
+    on_driver = given.execution == "driver"
+    orders = _stream(spark, place, "orders")
+    if on_driver and name != "join":
+        orders = orders.where(_passes(place, all_pass=True)("order_id"))
+    joined = orders.join(_stream(spark, place, "customers"), on="customer_id", how="full")
     if name == "join":
         return joined
-    kept = joined.where(_passes(place)("order_id"))
+    kept = joined.where("order_id IS NULL OR order_id % 5 <> 0" if on_driver else _passes(place)("order_id"))
     if name != "chain":
         return kept.groupBy("customer_id").agg(ZF.count().alias("rows"), ZF.sum("amount"), ZF.max("name"), ZF.min("order_id"))
     placed = kept.select("order_id", "amount", "name", _region().alias("region"))
@@ -320,14 +339,14 @@ def _region() -> Column:
     return F.pmod("customer_id", F.lit(_REGIONS_OF_CUSTOMERS)).cast("long")
 
 
-def _passes(place: Path) -> Callable[[str], Column]:
+def _passes(place: Path, *, all_pass: bool = False) -> Callable[[str], Column]:
     """Return a condition on an order whose function dies at the first row it is given, once."""
     from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
     def passes(order):  # type: ignore[no-untyped-def]  # PySpark would read the hints
         if _is_first(place / "faults" / "expression"):
             os.kill(os.getpid(), signal.SIGKILL)
-        return order is None or order % 5 != 0
+        return all_pass or order is None or order % 5 != 0
 
     return F.udf(passes, "boolean")
 
@@ -367,6 +386,14 @@ def session(place: Path, master: str) -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     return spark
+
+
+def _deadly(when: str, epoch: int, given: argparse.Namespace) -> AbstractContextManager[object]:
+    """Return what ends this process at a moment of an epoch, while it is entered."""
+    faults = given.place / "faults"
+    if when.startswith(BETWEEN):
+        return death_between(int(when.removeprefix(BETWEEN)), epoch, faults, given.execution)
+    return observe(killer(when, epoch, faults))
 
 
 def killer(when: str, epoch: int, faults: Path) -> Callable[[Operation, Callable[[], Any]], Any]:
@@ -411,7 +438,7 @@ def _die(fault: Path) -> None:
 
 
 def _is_first(fault: Path) -> bool:
-    """Say whether a fault strikes for the first time, and note that it does."""
+    """Return whether a fault strikes for the first time, and note that it does."""
     try:
         fault.touch(exist_ok=False)
     except FileExistsError:

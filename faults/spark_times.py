@@ -11,11 +11,12 @@ some epochs bring rates alone, or nothing, so that buckets without rows are due.
 | `rescalings` | whoever gives the query other buckets while rows wait: before and after the record that makes them true |
 | `eager-*` | the same under a join that answers at once and corrects |
 | `shared-*` | the same under two joins that look up in one copy of the rates |
+| `on-driver`, `eager-on-driver`, `shared-on-driver` | as `drivers`, of a query whose epochs run on the driver |
 
 After every death, and after every `availableNow` run, the sum of the outputs is held against `TemporalHistory`, dicts and
 bisect, fed with the files that the committed epochs have read: what the watermark has not reached yet is not in it.
 
-Cost: 10 to 20 s per start of Spark on two cores, 42 starts.
+Cost: 10 to 20 s per start of Spark on two cores, 60 starts.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from zset_join.checkpoint.reading import stored_buckets
 from zset_join.testing.reference import Counts
 from zset_join.testing.reference_temporal import TemporalHistory, TimedRow
 
-__all__ = ["SEARCHES", "drivers", "executors", "expected", "main", "rescalings", "workers", "write_files"]
+__all__ = ["SEARCHES", "drivers", "executors", "expected", "main", "on_driver", "rescalings", "workers", "write_files"]
 
 ORDERS = pa.schema({"id": pa.int64(), "currency": pa.int64(), "t": pa.int64()})
 RATES = pa.schema({"currency": pa.int64(), "at": pa.int64(), "rate": pa.int64(), "gone": pa.bool_()})
@@ -94,7 +95,8 @@ def expected(place: Path, epochs: int, *, view: str) -> Counts:
         after = min(known) if len(known) == 2 else None
         right = [(TimedRow((row["currency"],), row["at"], (row["at"], row["rate"]), deleted=row["gone"]), 1) for row in rates]
         for history, left in zip(histories, _lefts(orders, view), strict=True):
-            for line, weight in history.epoch(left, right, before=before, after=after).items():
+            released, _ = history.epoch(left, right, before=before, after=after)
+            for line, weight in released.items():
                 said[line] = said.get(line, 0) + weight
         before = after
     return histories[0].everything() if view == "eager" else said
@@ -110,14 +112,28 @@ def _lefts(orders: Sequence[dict[str, Any]], view: str) -> list[list[tuple[Timed
     ]
 
 
-def drivers(place: Path, tally: Tally, *, view: str = "temporal", seed: int = 1, moments: Sequence[str] | None = None) -> None:
+def drivers(
+    place: Path,
+    tally: Tally,
+    *,
+    view: str = "temporal",
+    seed: int = 1,
+    moments: Sequence[str] | None = None,
+    execution: str = "executors",
+) -> None:
     """Kill a driver at chosen moments, one after the other, and compare after each."""
     write_files(place, seed=seed)
+    where = ("--execution", execution)
     for moment in moments or ("before-commit@1", "before-output@3", "after-output@4", "before-commit@5"):
         tally.count("driver kills injected")
-        _kill(place, tally, view, "--kill-driver", moment)
+        _kill(place, tally, view, "--kill-driver", moment, *where)
         _compare(place, tally, f"drivers of {view}, {moment}", view)
-    _end(place, tally, view, "drivers")
+    _end(place, tally, view, "drivers", *where)
+
+
+def on_driver(place: Path, tally: Tally, *, view: str = "temporal", moments: Sequence[str] | None = None) -> None:
+    """Kill a driver that runs the epochs itself; see `drivers`."""
+    drivers(place, tally, view=view, moments=moments, execution="driver")
 
 
 def workers(
@@ -159,6 +175,7 @@ def rescalings(place: Path, tally: Tally, *, view: str = "temporal", seed: int =
 
 _EACH: dict[str, Callable[..., None]] = {
     "drivers": drivers,
+    "on-driver": on_driver,
     "workers": workers,
     "executors": executors,
     "rescalings": rescalings,

@@ -1,6 +1,6 @@
 """What was injected, what was seen to happen, and what was compared.
 
-A suite that injects faults can pass because it injected none. So every search counts: `injected` when it asks for a fault,
+A suite that injects faults can pass because it injected none. So every search counts: `injected` when it requests a fault,
 `observed` when the fault is seen to have happened (the process died of the signal, the operation raised, the state on the disk
 differs), `compared` when a sum of deltas was held against the oracle. Tests hold floors against these counts.
 

@@ -1,7 +1,7 @@
 """Kills and disk errors while rows and groups move between memory and disk: nothing is lost, nothing is doubled.
 
 Both are caches, so a life may lose them; it must never go on with half of a move. The budget is no row at all, so every epoch
-moves all it touches. The faults are at every file operation of the cold stores, told apart by what they are for
+moves all it touches. The faults are at every file operation of the cold stores, distinguished by what they are for
 (`faults.cold_work`). A life that is killed has two epochs, so that rows are also put back where they were; memory is given back
 after every epoch, which is no file operation. On a push each query has its cold rows on one medium; the long profile has all
 on both.
@@ -37,7 +37,7 @@ WORK_OF = {
     "left_anti": (COMMON_WORK, 250),
     "oversized": (COMMON_WORK | {"revising"}, 250),  # a FULL join with a residual predicate, of which every key is oversized
     "streamed": (COMMON_WORK | {"revising"}, 250),  # the same, of which no key is oversized
-    "groups": (COMMON_WORK, 200),  # they are always written anew, and found by their key alone
+    "groups": (COMMON_WORK, 200),  # they are always written again, and found by their key alone
 }
 """Per query what its operations must be for, and how many there must be in the epochs of the short profile."""
 

@@ -31,5 +31,5 @@ def test_nothing_is_lost_or_doubled_and_no_call_is_made_after_its_answer_was_jou
     assert tally.of("kills observed") >= 3 * SCHEDULES
     assert tally.of("kills between fetch and commit") >= SCHEDULES // 2
     assert tally.of("kills between commit and output") >= SCHEDULES // 2
-    assert tally.of("epochs asked for again whose answers were journaled") >= SCHEDULES // 2
+    assert tally.of("epochs requested again whose answers were journaled") >= SCHEDULES // 2
     assert tally.of("server restarts") >= SCHEDULES // 5

@@ -6,10 +6,10 @@ Some orders come late, some rates too, some epochs bring rates alone, and some n
 written while rows wait.
 
 `kills`: one epoch per process, forked; it ends by SIGKILL before or after a drawn operation on its files, or in its output. An
-epoch whose process died is asked for again. `power_cuts`: the disk model of `crash_states` follows one process; then disks that
-POSIX allows are made real, on a host that was started anew, and the pipeline goes on from each to its end.
+epoch whose process died is requested again. `power_cuts`: the disk model of `crash_states` follows one process; then disks that
+POSIX allows are made real, on a host that was started over, and the pipeline goes on from each to its end.
 
-What is demanded: every epoch's answer, said first, written again or asked for again, is that of `TemporalHistory`, dicts and
+What is demanded: every epoch's answer, said first, written again or requested again, is that of `TemporalHistory`, dicts and
 bisect; and what had been committed when the disk lost its power is there afterwards.
 """
 
@@ -57,7 +57,7 @@ _STALE_HOST = 0.25
 
 @dataclass
 class TimedLife:
-    """What comes in each epoch, and what the oracle says to it.
+    """The input each epoch, and what the oracle says to it.
 
     Args:
         kind: one of `KINDS`.

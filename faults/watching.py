@@ -32,7 +32,7 @@ def describe_path(root: str | Path, path: str) -> str:
 
 
 def is_below(root: str | Path, operation: Operation) -> bool:
-    """Say whether an operation is about a directory or something in it; what is read of the host itself is not."""
+    """Return whether an operation is about a directory or something in it; what is read of the host itself is not."""
     return operation.path == str(root) or operation.path.startswith(f"{root}/")
 
 

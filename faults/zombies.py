@@ -86,7 +86,7 @@ class Actor:
         self._go.acquire()
 
     def is_current(self) -> bool:
-        """Say whether the caller runs in this actor's thread."""
+        """Return whether the caller runs in this actor's thread."""
         return threading.current_thread() is self._thread
 
     def _wait(self) -> None:
@@ -121,7 +121,7 @@ class Interleaving:
         return act()
 
     def add(self, work: Callable[[], Any]) -> Actor:
-        """Start an actor; it stands before its first operation afterwards."""
+        """Start an actor; it is before its first operation afterwards."""
         actor = Actor(work)
         self.actors.append(actor)
         actor.start()

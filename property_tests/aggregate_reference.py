@@ -1,9 +1,9 @@
 """A slow aggregate in plain dicts that obeys every law, and a switchboard of classical mistakes.
 
-Unharmed (`bugs=()`) it stands in the registry beside `Aggregate`: a law that it breaks is a wrong law. With a bug switched on
+Unharmed (`bugs=()`) it is in the registry beside `Aggregate`: a law that it breaks is a wrong law. With a bug switched on
 it must break a law (`aggregate_mutants.py` lists the bugs with their stories).
 
-It keeps the rows of every group, and computes a group anew whenever it is touched; what engines keep in place of rows, running
+It keeps the rows of every group, and computes a group again whenever it is touched; what engines keep in place of rows, running
 sums and short buffers, is kept beside them where a bug wants it.
 
 Known limits: one Python loop per row, one deep copy of a group per epoch that touches it. No directory.

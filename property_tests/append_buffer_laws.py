@@ -185,11 +185,11 @@ def forgetting_takes_no_joined_row_back(case: BufferCase, history: History) -> N
     for changes in history.epochs():
         unmatched = {row_identity(row) for row, weight in _lines(run, changes) if weight < 0}
         paired = [row for row in unmatched if None not in (row[:1], row[-1:]) and case.spec.how in ("inner", "left_semi")]
-        _require(not paired, f"epoch {run.epoch} takes back {paired}", case, history)
+        _require(not paired, f"epoch {run.epoch} retracts {paired}", case, history)
         before = run.view.counts()
         run.step(changes)
         phantoms = [row for row in unmatched if row not in before]
-        _require(not phantoms, f"epoch {run.epoch - 1} takes back what was never given: {phantoms}", case, history)
+        _require(not phantoms, f"epoch {run.epoch - 1} retracts what was never given: {phantoms}", case, history)
 
 
 def _lines(run: Run, changes: Epoch) -> list[tuple[tuple[Any, ...], int]]:
@@ -234,7 +234,7 @@ def _counts(run: Run) -> tuple[int, ...]:
 
 
 def asking_evicts_nothing(case: BufferCase, history: History) -> None:
-    """An answer, asked twice and about other rows between, is the same, and leaves the state as it was."""
+    """An answer, called twice and about other rows between, is the same, and leaves the state as it was."""
     run = Run(case.subject)
     for changes in history.epochs():
         before = _state_of(run.operator)

@@ -226,7 +226,7 @@ BUFFER_MUTANTS: tuple[BufferMutant, ...] = (
     BufferMutant("no_degrees", "a row forgets that it had a match", _KEPT, "left", "forget", _no_degrees),
     BufferMutant(
         "pads_twice",
-        "a padding that was never given is taken back",
+        "a padding that was never given is retracted",
         "forgetting_takes_no_joined_row_back",
         "left",
         "forget",

@@ -1,6 +1,6 @@
 """What an append-only join holds and answers at its limit, with dicts, lists and loops only.
 
-Rows stand in one list, in the order they came: epoch by epoch, the left rows of an epoch before the right ones. When they
+Rows are in one list, in the order they came: epoch by epoch, the left rows of an epoch before the right ones. When they
 count for `limit` bytes or more, they leave from the front.
 
 `RETRACT`: the sum of all answers is the plain join of the rows that are left. `FORGET`: it is every pair that was ever in the

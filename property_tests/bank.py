@@ -23,7 +23,7 @@ Rows = list[dict[str, Any]]
 
 
 def bank_views() -> dict[str, View]:
-    """Return the views, made anew."""
+    """Return the views, rebuilt."""
     accounts = changes("accounts", {"id": pa.int64(), "branch": pa.string()}, keys="id")
     moves = changes("moves", {"id": pa.int64(), "account": pa.int64(), "amount": pa.int64()}, keys="id")
     booked = moves.join(accounts, on=[("account", "id")]).select("account", "branch", "amount")

@@ -66,7 +66,7 @@ def changed_queries_hold(seed: int, outcome: Outcome) -> None:
                 outcome.returned += number == second and query is after
                 query = wanted
         known = {name: one for name, one in step.items() if name in pipeline.sources and name not in missed}
-        missed |= {"bag"} & (step.keys() - known.keys())  # what comes of it next may take back what was not taken
+        missed |= {"bag"} & (step.keys() - known.keys())  # what comes of it next may retract what was not taken
         accepted.append(known)
         pipeline.step(known)
         if not reads:

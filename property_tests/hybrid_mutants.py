@@ -340,7 +340,7 @@ HYBRID_MUTANTS: tuple[Mutant, ...] = (
         _counts_nothing_that_passes,
     ),
     _mutant("never_spills", "the budget is not kept", _never_spills),
-    _group_mutant("fetches_no_groups", "a group on disk is begun anew in memory", _fetches_no_groups),
+    _group_mutant("fetches_no_groups", "a group on disk is begun again in memory", _fetches_no_groups),
     _group_mutant("leaves_groups_on_disk", "a fetched group stays on disk and comes back twice", _leaves_groups_on_disk),
     _group_mutant("leaves_groups_in_memory", "a spilled group stays in memory too", _leaves_groups_in_memory),
     _group_mutant("forgets_values", "a group comes back without its values", _forgets_values),

@@ -62,7 +62,7 @@ class Run:
         return Tick(self.epoch, watermark_of(self.subject.spec.knobs, self.epoch))
 
     def deltas(self, changes: Epoch) -> list[ZSet]:
-        """Return the deltas of an epoch: made anew, or the same objects as before where the subject asks for it."""
+        """Return the deltas of an epoch: rebuilt, or the same objects as before where the subject requests it."""
         knobs = self.subject.spec.knobs
         if not (knobs.one_delta and self._made[0] is changes and self._made[1]):
             made = [
@@ -75,7 +75,7 @@ class Run:
         return self._made[1]
 
     def ask(self, changes: Epoch = ()) -> list[ZSet]:
-        """Ask for the answer of the current epoch; a refusal of legal input breaks whatever law asked."""
+        """Request the answer of the current epoch; a refusal of legal input breaks whatever law asked."""
         try:
             return list(self.operator.answer(self.tick(), self.deltas(changes)))
         except ZsetJoinError as error:
@@ -104,7 +104,7 @@ class Run:
         return answer
 
     def close(self) -> None:
-        """Let go of files, where the operator has any."""
+        """Release files, where the operator has any."""
         close = getattr(self.operator, "close", None)
         if close is not None:
             close()
@@ -136,7 +136,7 @@ def _sum(answer: Sequence[ZSet]) -> Counts:
 
 
 def undo_changes(subject: Subject, changes: Sequence[Change]) -> list[Change]:
-    """Return the changes that take every live row back."""
+    """Return the changes that retract every live row."""
     undone: list[Change] = []
     for number, relation in enumerate(subject.spec.inputs):
         side = oracle_side(relation)
@@ -170,7 +170,7 @@ def epochs_are_invisible(subject: Subject, history: History) -> None:
 
 
 def undo_is_complete(subject: Subject, history: History) -> None:
-    """Taking back every live row empties the output and the state, and time empties it of tombstones."""
+    """Retracting every live row empties the output and the state, and time empties it of tombstones."""
     run = Run(subject)
     for changes in history.epochs():
         run.step(changes)
@@ -197,7 +197,7 @@ def quiet_on_quiet(subject: Subject, history: History) -> None:
 
 
 def answer_is_pure(subject: Subject, history: History) -> None:
-    """Asked twice, left half-read or asked about something else between, an answer is the same to the bit and stays so.
+    """Called twice, left half-read or asked about something else between, an answer is the same to the bit and stays so.
 
     With a budget it is the same lines to the bit, but perhaps in another order and in other chunks, for what was asked about
     between moves rows; with nothing else between, only where hashes collide.
@@ -271,7 +271,7 @@ def snapshot_and_restore_are_invisible(subject: Subject, history: History) -> No
 
 
 def reopening_is_invisible(subject: Subject, history: History) -> None:
-    """State in a directory, opened anew before every epoch or by two in turns, answers as if one had kept it open."""
+    """State in a directory, opened again before every epoch or by two in turns, answers as if one had kept it open."""
     if history.moment % 2:
         _take_turns(subject, history)
         return
@@ -324,7 +324,7 @@ def _close(operator: Operator) -> None:
 
 
 def replay_after_crash_is_invisible(subject: Subject, history: History) -> None:
-    """An epoch that was answered but not absorbed when the process died gets the same answer from state opened anew."""
+    """An epoch that was answered but not absorbed when the process died gets the same answer from state opened again."""
     with tempfile.TemporaryDirectory() as directory:
         run = Run(subject, directory=directory)
         for changes in history.epochs():
@@ -478,7 +478,7 @@ def _check_refusal(run: Run, changes: Epoch, culprits: Sequence[Change], history
 
 
 def _tells(error: BadInputError, epoch: int, culprits: Sequence[tuple[Relation, Change]]) -> bool:
-    """Say whether an error names the stream and the key of one of the culprits, and the epoch.
+    """Return whether an error names the stream and the key of one of the culprits, and the epoch.
 
     A key is the primary key, or the whole row where there is none.
     """
@@ -540,7 +540,7 @@ def _lines(answer: Sequence[ZSet]) -> list[tuple[tuple[Any, ...], int]]:
 
 
 def _is_route(subject: Subject) -> bool:
-    """Say whether the output is in upsert mode, where a delete and an upsert of one key may stand side by side."""
+    """Return whether the output is in upsert mode, where a delete and an upsert of one key may be side by side."""
     return isinstance(subject.spec, RouteSpec) and subject.spec.shows_upserts
 
 

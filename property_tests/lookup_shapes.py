@@ -1,4 +1,4 @@
-"""The lookup join under test, with an outside that stands still: what it is over, and what the oracle says about it.
+"""The lookup join under test, with an outside that does not advance: what it is over, and what the oracle says about it.
 
 While the outside table does not change, the sum of the answers is the batch join, so every law of an operator holds. What the
 outside knows of a key is decided by the key alone: nothing, one row or two.

@@ -264,7 +264,7 @@ class RemembersByEpoch(Wrapped):
 
 
 class AsksWhenRead(Wrapped):
-    """Ask for the answer only when it is read, of whatever state there is by then."""
+    """Request the answer only when it is read, of whatever state there is by then."""
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Answer late."""

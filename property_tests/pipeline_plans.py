@@ -1,12 +1,12 @@
 """Random views on the pipeline over random changes: what they answer equals DuckDB's batch query, whatever happens in between.
 
 A view is drawn from the words of the fluent API over four sources: upserts, upserts with a hidden sequence, rows that are only
-added, and a bag. Every node is brought back to the same three columns, so any of them can stand behind any other. Nothing here
+added, and a bag. Every node is brought back to the same three columns, so any of them can be behind any other. Nothing here
 is decided by the engine: the rows, the legal retractions and the plan come from a seed.
 
 The laws: after every epoch the view equals the batch query over everything that came (`Pipeline.verify`); a pipeline that is
-opened anew before every epoch, one that is saved and loaded, and one whose epochs are halved end up with the same view, and the
-first two say the same on the way.
+opened again before every epoch, one that is saved and loaded, and one whose epochs are halved end up with the same view, and
+the first two say the same on the way.
 """
 
 from __future__ import annotations

@@ -34,12 +34,12 @@ MAX_CHANGES = {"push": 18, "scout": 18, "nightly": 24}
 
 
 def profile_name() -> str:
-    """Return the profile that the environment asks for."""
+    """Return the profile that the environment requests."""
     return os.environ.get("HYPOTHESIS_PROFILE", "push")
 
 
 def load_profile() -> None:
-    """Register the profiles and load the one that was asked for."""
+    """Register the profiles and load the one that was requested."""
     settings.register_profile("push", _COMMON, max_examples=5, derandomize=True)
     settings.register_profile("scout", _COMMON, max_examples=20, phases=[Phase.generate])
     settings.register_profile("nightly", _COMMON, max_examples=100)

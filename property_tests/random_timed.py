@@ -72,7 +72,7 @@ def _tell_progress(events: int, epochs: int, cases: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for; return the exit code."""
+    """Run what the command line requests; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int)
     parser.add_argument("--minutes", type=float)

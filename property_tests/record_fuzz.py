@@ -213,7 +213,7 @@ def _read(reader: JsonRecordReader, table: pa.Table, name: str, draw: random.Ran
 
 
 def _means_no_change(name: str, table: pa.Table, number: int) -> bool:
-    """Say whether a record may be passed over in silence: a tombstone, or an operation that is none of rows."""
+    """Return whether a record may be passed over in silence: a tombstone, or an operation that is none of rows."""
     value = table["value"][number].as_py()
     if value is None:
         return name != "upsert-json"

@@ -1,6 +1,6 @@
 """A slow join in plain dicts that obeys every law, and a switchboard of classical mistakes.
 
-Two uses. Unharmed (`bugs=()`) it stands in the registry beside `HashJoin`: a law that it breaks is a wrong law. With a bug
+Two uses. Unharmed (`bugs=()`) it is in the registry beside `HashJoin`: a law that it breaks is a wrong law. With a bug
 switched on it must break a law: that is how the suite proves that it still has teeth (`mutants.py` lists the bugs with
 their stories).
 
@@ -166,7 +166,7 @@ class ReferenceJoin:
             side.restore(tables[name])
 
     def close(self) -> None:
-        """Do nothing; there is nothing to let go of."""
+        """Do nothing; there is nothing to release."""
 
     def _resolve(self, tick: Tick, deltas: Sequence[ZSet]) -> list[SideStep]:
         steps: list[SideStep] = []

@@ -3,8 +3,8 @@
 To put a new operator under the laws, add one `Registered` entry: a strategy of specs (a spec states the oracle's verdict),
 a builder, a view that folds answers into counts, and a written reason for every law that cannot hold.
 
-`HashJoin` stands here once per join type and pair of input modes; key shapes, primary keys, null safety, residual, USING,
-chunk size and hash width are drawn. `ReferenceJoin` stands beside it so that a law which is itself wrong shows up.
+`HashJoin` is here once per join type and pair of input modes; key shapes, primary keys, null safety, residual, USING,
+chunk size and hash width are drawn. `ReferenceJoin` is beside it so that a law which is itself wrong shows up.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ RESIDUAL_EXPRESSIONS: Mapping[str, Expression] = {
     "x_less": left("x") < right("x"),
     "f_at_most": left("f") <= right("f"),
 }
-_NO_UNDO = "an append relation takes no retraction, so what came in cannot be taken back"
+_NO_UNDO = "an append relation takes no retraction, so what came in cannot be retracted"
 _NO_DUPLICATES = "without an upsert side nothing names a row: a redelivered insert is, rightly, a second copy"
 _NO_BOOKS = "each stage numbers the rows of its own delta, so a row number of the input means nothing behind a route"
 MODE_PAIRS: tuple[tuple[Mode, Mode], ...] = (
@@ -80,11 +80,11 @@ LOOKUP_MODES: tuple[Mode, ...] = ("append", "sequenced", "changelog")
 _NO_DIRECTORY = "it maps one delta to one answer and keeps nothing, so there is no directory to open again"
 _NO_ROWS = "what was reduced before the shuffle does not know its rows any more, so none of them can be named"
 _NO_FILES = "the reference keeps its rows in memory only; the laws about directories are the product's to obey"
-_NO_MEMORY = "it remembers no row, so it cannot know that a retraction takes back what was never there"
+_NO_MEMORY = "it remembers no row, so it cannot know that a retraction retracts what was never there"
 _NOT_NOTICED = "sums do not name rows: a retraction of a row that was never there shows only once its group is empty"
 _NO_BUDGET = "it keeps all its state in memory: only joins, routes and groups by key take a budget, and move rows to disk"
 _NOT_GUARDED = "it is put together for these tests and asks the operators inside only when it is read; they guard themselves"
-_ENDED_OR_ABSENT = "what takes back a row that is not there may take back one that has ended, and is counted, not refused"
+_ENDED_OR_ABSENT = "what retracts a row that is not there may retract one that has ended, and is counted, not refused"
 _KNOWS_NO_VALUES = {"quarantine_keeps_the_books": _NOT_NOTICED, "errors_apply_nothing": _NOT_NOTICED}
 
 
@@ -126,7 +126,7 @@ class GroupView(EmittedRows):
         for row, weight in self.counts().items():
             key = row[: self._key_columns]
             if weight != 1 or key in seen:
-                raise IllegalAnswerError(f"group {key} has more than one row: {row} stands there {weight} times")
+                raise IllegalAnswerError(f"group {key} has more than one row: {row} is there {weight} times")
             seen.add(key)
 
 

@@ -88,7 +88,7 @@ class RoutedJoin:
 
     @property
     def absorbed_epoch(self) -> int:
-        """Return the epoch that every stage stands at."""
+        """Return the epoch that every stage is at."""
         epochs = {stage.absorbed_epoch for _, stage in self._stages()}
         return min(epochs)
 

@@ -90,7 +90,7 @@ class KeyShape:
 
     @property
     def is_symmetric(self) -> bool:
-        """Say whether both sides have the same types; USING is drawn only then."""
+        """Return whether both sides have the same types; USING is drawn only then."""
         return self.left_types == self.right_types
 
 

@@ -1,7 +1,7 @@
 """Random plans whose joins look up in one table, each answered twice: with one copy shared, and with a copy for every join.
 
 The law: sharing is invisible. In every epoch the answers, the rejected rows and the times that are waited for are the same,
-also when the state was taken out and put back on the way; and the table is kept once.
+also when the state is saved and loaded between epochs; and the table is kept once.
 
 A case is drawn from one number. Its joins are temporal ones by event time in all three modes, beside each other and in chains,
 over versions in any mode, or joins by processing time over latest rows by a key or a part of it. Rows come late and are taken
@@ -66,7 +66,7 @@ class SharedCase:
             rows = draw.choice([orders, orders, orders.where(col("id") % 2 == 0), others])
             joined = self._joined(draw, rows, table, "k").select("id", "k2", "g", "t", v1=col("v"))
             done += 1
-            # Only what is appended, or corrected by both signs, may stand on the left of another one.
+            # Only what is appended, or corrected by both signs, may be on the left of another one.
             if draw.random() < 0.4 and self.by_event_time:
                 emit = "eager" if joined.node.relation.mode != "append" else None
                 joined = self._joined(draw, joined, table, "k2", emit=emit).select("id", "t", "v1", v2=col("v"))
@@ -146,7 +146,7 @@ class SharedCase:
             for _ in range(draw.choice([0, 1, 4])):
                 at = None if draw.random() < 0.05 else time + draw.randint(-5, 4)
                 row = {"k": draw.choice(KEYS), "g": draw.randint(0, 2), "v": f"version {draw.randint(0, 3)} of many", "at": at}
-                if draw.random() < 0.3 and given:  # takes back what came before
+                if draw.random() < 0.3 and given:  # retracts what came before
                     rows["table"].append({**draw.choice(given), "w": -1})
                 else:
                     rows["table"].append({**row, "w": 1})

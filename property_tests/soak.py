@@ -2,7 +2,7 @@
 
 Each round draws a join (or a join behind routes), a history of some thousand changes with forced collisions or without, and
 compares the sum of the answers with the dict oracle after every epoch. On the way the operator is restored from its own
-snapshot or closed and reopened at random, and at the end everything that can be taken back is taken back and the state must
+snapshot or closed and reopened at random, and at the end everything that can be retracted is retracted and the state must
 be empty.
 
 A round is named by its seed: `--seed S --rounds 1` repeats it. What was compared is counted and held against a floor, so
@@ -90,7 +90,7 @@ def soak_round(seed: int, tally: Tally) -> None:
             compare(run.view.counts(), {}, "after taking everything back", subject, history)
             if subject.live_rows(run.operator):
                 raise LawBrokenError(
-                    f"{subject.live_rows(run.operator)} live rows are left after everything was taken back\n{subject!r}"
+                    f"{subject.live_rows(run.operator)} live rows are left after everything was retracted\n{subject!r}"
                 )
             tally.undone += 1
         run.close()

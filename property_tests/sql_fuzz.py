@@ -134,7 +134,7 @@ class _HangError(BaseException):
 
 
 def hostile_name(draw: random.Random) -> str:
-    """Return what may stand between quotes as a name."""
+    """Return what may be between quotes as a name."""
     signs = string.printable + "é𝄞\u202e\u0000\ufeff'\"`\\;--/**/$$" * 3
     return "".join(draw.choice(signs) for _ in range(draw.randrange(1, 12)))
 

@@ -165,7 +165,7 @@ class _File:
             self._failed(text, f"only in process it is refused: {refusal}; Spark says {dict(found)}")
         elif found != expected:
             if _TIME_OF_DAY.search(text):
-                self._tally.counts["differs, and asks for the time of day"] += 1
+                self._tally.counts["differs, and requests the time of day"] += 1
                 return
             if _ties(text, here) == _ties(text, there) is not None:
                 self._tally.counts["equal but for which of equal rows LIMIT keeps"] += 1

@@ -2,7 +2,7 @@
 
 Drawn: joins of every kind, also with USING, three items and one table twice; conditions; groups with FILTER, HAVING and sets of
 keys; subqueries in FROM, WITH, EXISTS, IN and as a value, tied and not; the first rows of ROW_NUMBER(); UNION, EXCEPT and
-INTERSECT of other types. Each may stand within another.
+INTERSECT of other types. Each may be within another.
 
 Not drawn, since the two that judge differ there: a set of keys without rows (Spark has no group, DuckDB one: HAVING leaves it
 out), an order of NULLs that is not written (DuckDB is set to Spark's).
@@ -131,7 +131,7 @@ def _asked(draw: Any, sides: str) -> str:
 
 
 def _value(draw: Any, outside: str) -> str:
-    """Return a subquery that stands for a value, for a column outside."""
+    """Return a subquery that represents a value, for a column outside."""
     made = _one(
         draw, "max(y.w)", "count(*)", "coalesce(sum(y.w), 0)", "count(y.w) + 1", "min(y.w) - max(y.rk)", "count(DISTINCT y.w)",
         "count(*) FILTER (WHERE y.w > 0)", "CASE WHEN count(*) > 1 THEN 9 ELSE max(y.w) END",

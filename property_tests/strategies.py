@@ -157,14 +157,14 @@ class _LiveModel:
         return tuple(cells[name] for name in self.names)
 
     def decode(self, gene: Gene, index: int) -> list[Change]:
-        """Turn a gene into the change or changes it stands for."""
+        """Turn a gene into the change or changes it represents."""
         _, operation, pick, copies, _, bits = gene
         lines = self.live.change(self.row(gene, index), operation=operation, pick=pick, copies=copies, bits=bits)
         return [Change(self.side, row, weight) for row, weight in lines]
 
 
 def decode(spec: Spec, genes: Sequence[Gene]) -> tuple[Change, ...]:
-    """Return the legal history that the genes stand for."""
+    """Return the legal history that the genes represent."""
     models = [_LiveModel(spec, side) for side in range(len(spec.inputs))]
     changes: list[Change] = []
     for index, gene in enumerate(genes):

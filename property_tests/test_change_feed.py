@@ -1,6 +1,6 @@
 """Of one commit of a change feed, what comes stays and what goes is gone, however and whenever its rows come.
 
-A table with a key is changed by commits: inserts, deletes, updates, updates of the key itself, rows that are written anew
+A table with a key is changed by commits: inserts, deletes, updates, updates of the key itself, rows that are written again
 unchanged. Each commit is written down as Delta does: `_change_type` and `_commit_version`. The rows are shuffled within their
 commit, and all of them are cut into epochs anywhere, also within a commit. In the end the view is the table, `verify()` says
 so, and it says so without the column that the engine orders by.

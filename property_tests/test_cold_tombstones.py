@@ -1,7 +1,7 @@
 """Tombstones on disk are remembered exactly as long as those in memory, whatever the watermark does.
 
 The laws of `budget_is_invisible` have watermarks far inside every retention. Here it is three seconds, the watermark moves by
-some, stands still, goes back or is missing, and the state is opened again or restored in between.
+some, does not advance, goes back or is missing, and the state is opened again or restored in between.
 """
 
 from __future__ import annotations

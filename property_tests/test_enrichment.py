@@ -30,13 +30,13 @@ TABLES = st.dictionaries(st.integers(0, 2), st.lists(st.integers(0, 2), max_size
 
 
 def _legal(mode: str, drawn: list[Any]) -> list[tuple[Any, int]]:
-    """Make the lines of one epoch out of rows and wishes to take them back."""
+    """Make the lines of one epoch out of rows and wishes to retract them."""
     return [(row, -1 if gone and mode != "append" else 1) for row, gone in drawn]
 
 
 @st.composite
 def draw_histories(draw: st.DrawFn, mode: str) -> list[tuple[list[tuple[Any, int]], int, dict[int, list[int]]]]:
-    """Draw epochs: left lines that may be taken back only if they are there, the time, and what the table holds."""
+    """Draw epochs: left lines that may be retracted only if they are there, the time, and what the table holds."""
     epochs, held, now = [], {}, 0
     for _ in range(draw(st.integers(1, 6))):
         lines = []
@@ -80,7 +80,7 @@ def _fetched(join: LookupJoin, tick: Tick, delta: Any, table: dict[int, list[int
 
 
 class _Opened:
-    """The operator of every epoch: one that stays, or is opened anew, or two over one directory that take turns."""
+    """The operator of every epoch: one that stays, or is opened again, or two over one directory that take turns."""
 
     def __init__(self, make: Callable[..., Any], reload: str, directory: str) -> None:
         self._make, self._reload = make, reload

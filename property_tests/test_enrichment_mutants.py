@@ -155,8 +155,8 @@ def _forgetful(self, name):
 
 
 MUTANTS: dict[str, tuple[Callable[[], None], object, str, object]] = {
-    "a retraction takes back the newest arrival": (hunt_lookups, match_memo.MatchMemo, "word", _newest_first),
-    "copies that were taken back are due all the same": (hunt_lookups, match_memo.TakenBack, "copies_of", _first_copies),
+    "a retraction retracts the newest arrival": (hunt_lookups, match_memo.MatchMemo, "word", _newest_first),
+    "copies that were retracted are due all the same": (hunt_lookups, match_memo.Retracted, "copies_of", _first_copies),
     "one attempt too many": (hunt_lookups, lookup_join.LookupShape, "policy_of", staticmethod(_policy_of)),
     "a row waits a moment too long": (hunt_lookups, lookup_join.LookupShape, "policy_of", staticmethod(_keeps_time)),
     "the residual predicate is not asked": (hunt_lookups, lookup_shape.LookupShape, "passing_pairs", _all_pass),
@@ -174,13 +174,13 @@ MUTANTS: dict[str, tuple[Callable[[], None], object, str, object]] = {
     "the cache believes a row for ever": (hunt_fetches, cache.PartialCache, "find", _always_fresh),
     "the cache keeps that a key is absent unasked": (hunt_fetches, cache.PartialCache, "remember", _keeps_absent),
     "a miss is given up": (hunt_fetches, fetcher.Fetcher, "_judged", _judges_generously),
-    "keys that were found are asked for again": (hunt_fetches, fetcher.Fetcher, "_judged", _asks_all_again),
+    "keys that were found are requested again": (hunt_fetches, fetcher.Fetcher, "_judged", _asks_all_again),
     "the journal is not read": (hunt_fetches, journal.FetchJournal, "_kept", _forgetful),
 }
 
 
 LONG = {
-    "a retraction takes back the newest arrival",
+    "a retraction retracts the newest arrival",
     "copies of a new right row count once",
     "the padded row stays beside its partner",
 }

@@ -23,7 +23,7 @@ _TEXTS = [b"", b"\0", b"\xff", b"\xff\xfe", b"a" * 13 + b"\xff", b"a" * 13, b"\x
 
 
 def _words(kind: pa.DataType, *values: int) -> pa.Array:
-    """Return values by the whole numbers that stand for them."""
+    """Return values by the whole numbers that represent them."""
     width = kind.bit_width
     storage = pa.array(values, {32: pa.int32(), 64: pa.int64()}[width])
     return pa.Array.from_buffers(kind, len(values), storage.buffers())

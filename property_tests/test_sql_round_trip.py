@@ -146,7 +146,7 @@ TIMED: dict[str, Callable[[View, View, View], View]] = {
     "versions of a dedup that a condition deletes": lambda orders, _, seen: orders.temporal_join(
         latest_of(seen).where(col("n") > 1), on="k", as_of="t", how="left"
     ),
-    "versions that conditions and a selection stand behind": lambda orders, _, seen: orders.temporal_join(
+    "versions that conditions and a selection come after": lambda orders, _, seen: orders.temporal_join(
         latest_of(seen).where(col("n") > 0).select("k", "t", m=col("n") * 2).where(col("m") < 8), on="k", as_of="t", how="left"
     ),
     "a dedup by processing time": lambda orders, _, seen: orders.temporal_join(

@@ -100,7 +100,7 @@ def _is_due(operator: Any, tick: Tick) -> bool:
 
 
 def an_answer_is_pure(case: TtlCase, make: Make) -> None:
-    """Asked twice, the same to the bit; the state stays as it was."""
+    """Called twice, the same to the bit; the state stays as it was."""
     operator = make(case)
     for step in case.steps:
         before = exact_tables(operator.snapshot())
@@ -270,7 +270,7 @@ PLANTED = {
     ),
     "reads are not seen": (_told(reads=False), BATCH),
     "keys do not keep their rows together": (_told(by_key=False), BATCH),
-    "what is forgotten is taken back": (_told(forgets=False), BATCH),
+    "what is forgotten is retracted": (_told(forgets=False), BATCH),
     "a first row ends and no other one shows": (_keeps_only_what_shows, BATCH),
     "time passes one later": (_spoiled(_one_too_late), BATCH),
     "half of what is due is looked at": (_spoiled(_half_the_due), BATCH),

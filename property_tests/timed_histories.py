@@ -1,7 +1,7 @@
 """Random cases of the operators about time: dedup, temporal join in three modes, as-of join; each with history and verdict.
 
 A case is drawn from one number, so that a failure is named by it. In half of the cases all that comes is above the watermark
-before its epoch, and so is all that is taken back; in the others rows, versions and retractions come late as well.
+before its epoch, and so is all that is retracted; in the others rows, versions and retractions come late as well.
 The verdict comes from `zset_join.testing.reference_temporal`.
 """
 
@@ -310,7 +310,7 @@ class TimedCase:
         return other
 
     def cut_anew(self) -> list[tuple[list[Change], ...]]:
-        """Return all changes cut into other epochs, so that nothing is taken back before it came."""
+        """Return all changes cut into other epochs, so that nothing is retracted before it came."""
         draw = random.Random(self.seed)
         epochs: list[tuple[list[Change], ...]] = []
         for step in self.steps:

@@ -74,7 +74,7 @@ def what_is_late_is_set_aside(case: TimedCase, make: Make) -> None:
 
 
 def corrections_are_the_answers_taken_back(case: TimedCase, make: Make) -> None:
-    """Where no left row goes, what an answer takes back are corrections, each counted as often as its row; others have none."""
+    """Where no left row goes, what an answer retracts are corrections, each counted as often as its row; others have none."""
     operator = make(case)
     if not isinstance(operator, CorrectingOperator):
         return
@@ -85,7 +85,7 @@ def corrections_are_the_answers_taken_back(case: TimedCase, make: Make) -> None:
         counted = operator.corrections()
         _require((counted is None) == (case.kind in ("once", "on_watermark")), f"{counted} corrections of {case.kind}", case)
         if counted is None or not (deltas[0].weights < 0).any():
-            _require((counted or 0) == taken_back, f"epoch {epoch} takes back {taken_back} and counts {counted}", case)
+            _require((counted or 0) == taken_back, f"epoch {epoch} retracts {taken_back} and counts {counted}", case)
         operator.absorb(tick, deltas)
 
 
@@ -119,7 +119,7 @@ def eager_and_on_watermark_agree(case: TimedCase, make: Make) -> None:
 
 
 def answer_is_pure(case: TimedCase, make: Make) -> None:
-    """Asked twice, left half-read or asked about something else between, an answer is the same to the bit."""
+    """Called twice, left half-read or asked about something else between, an answer is the same to the bit."""
     operator = make(case)
     for epoch, step in enumerate(case.steps):
         tick, before = step.tick(epoch), _state(operator)
@@ -191,7 +191,7 @@ def taking_turns_is_invisible(case: TimedCase, make: Make) -> None:
 
 
 def answers_are_tidy(case: TimedCase, make: Make) -> None:
-    """Retractions come first, no line has weight 0, and no row is taken back and said in one answer."""
+    """Retractions come first, no line has weight 0, and no row is retracted and said in one answer."""
     operator = make(case)
     for epoch, step in enumerate(case.steps):
         deltas = case.deltas(step.changes)
@@ -200,7 +200,7 @@ def answers_are_tidy(case: TimedCase, make: Make) -> None:
         _require(signs == sorted(signs), f"epoch {epoch}: a retraction comes after an insertion", case)
         _require(all(weight for _, weight in lines), f"epoch {epoch}: a line without weight", case)
         both = {row for row, weight in lines if weight < 0} & {row for row, weight in lines if weight > 0}
-        _require(not both, f"epoch {epoch}: taken back and said again: {both}", case)
+        _require(not both, f"epoch {epoch}: retracted and said again: {both}", case)
         operator.absorb(step.tick(epoch), deltas)
 
 

@@ -202,7 +202,7 @@ TIMED_MUTANTS: tuple[TimedMutant, ...] = (
     ),
     TimedMutant("late_version_says_nothing", "what eager has said is not corrected", _BATCH, "eager", part=_no_corrections),
     TimedMutant("copies_count_once", "three equal orders are joined as one", _BATCH, "once", part=_weight_is_one),
-    TimedMutant("nothing_is_taken_back", "the new answer stands beside the old", _BATCH, "as_of", part=_answers(_nothing_back)),
+    TimedMutant("nothing_is_taken_back", "the new answer is beside the old", _BATCH, "as_of", part=_answers(_nothing_back)),
     TimedMutant("looks_back_always", "a comparison that looks forward looks back", _BATCH, "as_of", _told(is_mirrored=False)),
     TimedMutant("tolerance_forgotten", "the nearest row matches at any distance", _BATCH, "as_of", _told(reach=None)),
     TimedMutant("ties_by_arrival", "of quotes at one time the latest, not the smallest key", _BATCH, "as_of", _told(tie_by=())),
@@ -245,7 +245,7 @@ TIMED_MUTANTS: tuple[TimedMutant, ...] = (
     ),
     TimedMutant(
         "every_look_is_counted",
-        "a left row that is found anew with what it had counts as corrected",
+        "a left row that is found again with what it had counts as corrected",
         "corrections_are_the_answers_taken_back",
         "eager",
         part=_counts_every_look,
@@ -259,7 +259,7 @@ TIMED_MUTANTS: tuple[TimedMutant, ...] = (
     ),
     TimedMutant(
         "files_lose_arrivals",
-        "arrivals begin anew when files are opened",
+        "arrivals begin again when files are opened",
         "reopening_is_invisible",
         "dedup",
         part=lambda operator: operator._rows.arena.header.__setitem__(40, 0),
@@ -294,7 +294,7 @@ TIMED_MUTANTS: tuple[TimedMutant, ...] = (
     ),
     TimedMutant(
         "files_lose_labels",
-        "labels begin anew when files are opened",
+        "labels begin again when files are opened",
         "reopening_is_invisible",
         "as_of",
         part=_labels(load=lambda labels: lambda found: None),

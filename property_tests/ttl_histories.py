@@ -1,7 +1,7 @@
 """Random histories of state that ends by time, with what must be answered: dicts and lists, no engine code.
 
 An input's rows are (k, v, t). A case is a number: it says what operator it is (a join, a count per k, or the first rows per k),
-by which clock rows end, what begins their time anew, whether they are retracted or forgotten, the rows of every epoch and its
+by which clock rows end, what begins their time again, whether they are retracted or forgotten, the rows of every epoch and its
 times. First rows are ordered by t and v, so that only equal rows are tied and arrival says nothing.
 """
 
@@ -81,7 +81,7 @@ class TtlCase:
             row = (draw.choice([0, 1, None]), draw.choice([0, 1]), draw.choice([None, now, now - 3, now - 8, now - 12]))
             takes = self.mode == "changelog" and draw.random() < 0.4
             if takes and not self.ends[number] and not there[row]:
-                continue  # of rows that do not end, only what is there may be taken back
+                continue  # of rows that do not end, only what is there may be retracted
             weight = -1 if takes else 1
             there[row] += weight
             yield row, weight

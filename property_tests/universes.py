@@ -64,7 +64,7 @@ class World:
         primary_key: of both sides, without the universe.
         sequence_by: of both sides.
         null_safe: whether the key column k is compared with `<=>`.
-        residual: whether ON also asks for left v <= right v.
+        residual: whether ON also requests left v <= right v.
     """
 
     name: str

@@ -30,7 +30,7 @@ _Drawn = tuple[Any, ...]
 
 
 def written(drawn: _Drawn) -> View:
-    """Return a view anew; nothing of it is an object that another one has."""
+    """Return a view again; nothing of it is an object that another one has."""
     match drawn:
         case ("l",):
             return changes("l", {**LEFT, "w": pa.int64()}, weight_column="w")

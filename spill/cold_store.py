@@ -1,7 +1,7 @@
 """What a cold store is: rows on disk, found by a 64-bit code.
 
 The law: a store holds a bag of rows, each with a code and a subcode. `fetch` returns exactly the rows that have the codes
-asked for and changes nothing; `put` adds, `remove` takes away, nothing else does. What goes in comes out bit for bit,
+requested and changes nothing; `put` adds, `remove` takes away, nothing else does. What goes in comes out bit for bit,
 because a row is opaque bytes: the store knows neither columns nor weights nor operators.
 
 A code is a hash of a key and may collide: whoever fetches compares the key by value. The subcode orders and finds single rows
@@ -11,9 +11,9 @@ How an epoch uses it. Fetching is reading, so it may happen twice. Whoever wants
 here, so that every row is in one place; whoever has too much in memory puts rows here, or restores them where they were if
 they did not change meanwhile. Between the first change and `commit`
 a store is unclean: a process that dies meanwhile leaves a store that `open` refuses, and that its owner wipes and builds
-anew from the checkpoint. So a store is a cache: it is never synced to the disk and never the only copy of anything.
+again from the checkpoint. So a store is a cache: it is never synced to the disk and never the only copy of anything.
 
-Edge cases. Equal rows with equal codes are all kept. Codes may be asked for that are not there, and more than once. An empty
+Edge cases. Equal rows with equal codes are all kept. Codes may be requested that are not there, and more than once. An empty
 row is a row.
 
 Known limits: a row has less than 2 GiB; a place holds until `tidy` or `clear` moves or drops its row.
@@ -47,7 +47,7 @@ class ColdRows:
         codes: code of each row.
         subcodes: subcode of each row.
         rows: bytes of each row, no NULL among them.
-        places: where each row stands in the store, for `remove`; empty for rows that come from elsewhere.
+        places: where each row is in the store, for `remove`; empty for rows that come from elsewhere.
     """
 
     codes: Int64s
@@ -214,7 +214,7 @@ class ColdStore(Protocol):
         """Write some rows of some codes as they will be; until `exchange` the store holds them as they are.
 
         So a code may have more rows than fit in memory, and an error half-way changes none of them. Until `exchange` or
-        `forget_revised` nothing else may change the store. Ask for all codes at once: what is written is a run for each run.
+        `forget_revised` nothing else may change the store. Request all codes at once: what is written is a run for each run.
 
         Args:
             codes: of the rows.
@@ -267,5 +267,5 @@ class ColdStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of files and memory; rows put since the last `commit` are lost with it."""
+        """Release files and memory; rows put since the last `commit` are lost with it."""
         ...

@@ -2,7 +2,7 @@
 
 The law: stores of both media hold what was put into them (`spill.cold_store`, `spill.pair_store`); which medium it is shows in
 their speed, their files and their memory, never in a row. A directory of one medium is refused by the other: its owner wipes
-it and builds it anew from the checkpoint.
+it and builds it again from the checkpoint.
 
 Whoever opens stores closes them, and then what they share with `close`.
 
@@ -60,11 +60,11 @@ class ColdStores(ABC):
 
     @abstractmethod
     def is_current(self) -> bool:
-        """Say whether what the stores share is as this process left it."""
+        """Return whether what the stores share is as this process left it."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what the stores share; they are closed."""
+        """Release what the stores share; they are closed."""
 
 
 class FileStores(ColdStores):

@@ -16,7 +16,7 @@ block of DuckDB has 256 KiB. `docs/decisions/0009-cold-store.md` has the numbers
 Processes: DuckDB locks a file for as long as it is open. The stores of a bucket (`DuckDBStores`) have a lock of their own,
 which is free between epochs, and so that another process can take the bucket over while this one keeps it open, they give
 DuckDB's away (`keeps_lock`). Whoever comes back finds out whether the file is still as it was left (`is_current`); who finds
-another one closes it, which writes nothing. Nor does a process attach a file twice: whoever opens one anew has its directory,
+another one closes it, which writes nothing. Nor does a process attach a file twice: whoever opens one again has its directory,
 so the one that was left open is closed.
 
 Limits: one process at a time. Space of dropped runs is used again; the file shrinks only by what is free at its end.
@@ -166,7 +166,7 @@ class DuckDBFile:
             self._connection.close()
             raise ResourceError(
                 f"the cold rows in {self.path} cannot be opened ({error}). Look after that disk, and start again: local state "
-                "is a cache and is built anew from the checkpoint.",
+                "is a cache and is built again from the checkpoint.",
                 code="COLD_STORE_IO",
                 path=self.path,
             ) from error
@@ -194,7 +194,7 @@ class DuckDBFile:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def is_current(self) -> bool:
-        """Say whether the file is as it was when it was opened or saved last; another process may have changed it."""
+        """Return whether the file is as it was when it was opened or saved last; another process may have changed it."""
         is_usable = not (self._unsaved or self._is_closed) and os.getpid() == self._process
         return is_usable and self._signature() == self._left
 
@@ -299,7 +299,7 @@ class DuckDBFile:
     def _damaged(self, error: duckdb.Error) -> StateError:
         return StateError(
             f"the cold rows in {self.path} cannot be read ({error}). The file is a cache: make sure that no other process has "
-            "it, or remove it, and it is built anew from the checkpoint.",
+            "it, or remove it, and it is built again from the checkpoint.",
             code="COLD_STORE_DAMAGED",
             path=self.path,
         )
@@ -350,7 +350,7 @@ class DuckDBStores(ColdStores):
         return DuckDBPages(self._file, name)
 
     def is_current(self) -> bool:
-        """Say whether the file is as this process left it."""
+        """Return whether the file is as this process left it."""
         return self._file.is_current()
 
     def close(self) -> None:
@@ -410,7 +410,7 @@ class DuckDBPages:
         return self._checked(pa.concat_tables(parts), page_runs << _AT_SHIFT | pages, ends - begins, asked)
 
     def _query(self, run: int, at: int, pages: Int64s) -> str:
-        """Return what asks for some pages of a run, which is the one at a place among several.
+        """Return what requests some pages of a run, which is the one at a place among several.
 
         Lines were inserted in the order of their pages, so the number of a line in its table, by which DuckDB finds it, is that
         of its page. Where many of the pages between the first and the last are wanted, passing over the others costs more than
@@ -479,7 +479,7 @@ class DuckDBPages:
     def _missing(self, runs: Sequence[int], what: str) -> StateError:
         return StateError(
             f"runs {', '.join(map(str, runs))} of the cold rows in {self._file.path} are damaged: {what}. The file is a cache: "
-            "remove it and the store's directory, and they are built anew from the checkpoint.",
+            "remove it and the store's directory, and they are built again from the checkpoint.",
             code="COLD_STORE_DAMAGED",
             path=self._file.path,
             runs=list(runs),

@@ -2,7 +2,7 @@
 
 A page is read by position, so a fetch reads what it needs and the gaps that are cheaper to read than to skip, or it is looked
 at in a window of the file that is mapped for the moment (`spill.read_kernels`); nothing is cached in this process, the host's
-page cache does that. Pages the host does not have in memory are all asked for before the first of them is waited for, so the
+page cache does that. Pages the host does not have in memory are all requested before the first of them is waited for, so the
 disk works on many at a time.
 
 Files are written once, never synced, and removed whole.
@@ -44,7 +44,7 @@ _READS_WITHOUT_WAITING = hasattr(os, "RWF_NOWAIT")
 
 
 def _maps_windows() -> bool:
-    """Say whether the host can bring a window into memory and report what it cannot read."""
+    """Return whether the host can bring a window into memory and report what it cannot read."""
     with mmap.mmap(-1, mmap.PAGESIZE) as probe:
         try:
             probe.madvise(POPULATE_READ)
@@ -262,7 +262,7 @@ class _FileWriter:
 
 def _missing(path: str, what: str) -> StateError:
     return StateError(
-        f"{path} of a cold store is damaged: {what}. It is a cache: remove the store's directory, and it is built anew from "
+        f"{path} of a cold store is damaged: {what}. It is a cache: remove the store's directory, and it is built again from "
         "the checkpoint.",
         code="COLD_STORE_DAMAGED",
         path=path,

@@ -52,7 +52,7 @@ def _set_bits(codes: Any, shift: int, bits: Any) -> None:
 
 @kernel
 def passes(bits: int, shift: int, code: int) -> bool:
-    """Say whether a run with a filter at this address (0: it has none) may have a code."""
+    """Return whether a run with a filter at this address (0: it has none) may have a code."""
     if bits == 0:
         return True
     bit = shift_right(code * _ODD, shift)

@@ -1,7 +1,7 @@
 """Taking rows out of the pages of runs (`run_kernels` has their format): all living ones, or those that are wanted.
 
 Pages that were read lie in memory. Those of a window (`read_kernels`) lie in a file that is mapped while its rows are taken,
-and are asked for two pages ahead, as far as codes and ends of their rows go; then the rows that were found, so that copying
+and are requested two pages ahead, as far as codes and ends of their rows go; then the rows that were found, so that copying
 finds them in the cache.
 """
 
@@ -50,7 +50,7 @@ def _start_of_rows(rows: int, wide: bool) -> int:
 
 @kernel
 def _is_whole(address: int, size: int, page: int, rows: int, wide: bool) -> bool:
-    """Say whether a page of so many bytes is the one that was written."""
+    """Return whether a page of so many bytes is the one that was written."""
     start = _start_of_rows(rows, wide)
     if size < start or load_u32(address) != rows or load_u32(address + 4) != (page & 0xFFFFFFFF):
         return False
@@ -116,7 +116,7 @@ def take_rows(
 
     Args:
         addresses: where each page stands.
-        windows: `WINDOW_WORDS` words for each window that pages stand in, ascending.
+        windows: `WINDOW_WORDS` words for each window that pages are in, ascending.
         page_runs: run of each page.
         pages: number of each page.
         first_wanted: as `find_pages` left them.

@@ -42,7 +42,7 @@ class PageWriter(Protocol):
     """Write one run, front to back."""
 
     def append(self, content: npt.NDArray[np.uint8], ends: Int64s) -> None:
-        """Add pages that stand in `content` one behind the other; `ends` says where each ends."""
+        """Add pages that are in `content` one behind the other; `ends` says where each ends."""
         ...
 
     def finish(self) -> None:
@@ -117,7 +117,7 @@ class Pages(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         ...
 
 
@@ -125,7 +125,7 @@ def damaged_page(place: str, run: int, page: int) -> StateError:
     """Return the error of a page that is not what was written; `place` is the directory of its store."""
     return StateError(
         f"page {page} of run {run} of a cold store is damaged: {place} cannot be read or holds other bytes than were written. "
-        "It is a cache: remove the directory, and it is built anew from the checkpoint.",
+        "It is a cache: remove the directory, and it is built again from the checkpoint.",
         code="COLD_STORE_DAMAGED",
         path=place,
         run=run,
@@ -137,7 +137,7 @@ def damaged_run(place: str, run: int, what: str) -> StateError:
     """Return the error of a run that is not what was written, and in what; `place` is the directory of its store."""
     return StateError(
         f"run {run} of the cold store in {place} is damaged: {what}. It is a cache: remove the directory, and it is built "
-        "anew from the checkpoint.",
+        "again from the checkpoint.",
         code="COLD_STORE_DAMAGED",
         path=place,
         run=run,

@@ -70,7 +70,7 @@ def fill_filter(pairs: Any, words: int, begin: int, bits: Any) -> None:
 
 @kernel
 def _may_hold(run: Any, first: int) -> bool:
-    """Say whether a run may have pairs with a first number."""
+    """Return whether a run may have pairs with a first number."""
     bits = _filter_bits(first)
     return bool(load_u64(run[RUN_FILTER] + 8 * filter_word(first, run[RUN_FILTER_WORDS])) & bits == bits)
 
@@ -183,7 +183,7 @@ def take_pairs(
 
     Args:
         addresses: where each page stands.
-        windows: `WINDOW_WORDS` words for each window that pages stand in, ascending (`read_kernels`).
+        windows: `WINDOW_WORDS` words for each window that pages are in, ascending (`read_kernels`).
         page_runs: run of each page.
         pages: number of each page.
         wanted_firsts: as `find_pair_pages` left them; as `wanted_pages` and `guesses`.

@@ -1,6 +1,6 @@
 """A store of pairs of numbers on disk, found by the first: which key a row has, by its primary key.
 
-The law: `find` returns exactly the pairs that were put with the first numbers asked for, each once or as often as it was put.
+The law: `find` returns exactly the pairs that were put with the first numbers requested, each once or as often as it was put.
 Nothing takes single pairs away; `replace` puts others in the place of all.
 
 Pairs lie in runs (`spill.run_set`), which are merged; where equal pairs meet, one stays. A look-up asks the filter of each
@@ -93,7 +93,7 @@ class PairStore(RunSet[PairRun]):
                     word_parts += self._found(wanted[begin : begin + size], slice(first, behind))
                     if not self._keeps_index:
                         for run in self._runs[first:behind]:
-                            run.let_go()
+                            run.release()
         words = np.concatenate(word_parts)
         return (words >> 32) + _BIAS, words & 0xFFFFFFFF
 

@@ -185,7 +185,7 @@ def plan_reads(
 
 @kernel
 def _is_in_memory(descriptor: int, begin: int, end: int, vector: Any) -> bool:
-    """Say whether the host has the first and the last byte of a range of a file in memory; `vector` is scratch."""
+    """Return whether the host has the first and the last byte of a range of a file in memory; `vector` is scratch."""
     address = vector.ctypes.data
     vector[0], vector[1] = address + 16, 1
     return bool(

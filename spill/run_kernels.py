@@ -18,7 +18,7 @@ A small run has a *filter* beside these (`spill.filters`): one look tells of mos
 
 Several runs are looked into at once: a line of `RUN_WORDS` words says where directory, prints, bits and filter of each lie.
 
-Ties: rows of equal code and subcode stand in any order. A code whose rows do not fit one page goes on in the
+Ties: rows of equal code and subcode are in any order. A code whose rows do not fit one page goes on in the
 next; the pages of one code are never longer than `SPLIT_BYTES`, unless a single row is.
 
 What takes rows out of pages is in `page_kernels`, what writes runs in `write_kernels`.
@@ -73,7 +73,7 @@ _ODD_2 = -0x3D4D51C2D82B14B1
 _EACH = 0x0001000100010001
 _EACH_HIGHEST = -0x7FFF7FFF7FFF8000
 _BLOCK = 64
-_AHEAD = 8  # look-ups whose directory is asked for before they come
+_AHEAD = 8  # look-ups whose directory is requested before they come
 
 
 @kernel
@@ -110,7 +110,7 @@ def _run_of(runs: Any, place: int, guess: int) -> int:
 
 @kernel
 def is_removed(removed: int, row: int) -> bool:
-    """Say whether the bit of a row is set."""
+    """Return whether the bit of a row is set."""
     return bool((load_u8(removed + (row >> 3)) >> (row & 7)) & 1 == 1)
 
 
@@ -226,7 +226,7 @@ def _first_page(directory: int, pages: int, guess: int, code: int, subcode: int,
 
 @kernel
 def _begins_before(directory: int, page: int, code: int, subcode: int, by_row: bool) -> bool:
-    """Say whether a row of this code (or pair) can stand only in this page or behind it."""
+    """Return whether a row of this code (or pair) can be only in this page or behind it."""
     first = _word(directory, page, FIRST_CODE)
     if first != code:
         return bool(first < code)
@@ -251,7 +251,7 @@ def page_bytes(directory: int, page: int) -> int:
 
 @kernel
 def _may_hold(prints: int, removed: int, begin: int, end: int, sought: int, mask: int) -> bool:
-    """Say whether one of some rows is there and has this print, where `mask` has bits; four are compared at once.
+    """Return whether one of some rows is there and has this print, where `mask` has bits; four are compared at once.
 
     Of a word whose four parts are the differences, the subtraction borrows into the highest bit of a part that is 0.
     """
@@ -365,7 +365,7 @@ def _locate(
     pages_per_code: float,
     starts: Any,
 ) -> None:
-    """Write the first page of each of the chosen codes; memory is asked for ahead, so that its delays overlap."""
+    """Write the first page of each of the chosen codes; memory is requested ahead, so that its delays overlap."""
     directory, pages, prints = runs[run, RUN_DIRECTORY], runs[run, RUN_PAGES], runs[run, RUN_PRINTS]
     for index in range(count):
         wanted = chosen[index]

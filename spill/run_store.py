@@ -2,7 +2,7 @@
 
 The law is that of `spill.cold_store`. A row is in exactly one run, so runs have no order among them and any of them can be
 merged. A fetch looks into the index of all runs, which is in memory, in one pass, and reads the pages that hold something; a
-run without a row of any code asked for costs no read.
+run without a row of any code requested costs no read.
 
 Remembers in memory 4.5 bytes per row (with subcodes, rows of 56 bytes) and nothing else between calls; see `spill.run`.
 Merging takes memory for one chunk per run, whatever their size. How many runs there are, and what a crash leaves:
@@ -111,11 +111,11 @@ class RunStore(RunSet[Run]):
     def fetch_parts(self, codes: Int64s, subcodes: Int64s | None = None) -> Iterator[ColdRows]:
         """Yield what `fetch` returns as it is read, the rows of some MB of pages at a time.
 
-        Rows that were yielded may be removed before the next ones are asked for, and others may be put or restored.
+        Rows that were yielded may be removed before the next ones are requested, and others may be put or restored.
         """
         if subcodes is not None and not self._wide:
             raise OptionError(
-                f"the cold store in {self._directory} was made without subcodes and was asked for some; make it with "
+                f"the cold store in {self._directory} was made without subcodes, and subcodes are needed; make it with "
                 "with_subcodes=True.",
                 code="COLD_SUBCODES",
                 path=str(self._directory),

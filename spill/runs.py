@@ -1,9 +1,9 @@
 """Several runs, looked into at once: finding and listing rows, removing them, putting them back.
 
-The law: `find` yields the living rows of all runs that have the codes (or pairs) asked for, each once. One pass over the index
+The law: `find` yields the living rows of all runs that have the codes (or pairs) requested, each once. One pass over the index
 of all runs says which pages to read; they are read together, and one pass over them takes the rows out.
 
-Remembers 40 bytes per run. It is made anew whenever the runs of a store become others.
+Remembers 40 bytes per run. It is rebuilt whenever the runs of a store become others.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Runs:
     def find(self, wanted: Wanted, *, keep_index: bool, group_bytes: int | None = None) -> Iterator[tuple[ColdRows, int, int]]:
         """Yield the wanted rows, group by group, with the number and the bytes of the pages read for them.
 
-        Rows that were yielded may be removed before the next are asked for, and others may be put.
+        Rows that were yielded may be removed before the next are requested, and others may be put.
 
         Args:
             wanted: what is looked for.
@@ -82,16 +82,16 @@ class Runs:
                 read = self._read(*asked, read, may_map=True)
                 yield self._taken(read, *asked, first_wanted[:count], int(cursor[4]), wanted), count, read.read_bytes
         if not keep_index:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         for run in self._runs:
-            run.let_go()
+            run.release()
 
     def scan(self, chunk_bytes: int, *, keep_index: bool) -> Iterator[tuple[LyingRows, Int64s]]:
         """Yield all living rows and their places, run by run and in the order of each, in chunks of about `chunk_bytes`.
 
-        They lie in the pages that were read, until the next are asked for. Else as `find`.
+        They lie in the pages that were read, until the next are requested. Else as `find`.
         """
         read: ReadPages | None = None
         for number, run in enumerate(self._runs):
@@ -107,7 +107,7 @@ class Runs:
                 yield self._listed(read, number, pages, rows)
                 begin = end
                 if not keep_index:
-                    run.let_go(begin if begin < len(written) else None)
+                    run.release(begin if begin < len(written) else None)
 
     def _read(self, page_runs: Int64s, pages: Int64s, reuse: ReadPages | None, *, may_map: bool = False) -> ReadPages:
         begins, ends = np.empty((2, len(pages)), np.int64)
@@ -155,7 +155,7 @@ class Runs:
         """Add to `sizes` the bytes that may have to be read for each of some ascending codes."""
         k.measure_codes(self._table, self._wide, codes, sizes)
         if not keep_index:
-            self._let_go()
+            self._release()
 
     # ---------------------------------------------------------------- changing
 

@@ -55,7 +55,7 @@ def ascending_positions(words: Words) -> Words:
 
 @kernel
 def _sort(words: Any, spare: Any, positions: Any, spare_positions: Any) -> bool:
-    """Sort words, and with them their positions unless these are empty; say whether they are in the spare arrays then."""
+    """Sort words, and with them their positions unless these are empty; return whether they are in the spare arrays then."""
     counts = np.empty(_BUCKETS, np.int64)
     differing = _differing(words)
     is_spare, has_positions = False, len(positions) > 0

@@ -53,7 +53,7 @@ def cut_pages(codes: Any, lengths: Any, row_head_bytes: int, page_rows: Any, pag
         lengths: of the bytes of the rows.
         row_head_bytes: that a row takes in its page beside its bytes.
         page_rows: gets the position of each page's first row, and the end.
-        page_ends: gets where each page ends when they stand behind one another.
+        page_ends: gets where each page ends when they come after one another.
     """
     pages = 0
     total = 0
@@ -144,7 +144,7 @@ def index_pages(
         page_ends: as `fill_pages` left them.
         first_row: number in the run of the first of all rows.
         first_byte: where the first page begins in the run.
-        follows: whether a page stands before the first one.
+        follows: whether a page is before the first one.
         code_before: the last code of that page.
         directory: one line per page.
     """

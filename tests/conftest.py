@@ -1,6 +1,6 @@
 """What every test shares: one Spark session, compiled kernels that survive between runs, the Hypothesis profile.
 
-A test that asks for the fixture `spark` carries the mark `spark` without saying so: `-m "not spark"` needs no JVM.
+A test that requests the fixture `spark` carries the mark `spark` without saying so: `-m "not spark"` needs no JVM.
 PySpark is imported only when the first such test runs.
 """
 
@@ -30,8 +30,8 @@ os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")
 # busy cores the JVM spent 67 s on the 48 tests of test_row_steps.py with this, and 123 s on the first 16 of them without.
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-# A thousand tests leave more behind than Spark's 1 GB: with it the last tests of a run took ten times as long, and then the heap was
-# full. A JVM whose heap is full ends at once, and its last line says so, instead of failing every test that follows.
+# A thousand tests leave more behind than Spark's 1 GB: with it the last tests of a run took ten times as long, and then the
+# heap was full. A JVM whose heap is full ends at once, and its last line says so, instead of failing every test that follows.
 ROOMY_JVM = "-Xss4m -XX:+ExitOnOutOfMemoryError"
 JVM_HEAP = "3g"
 SHORT_HISTORY = dict.fromkeys(
@@ -54,7 +54,7 @@ load_profile()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that asks for `spark`, before `-m` picks."""
+    """Mark every test that requests `spark`, before `-m` picks."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)

@@ -6,7 +6,7 @@
 
 *Changes* are `(row, weight)` pairs, and so are the lines of an answer: retractions first, each part in the order of its rows'
 text, so that an example can write them down. Nothing is summed up on the way: a line too many is a wrong answer even when
-another takes it back.
+another retracts it.
 
 In rows that come back, lists and structs are tuples and every NaN is the string "NaN": such rows can be compared.
 """

@@ -17,7 +17,7 @@ __all__ = ["for_each", "some_of"]
 
 
 def some_of(cases: Mapping[str, Any] | Iterable[str], *, short: Collection[str]) -> list[Any]:
-    """Return cases as parameters with their names; a tuple stands for several parameters.
+    """Return cases as parameters with their names; a tuple represents several parameters.
 
     Args:
         cases: name to parameter, or names that are the parameters.
@@ -34,12 +34,12 @@ def some_of(cases: Mapping[str, Any] | Iterable[str], *, short: Collection[str])
 def for_each(names: str | tuple[str, ...], cases: Mapping[Any, Any] | Iterable[Any]) -> Callable[[Callable[..., None]], Any]:
     """Return a decorator that makes one test of all cases, which share its fixtures.
 
-    For cases that change nothing of the fixtures, above all refusals and plans: a fixture that makes streams or a session is made once
-    and not once per case. The first case that fails ends the test, and a note of the error names it.
+    For cases that change nothing of the fixtures, above all refusals and plans: a fixture that makes streams or a session is
+    made once and not once per case. The first case that fails ends the test, and a note of the error names it.
 
     Args:
         names: parameter or parameters of the test that a case gives.
-        cases: name to parameter, or the parameters; a tuple stands for several parameters.
+        cases: name to parameter, or the parameters; a tuple represents several parameters.
     """
     parameters = (names,) if isinstance(names, str) else names
     named = list(cases.items() if isinstance(cases, Mapping) else ((repr(case), case) for case in cases))

@@ -1,4 +1,4 @@
-"""A digest stands for everything that came before it."""
+"""A digest represents everything that came before it."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ entries = {
     **{f"lookup {name}": (lambda source=source: source.open(opening).load()) for name, source in sources.items()},
     "verify": pipeline.verify,
     "form": lambda: Pipeline(view, outputs=[FunctionSink(print, form="upsert")]),
-    "cold store": lambda: importlib.import_module("zset_join.core.options").HotBudget.of("hybrid", max_hot_keys=1, cold_store="duckdb"),
-    **{
+    "cold store": lambda: importlib.import_module("zset_join.core.options").HotBudget.of("hybrid", max_hot_keys=1,
+    cold_store="duckdb"), **{
         f"sink {name}": (lambda name=name, given=given: Pipeline(view, place / f"p_{name}", outputs=[sink(name, **given)]))
         for name, given in named.items()
     },
@@ -178,7 +178,7 @@ def test_sql_that_reads_or_writes_outside_names_the_package_and_its_pip_line() -
 
 
 def bare_imports(path: Path) -> Iterator[str]:
-    """Yield the imports of packages of extras that stand outside `needed_for` and `TYPE_CHECKING`."""
+    """Yield the imports of packages of extras that are outside `needed_for` and `TYPE_CHECKING`."""
     top = path.relative_to(path.parents[len(path.relative_to(ROOT).parts) - 1]).parts
     allowed = WHOLE.get(top[1], set()) if len(top) > 2 else set()
     text = path.read_text()

@@ -173,7 +173,7 @@ def grouped_epochs(location: str, local: Path, stage: AggregateStage, epochs: Se
 
 
 def sales(*rows: tuple[str | None, str, int | None, str | None], gone: int = 0) -> ZSet:
-    """Return a delta; the last rows of it are taken back."""
+    """Return a delta; the last rows of it are retracted."""
     columns = dict(zip(SALES.schema.names, zip(*rows, strict=True), strict=True))
     return ZSet.of(
         {name: list(values) for name, values in columns.items()}, [1] * (len(rows) - gone) + [-1] * gone, schema=SALES.schema

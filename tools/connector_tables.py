@@ -2,7 +2,7 @@
 
     python -m tools.connector_tables
 
-Each stands between two comments of its page; a test holds the pages against the source.
+Each is between two comments of its page; a test holds the pages against the source.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m tools.draw_rooms
 
-A room stands above all rooms it imports. A line's width says how many imports there are; one that other lines imply is left
+A room is above all rooms it imports. A line's width says how many imports there are; one that other lines imply is left
 out; a red line leads upward. Nothing is drawn by hand: what the picture shows is what the code says.
 """
 

@@ -79,7 +79,7 @@ _PUSHED, _LONG = (f"{mark} and not spark and not services" for mark in ("not lon
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one file, as a span of bytes and what stands there instead."""
+    """One change of one file, as a span of bytes and what is there instead."""
 
     path: str
     line: int
@@ -166,7 +166,7 @@ def passes(copy: Path, arguments: list[str]) -> bool:
 
 
 def fate(copy: Path, mutant: Mutant, *, has_laws: bool) -> str:
-    """Return how a mutant ends that stands in the copy."""
+    """Return how a mutant ends that is in the copy."""
     laws = LAWS_OF.get(longest_prefix(mutant.path, LAWS_OF), "")
     stages = [
         ("tests", tests_of(copy, mutant.path)),

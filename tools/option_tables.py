@@ -2,7 +2,7 @@
 
     python -m tools.option_tables
 
-Each table stands between two comments of the page; a test compares the page with the source.
+Each table is between two comments of the page; a test compares the page with the source.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@
     zset-join console CHECKPOINT                   a page in the browser about it; bundle CHECKPOINT: the same in one file
     zset-join dead-letters CHECKPOINT              what was put aside, and why; --replay sends records again
     zset-join diff DIRECTORY shop:view             what another query would answer otherwise; --markdown, --all
+    zset-join evolve DIRECTORY shop:view           let it be one of another query; a .sql file instead of shop:view
     zset-join position OUTPUT...                   which epoch each output holds, and the newest one that all do; --json
     zset-join rescale CHECKPOINT 8                 another number of buckets
 
@@ -44,6 +45,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -58,6 +60,11 @@ if TYPE_CHECKING:
     from zset_join.spark.api.writer import JoinStreamWriter
 
 __all__ = ["main"]
+
+_OTHER_QUERY = (
+    "the other query: MODULE:NAME of a view, of views by name, or of a function that returns one; or a .sql file with one "
+    "SELECT, or a CREATE MATERIALIZED VIEW for each view"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -129,10 +136,19 @@ def _parser() -> argparse.ArgumentParser:
 
     diff = verbs.add_parser("diff", help="tell what another query would answer otherwise; nothing changes")
     diff.add_argument("directory", help="of a pipeline that does not run")
-    diff.add_argument("program", metavar="MODULE:FUNCTION", help="returns the other query: a view, or views by name")
+    diff.add_argument("program", metavar="QUERY", help=_OTHER_QUERY)
+    _dialect_option(diff)
     diff.add_argument("--markdown", action="store_true", help="for the comment of a pull request, with samples")
     diff.add_argument("--all", metavar="PATH", help="write every row that differs as Parquet to this directory")
     diff.set_defaults(run=_diff)
+
+    evolve = verbs.add_parser(
+        "evolve", help="let a directory be one of another query; outputs get the difference at its next start"
+    )
+    evolve.add_argument("directory", help="of a pipeline that does not run, or the checkpointLocation of a query on the driver")
+    evolve.add_argument("program", metavar="QUERY", help=_OTHER_QUERY)
+    _dialect_option(evolve)
+    evolve.set_defaults(run=_evolve)
 
     rescale = verbs.add_parser("rescale", help="give a checkpoint another number of buckets")
     rescale.add_argument("checkpoint", help="checkpointLocation")
@@ -153,12 +169,23 @@ def _parser() -> argparse.ArgumentParser:
     restore.add_argument("directory", help="the savepoint")
     restore.add_argument("--checkpoint", help="where the checkpoint is to be (where it was)")
     restore.add_argument("--output", action="append", help="where an output is to be (where it was); repeatable")
-    restore.add_argument("--replace", action="store_true", help="move aside what stands there now")
+    restore.add_argument("--replace", action="store_true", help="move aside what is there now")
     restore.set_defaults(run=_restore)
     console = verbs.add_parser("console", help="serve a page about a query on this machine, until Ctrl-C")
     console.add_argument("checkpoint", help="checkpointLocation, the directory of a pipeline, or a bundle")
     console.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (a free one)")
     console.add_argument("--dead-letters", metavar="PATH", help="where they are, when deadLetterPath put them elsewhere")
+    console.add_argument(
+        "--metrics-token-file",
+        metavar="FILE",
+        help="the token that scrapers of /metrics send; made where there is none",
+    )
+    console.add_argument(
+        "--diff",
+        metavar="QUERY",
+        help="a changed query, FILE.sql or MODULE:FUNCTION: show what it would answer otherwise (of a stopped pipeline)",
+    )
+    _dialect_option(console)
     console.set_defaults(run=_console)
     bundle = verbs.add_parser("bundle", help="put what the console shows of a checkpoint into one file, for somebody else")
     bundle.add_argument("checkpoint", help="checkpointLocation, or the directory of a pipeline")
@@ -389,13 +416,39 @@ def _position(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from zset_join.pipeline.stopped import diff_of_directory
-
-    diff = diff_of_directory(options.directory, _function(options.program)())
+    diff = _diff_of(options.directory, options.program, options.dialect)
     if options.all is not None:
         diff.write_parquet(options.all)
     _say(diff.to_markdown() if options.markdown else diff)
     return 0 if diff.is_empty else 1
+
+
+def _evolve(options: argparse.Namespace) -> int:
+    from zset_join.pipeline.stopped import evolve_directory
+
+    diff = evolve_directory(options.directory, _other_query(options.directory, options.program, options.dialect))
+    _say(diff)
+    at = "before its first epoch" if diff.taken is None else f"in epoch {diff.taken}"
+    _say(f"changed {at}; start it with the new query: its outputs get the difference")
+    return 0
+
+
+def _other_query(directory: str, program: str, dialect: str) -> Any:
+    """Return the query that a directory is compared with, or changed to: a view, or views by name."""
+    from zset_join.checkpoint.reading import stored_description
+
+    if program.lower().endswith(".sql"):
+        from zset_join.checkpoint.plan import query_plan
+        from zset_join.sql.changed_queries import views_of_file
+
+        return views_of_file(program, query_plan(directory), dialect=dialect)
+    found: Any = _function(program)
+    if not callable(found):
+        return found
+    if "inputs" not in (stored_description(directory) or {}):
+        return found()
+    written = found(_session(None))
+    return getattr(written, "writeStream", written).planned
 
 
 def _rescale(options: argparse.Namespace) -> int:
@@ -421,13 +474,18 @@ def _restore(options: argparse.Namespace) -> int:
 
 
 def _console(options: argparse.Namespace) -> int:
-    from zset_join.console import WatchedBundle, WatchedCheckpoint, open_console
+    from zset_join.console import QueryAnswers, WatchedBundle, WatchedCheckpoint, open_console
+    from zset_join.console.kept_token import kept_token
     from zset_join.console.watched_bundle import is_bundle
 
+    token = None if options.metrics_token_file is None else kept_token(options.metrics_token_file)
     if is_bundle(options.checkpoint):
-        console = open_console(WatchedBundle(options.checkpoint), port=options.port)
+        console = open_console(WatchedBundle(options.checkpoint), port=options.port, metrics_token=token)
     else:
-        console = open_console(WatchedCheckpoint(options.checkpoint, dead_letters=options.dead_letters), port=options.port)
+        diff = None if options.diff is None else partial(_diff_of, options.checkpoint, options.diff, options.dialect)
+        answers = QueryAnswers(diff=diff)
+        watched = WatchedCheckpoint(options.checkpoint, answers, dead_letters=options.dead_letters)
+        console = open_console(watched, port=options.port, metrics_token=token)
     with console:
         _tell(f"open {console.url}  (the address works once; Ctrl-C ends the console)")
         _until_interrupted(console)
@@ -437,6 +495,13 @@ def _console(options: argparse.Namespace) -> int:
 def _until_interrupted(console: Console) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         console.wait()
+
+
+def _diff_of(checkpoint: str, program: str, dialect: str) -> Any:
+    """Return what another query would answer otherwise over the directory of a pipeline that does not run."""
+    from zset_join.pipeline.stopped import diff_of_directory
+
+    return diff_of_directory(checkpoint, _other_query(checkpoint, program, dialect))
 
 
 def _bundle(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Bitwise aggregates take back what is retracted."""
+"""Bitwise aggregates retract what is retracted."""
 
 from __future__ import annotations
 

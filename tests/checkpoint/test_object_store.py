@@ -125,7 +125,7 @@ def test_every_changed_byte_of_every_object_is_noticed(query: QueryByHand) -> No
 
 
 def _answers_with(query: QueryByHand, key: str, at: int, truth: dict[str, bytes]) -> bool:
-    """Say whether a restart without local state gets past one changed byte."""
+    """Return whether a restart without local state gets past one changed byte."""
     ObjectStore.objects.clear()
     ObjectStore.objects.update(truth)
     ObjectStore.objects[key] = truth[key][:at] + bytes([truth[key][at] ^ 0x40]) + truth[key][at + 1 :]

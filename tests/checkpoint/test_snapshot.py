@@ -100,7 +100,7 @@ def sorted_rows(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
 
 
 class Watch:
-    """Follow what Arrow holds, and what an operator has in memory, whenever a batch is asked for."""
+    """Follow what Arrow holds, and what an operator has in memory, whenever a batch is requested."""
 
     def __init__(self, operator: Any = None) -> None:
         self._operator = operator

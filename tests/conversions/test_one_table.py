@@ -38,7 +38,7 @@ Cells = list[tuple[int, Any, Any]]
 
 
 def columns_of(cells: Cells) -> dict[str, list[Any]]:
-    """Return a row per cell, whose value stands in the column of its type."""
+    """Return a row per cell, whose value is in the column of its type."""
     columns: dict[str, list[Any]] = {name: [None] * len(cells) for name in names()}
     for row, (at, value, _) in enumerate(cells):
         columns[names()[at]][row] = value

@@ -28,7 +28,7 @@ class Multiset:
         self.prepare({})
 
     def prepare(self, changes: dict[int, int]) -> bool:
-        """Look some changes up without storing them; say whether a value falls below 0 copies."""
+        """Look some changes up without storing them; return whether a value falls below 0 copies."""
         count = len(changes)
         values, weights = np.array([*changes], np.int64), np.array([*changes.values()], np.int64)
         self.after, self.bounds = self.line.copy(), np.empty(3, np.int64)

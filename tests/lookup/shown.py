@@ -1,4 +1,4 @@
-"""Everything that a lookup join shows anybody, as one text: what a secret must not stand in."""
+"""Everything that a lookup join shows anybody, as one text: what a secret must not be in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ORDERS = {"o": pa.int64(), "who": pa.int64()}
 def run_and_tell(
     source: Any, directory: Path, *, hint: Lookup | None = None
 ) -> tuple[list[Any] | None, LookupFailedError | None, str]:
-    """Take one epoch that asks for key 1.
+    """Take one epoch that requests key 1.
 
     Returns:
         Its rows, None where it failed; with which error; and the text: plan, explanation, descriptions, error with its whole

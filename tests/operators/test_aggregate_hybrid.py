@@ -212,7 +212,7 @@ def test_mapped_groups_go_on_with_those_on_disk_and_without_them_are_refused(tmp
     with pytest.raises(StateError, match="another aggregate") as in_memory:
         Aggregate(SALES, ["shop"], CALLS, directory=str(tmp_path))
     shutil.rmtree(tmp_path / "cold")
-    with pytest.raises(StateError, match="stand at epoch -1") as without:
+    with pytest.raises(StateError, match="are at epoch -1") as without:
         hybrid(directory=str(tmp_path), max_hot_bytes=None, max_hot_keys=1)
     assert (in_memory.value.code, without.value.code) == ("STATE_FINGERPRINT", "STATE_HALF_WRITTEN")
 

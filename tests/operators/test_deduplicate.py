@@ -196,3 +196,12 @@ def test_after_every_epoch_the_answers_sum_up_to_the_plain_query(seed):
         restored.restore(run.operator.snapshot())
         assert exact_tables(restored.snapshot()) == exact_tables(run.operator.snapshot())
         run.operator = restored
+
+
+def test_rows_that_are_not_shown_are_not_stored_where_the_input_only_adds():
+    best = Epochs(Deduplicate(bids("changelog"), keys=["item"], order_by=["at"], n=2, only_adds=True))
+    best.feed(insert((LONG, 1, 5), (LONG, 2, 7)))
+    assert best.feed(insert((LONG, 3, 7), (LONG, 4, 9))) == []
+
+    assert best.feed(insert((LONG, 5, 6))) == [((LONG, 2, 7), -1), ((LONG, 5, 6), 1)]
+    assert best.operator.statistics()["rows_rows"] == 2

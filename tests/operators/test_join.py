@@ -334,7 +334,7 @@ def test_an_epoch_is_absorbed_once() -> None:
     join = Epochs(HashJoin(A, B))
     join.feed(insert(("x", 1)), [])
 
-    with pytest.raises(StateError, match=r"epoch 0 was absorbed before \(the state stands at 0\)") as caught:
+    with pytest.raises(StateError, match=r"epoch 0 was absorbed before \(the state is at 0\)") as caught:
         join.operator.absorb(Tick(0), join.deltas(insert(("x", 1)), []))
 
     assert caught.value.code == "EPOCH_ABSORBED"

@@ -1,4 +1,4 @@
-"""Outer, semi and anti joins by example: what is said about one row alone, and when it is taken back.
+"""Outer, semi and anti joins by example: what is said about one row alone, and when it is retracted.
 
 The rule (docs: semantics, section 4). A row of the preserved side with weight w and degree d0 before and d1 after the epoch:
 there before and after, it is padded when d0 > 0 = d1 and unpadded when d0 = 0 < d1; new, it is padded when d1 = 0; gone, it
@@ -38,7 +38,7 @@ Story = list[tuple[str, list[Change], list[Change], list[Change]]]
 # What happens, the left changes, the right changes, the answer.
 LEFT_STORY: Story = [
     ("a left row without a match is padded", insert(LEFT_ROW), [], [((*LEFT_ROW, *NO_RIGHT), +1)]),
-    ("its first match takes the padding back", [], insert(R1), [((*LEFT_ROW, *NO_RIGHT), -1), ((*LEFT_ROW, *R1), +1)]),
+    ("its first match retracts the padding", [], insert(R1), [((*LEFT_ROW, *NO_RIGHT), -1), ((*LEFT_ROW, *R1), +1)]),
     ("its second match is just one more row", [], insert(R2), [((*LEFT_ROW, *R2), +1)]),
     ("a match of two leaves", [], delete(R1), [((*LEFT_ROW, *R1), -1)]),
     ("the last match is replaced: no padding", [], upsert(R2_NEW), [((*LEFT_ROW, *R2), -1), ((*LEFT_ROW, *R2_NEW), +1)]),

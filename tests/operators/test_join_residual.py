@@ -38,7 +38,7 @@ Story = list[tuple[str, list[Change], list[Change], dict[str, list[Change]]]]
 # What happens, the bids, the asks, and what each type of join says to it.
 STORY: Story = [
     (
-        "a bid stands alone",
+        "a bid is alone",
         insert(BID),
         [],
         {

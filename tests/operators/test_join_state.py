@@ -234,7 +234,7 @@ def test_a_process_that_dies_between_the_sides_leaves_state_that_is_refused(tmp_
     join._sides[0].header[s.H_ABSORBED_EPOCH] = 3
     join.close()
 
-    with pytest.raises(StateError, match="stand at epochs 3 and 2") as caught:
+    with pytest.raises(StateError, match="are at epochs 3 and 2") as caught:
         items_join(directory=str(tmp_path))
 
     assert caught.value.code == "STATE_HALF_WRITTEN"

@@ -65,7 +65,7 @@ def test_with_rows_that_pass_a_join_says_what_it_says_in_memory(how: str, sizes:
 
     counts = streaming.statistics()
     passed = {side for side in ("left", "right") if counts[f"{side}_streamed_rows"]}
-    # Of a side that only says whether the other one's rows are alone no row passes: one of each key is in memory.
+    # A side that only decides whether the other side's rows are alone streams nothing: one row per key is in memory.
     assert passed == ({"left"} if how in ("left_semi", "left_anti") else {"left", "right"})
 
 

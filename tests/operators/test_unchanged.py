@@ -1,4 +1,4 @@
-"""Rows that are handed on, by example."""
+"""Rows that are passed on, by example."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def latest(**more):
 
 
 class Refusing(FunctionSink):
-    """An output that refuses when it is opened, when it is asked for an epoch, or when it is given one."""
+    """An output that refuses when it is opened, when it is opened for an epoch, or when it is given one."""
 
     def __init__(self, where, error=None):
         super().__init__(print)

@@ -29,7 +29,7 @@ SECOND = {"orders": [{"id": 1, "customer": "Ada", "day": 2, "total": 40}]}
 
 
 def joined():
-    """Return orders with their cities, written anew by everyone who needs them."""
+    """Return orders with their cities, written again by everyone who needs them."""
     customers = changes("customers", {"customer": pa.string(), "city": pa.string()}, keys="customer")
     return changes("orders", ORDERS, keys="id").join(customers, on="customer")
 

@@ -1,4 +1,4 @@
-"""What stands behind a temporal join, what is refused before it runs, and what becomes of rows that are no good."""
+"""What comes after a temporal join, what is refused before it runs, and what becomes of rows that are no good."""
 
 from __future__ import annotations
 

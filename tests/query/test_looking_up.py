@@ -319,7 +319,7 @@ class TestHints:
             customers, on=[("total", "id")], hint=Lookup(table="c2", **PARKED), alias="c2", columns=["name"]
         )
         assert "no retry" in twice.plan().explain()
-        assert "asked for 2 more times" in twice.plan().explain()
+        assert "requested 2 more times" in twice.plan().explain()
 
     @pytest.mark.parametrize(
         ("hint", "said"),

@@ -1,4 +1,4 @@
-"""Real servers, started once per run, and only by tests that ask for them: all of these tests carry the mark `services`."""
+"""Real servers, started once per run, and only by tests that request them: all of these tests carry the mark `services`."""
 
 from __future__ import annotations
 

@@ -182,8 +182,8 @@ def test_two_retry_strategies_for_two_joins_with_one_table(customers):
         customers, on=[("payer_id", "id")], alias="p", hint=Lookup(table="p", max_attempts=5, **retry), columns=["name"]
     )
     text = twice.plan().explain()
-    assert "asked for 1 more times" in text
-    assert "asked for 5 more times" in text
+    assert "requested 1 more times" in text
+    assert "requested 5 more times" in text
 
 
 def test_a_table_that_no_join_looks_up_warns_and_changes_nothing(customers):

@@ -111,7 +111,7 @@ def test_a_topic_that_was_made_anew_is_told(kafka: KafkaBroker, topic: str) -> N
     admin.delete_topics([topic])[topic].result(60)
     kafka.create_topic(topic)
 
-    with pytest.raises(StateError, match="deleted and made anew"):
+    with pytest.raises(StateError, match="deleted and rebuilt"):
         opened(kafka, topic, position)
 
 

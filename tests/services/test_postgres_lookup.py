@@ -113,7 +113,7 @@ class TestLookups:
 
     def test_nobody_listening_is_tried_again_and_then_told(self, customers, async_):
         gone = PostgresSource(**{**vars(customers), "port": 1, "connect_timeout_seconds": 2})
-        with pytest.raises(LookupFailedError, match=r"failed 2 of 2 times when asked for 1 keys such as \(1,\)"):
+        with pytest.raises(LookupFailedError, match=r"failed 2 of 2 times when looking up 1 key such as \(1,\)"):
             fetch(gone, "id", COLUMNS, [1], async_=async_, error_attempts=2, error_delay="1ms")
 
     def test_a_dropped_connection_is_made_anew(self, postgres, customers, async_):

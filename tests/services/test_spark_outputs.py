@@ -115,7 +115,7 @@ def let_retention_remove(kafka: KafkaBroker, driver: DriverRun) -> None:
     "lose",
     [
         pytest.param(let_retention_remove, id="truncated by retention"),
-        pytest.param(lambda kafka, driver: make_anew(kafka, driver, 7, 8, 9), id="made anew, with as many"),
+        pytest.param(lambda kafka, driver: make_anew(kafka, driver, 7, 8, 9), id="rebuilt, with as many"),
     ],
 )
 def test_records_that_are_gone_are_told(

@@ -1,4 +1,4 @@
-"""What can be asked for: names, result types, and what is refused."""
+"""What can be requested: names, result types, and what is refused."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def shown_to_others(place: Path, name: str) -> set[Any]:
 
 
 def is_row(found: Any, name: str) -> bool:
-    """Say whether something in an envelope, or the envelope itself, is a row of two columns."""
+    """Return whether something in an envelope, or the envelope itself, is a row of two columns."""
     return isinstance(found, dict) and {"k", name} <= set(found)
 
 

@@ -1,7 +1,7 @@
 """Every sink there is, each as the laws need it: how to make it, and what it holds.
 
-A sink is asked for its contents as a bag: row to weight, zeros left out. A changelog is added up, whatever its form; a view is
-counted. Rows are told apart as the sinks must: NaN equals NaN, 0.0 equals -0.0.
+The contents of a sink are read as a bag: row to weight, zeros left out. A changelog is added up, whatever its form; a view is
+counted. Rows are distinguished as the sinks must: NaN equals NaN, 0.0 equals -0.0.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class UnderTest:
     Args:
         make: makes a sink of this kind in a directory; made twice, both mean the same output.
         has_hook: its files are ours, so that a crash can be put between any two operations; one of those that share how they
-            write (`epoch_files`) stands for all.
+            write (`epoch_files`) represents all.
     """
 
     make: Callable[[Path], Sink]

@@ -1,4 +1,4 @@
-"""Rows of CSV, and the lines of it that are none: what can be read is read, whatever stands beside it."""
+"""Rows of CSV, and the lines of it that are none: what can be read is read, whatever is beside it."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ Tables = dict[str, dict[tuple[Any, ...], int]]
 
 
 def tables_of(one: Any, other: Any, bag: Any) -> Tables:
-    """Return what stands in two tables and a bag after the changes of one epoch, and in another use of the first table."""
+    """Return what is in two tables and a bag after the changes of one epoch, and in another use of the first table."""
     tables = [{row[1]: row[1:4] for row in rows} for rows in (one, other)]
     for table, rows in zip(tables, (one, other), strict=True):
         [table.pop(row[1]) for row in {row[1]: row for row in rows}.values() if row[0] == "d"]

@@ -72,7 +72,7 @@ def test_the_view_is_the_batch_join_with_nothing_in_memory_and_over_a_restart(
     assert outcome.equal, outcome
     assert rebuilt(query) == 0
     last = states(query)[-1]
-    assert last["left_hot_rows"] + last["left_cold_rows"] == last["left_rows"]  # hot: what the last epoch has asked for
+    assert last["left_hot_rows"] + last["left_cold_rows"] == last["left_rows"]  # hot: what the last epoch has requested
     assert last["left_cold_rows"] > 0
     assert last["left_cold_disk_bytes"] > 0
     route = query.lastProgress["join"]["routes"]["route-left"]  # of the orders, whose join key is not in their primary key

@@ -17,7 +17,7 @@ from zset_join.spark import JoinedStream, changes
 
 
 class Refusing(Collected):
-    """An output that refuses when it is opened, or when it is asked for its last epoch."""
+    """An output that refuses when it is opened, or when its last epoch is read."""
 
     def __init__(self, where: str) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ def test_pages_that_the_host_does_not_have_in_memory_are_read_too(directory: Pat
 
 
 def not_there(*_: object) -> int:
-    """Stand for a kernel that calls what the host does not have."""
+    """Represent a kernel that calls what the host does not have."""
     raise AssertionError("this kernel cannot be linked on the host")
 
 

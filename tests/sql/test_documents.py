@@ -1,10 +1,10 @@
 """Statements of five systems: every SQL statement of the five documents, and statements that people write daily.
 
-A folder per dialect, files of statements; what comes to the same query in all of them stands once beside the folders, and runs in
-each dialect before its own. Every statement stands after a line that says what becomes of it: `-- +` or `-- !CODE why`. Beside a file
-stands what it comes to, in `.expected`: the normal form of every query, as SQL, and its plan.
+A folder per dialect, files of statements; what comes to the same query in all of them stands once beside the folders, and runs
+in each dialect before its own. Every statement comes after a line that says what becomes of it: `-- +` or `-- !CODE why`.
+Beside a file stands what it comes to, in `.expected`: the normal form of every query, as SQL, and its plan.
 
-`python -m tests.sql.test_documents` writes marks and `.expected` anew: look at what changes.
+`python -m tests.sql.test_documents` writes marks and `.expected` again: look at what changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FILES = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in F
 
 
 def read_own(name: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return what stands before the first statement, and (what is expected, statement) in the order of the file."""
+    """Return what is before the first statement, and (what is expected, statement) in the order of the file."""
     parts = re.split(r"^-- (?=[+!])(.*)\n", (FOLDER / f"{name}.sql").read_text(encoding="utf-8"), flags=re.MULTILINE)
     return parts[0], [(mark.strip(), text.strip()) for mark, text in zip(parts[1::2], parts[2::2], strict=True)]
 

@@ -55,7 +55,7 @@ def test_an_insert_inside_spark_is_all_or_nothing(session: Session, tmp_path: Pa
         session.sql("INSERT INTO orders VALUES (2, 3, 0)")
     with pytest.raises(SinkError, match="two live rows claim the key") as claimed:
         session.sql("INSERT INTO orders VALUES (2, 1, 6)")
-    with pytest.raises(SinkError, match="that no query takes back"):
+    with pytest.raises(SinkError, match="that no query retracts"):
         session.sql("INSERT INTO orders VALUES (2, 9, 6)")
     with pytest.raises(SinkError, match="a DELETE or UPDATE takes"):
         session.insert("owners", deleted(item=1, total=6))
@@ -71,7 +71,7 @@ def test_an_insert_inside_spark_is_all_or_nothing(session: Session, tmp_path: Pa
     assert letter["reason"].startswith('query "shares"')
     session.stop(
         prices
-    )  # the others are rehearsed anew, with the row of the key 6 that came after the query had taken its own back
+    )  # the others are rehearsed again, with the row of the key 6 that came after the query had retracted its own
     with pytest.raises(SinkError, match="two live rows claim the key"):
         session.sql("INSERT INTO orders VALUES (2, 1, 6)")
 

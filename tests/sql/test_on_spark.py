@@ -38,7 +38,7 @@ def test_a_view_inside_spark_knows_the_hint_that_its_state_ends(session: Session
 
     told = session.view_of(query(session, joined)).placed.explanation(buckets=2)
 
-    assert 'rows of "o" are taken back from the answer, 10 seconds after their last write' in told
+    assert 'rows of "o" are retracted from the answer, 10 seconds after their last write' in told
 
 
 def test_the_bound_of_event_times_is_set_for_the_tables_of_a_query_inside_spark(planned: Session) -> None:

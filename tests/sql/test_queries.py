@@ -1,4 +1,4 @@
-"""Parts of queries that stand beside each other: each answer is Spark's, and DuckDB's where it says the same; or it is refused."""
+"""Parts of queries that are beside each other: each answer is Spark's, and DuckDB's where it says the same; or it is refused."""
 
 from __future__ import annotations
 

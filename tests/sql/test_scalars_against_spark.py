@@ -54,7 +54,7 @@ ROWS: list[tuple[str | None, ...]] = [
 
 
 def read(text: str | None, kind: pa.DataType) -> Any:
-    """Return the value of a column that a text stands for."""
+    """Return the value of a column that a text represents."""
     if text is None or pa.types.is_string(kind):
         return text
     if pa.types.is_boolean(kind):

@@ -129,7 +129,7 @@ def _bag(table: pa.Table) -> list[Any]:
 
 
 def _shares_any_stage(patch: pytest.MonkeyPatch) -> None:
-    """Plant: stages are one whatever stands before them."""
+    """Plant: stages are one whatever is before them."""
     patch.setattr(merging, "_identity", lambda node, feeds: (node.stage.kind, len(feeds)))
 
 

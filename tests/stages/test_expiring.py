@@ -36,7 +36,7 @@ def test_explain_says_what_ends_when_and_that_forgetting_loses() -> None:
 
     assert 'rows of "l" are forgotten' in told
     assert "lossy" in told
-    assert 'rows of "r" are taken back from the answer, 86400 seconds after at' in told
+    assert 'rows of "r" are retracted from the answer, 86400 seconds after at' in told
 
 
 def test_nothing_ends_where_nothing_is_said() -> None:

@@ -1,4 +1,4 @@
-"""Rows that are handed on, as a stage."""
+"""Rows that are passed on, as a stage."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     repeated(clicks, "user", times=2)          SELECT * FROM repeated(clicks, user, 2)
 
-The law: after every epoch the sum of all answers is the rows of the input whose key stands there `times` times or more.
+The law: after every epoch the sum of all answers is the rows of the input whose key is there `times` times or more.
 
 It imports what any other package may: the contracts of operators, stages, requests and batch queries, and the registries of
 stages, of batch queries and of table functions. Rows are tuples in dictionaries; a directory holds one Arrow file.
@@ -40,7 +40,7 @@ _Rows = Counter[tuple[Any, ...]]
 
 
 class Repeated:
-    """Keep the rows of keys that stand there so many times.
+    """Keep the rows of keys that are there so many times.
 
     Args:
         relation: in append or changelog mode.
@@ -149,7 +149,7 @@ class RepeatedStage(Stage):
     """Describe it.
 
     Args:
-        source: what comes in.
+        source: the input.
         key: the columns whose values are counted.
         times: how often a key must be there.
     """
@@ -206,7 +206,7 @@ def _read(written: Mapping[str, Any]) -> RepeatedStage:
 
 @dataclass(frozen=True, eq=False)
 class RepeatedRequest(StageRequest):
-    """Ask for it.
+    """Request it.
 
     Args:
         key: the columns whose values are counted.
@@ -234,7 +234,7 @@ class RepeatedRequest(StageRequest):
 
     @property
     def table_call(self) -> TableCall:
-        """Return the call of the table function that asks for it."""
+        """Return the call of the table function that requests it."""
         return TableCall("repeated", (*map(named, self.key), lit(self.times)))
 
 

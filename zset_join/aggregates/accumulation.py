@@ -42,7 +42,7 @@ class Accumulation:
     """Add the rows of a relation to the accumulators of some calls.
 
     Args:
-        relation: what comes in.
+        relation: the input.
         calls: what is computed.
 
     Raises:
@@ -68,7 +68,7 @@ class Accumulation:
 
     @property
     def is_linear(self) -> bool:
-        """Say whether all accumulators are sums and counts, so that partial lines can be added up."""
+        """Return whether all accumulators are sums and counts, so that partial lines can be added up."""
         return not any(isinstance(one, ValuesOf) for one in self.accumulators)
 
     def results(self) -> list[Result]:
@@ -141,7 +141,7 @@ class Accumulation:
     # ---------------------------------------------------------------- rows
 
     def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
-        """Add the rows of a delta to `after`; say whether a count may have fallen below 0."""
+        """Add the rows of a delta to `after`; return whether a count may have fallen below 0."""
         filtered = self._filtered(rows, weights)
         suspicious = False
         for one in self.accumulators:

@@ -87,7 +87,7 @@ class Accumulator(Protocol):
     at: int
 
     def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
-        """Add the rows of a delta to `after`; say whether a count may have fallen below 0."""
+        """Add the rows of a delta to `after`; return whether a count may have fallen below 0."""
         ...
 
     def columns(self) -> list[pa.Field]:
@@ -141,7 +141,7 @@ class _Linear:
 
     def merge(self, lines: Lines, columns: Sequence[pa.Array]) -> None:
         """Add words that were written down before."""
-        # The count stands in a word of its own; what follows is one number.
+        # The count is in a word of its own; what follows is one number.
         self._merge_words(lines, columns[:1], 0)
         self._merge_words(lines, columns[1 : self.words], 1)
 
@@ -177,7 +177,7 @@ class CountOf(_Linear):
         super().__init__(source, 1)
 
     def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
-        """Add the rows of a delta to `after`; say whether a count may have fallen below 0."""
+        """Add the rows of a delta to `after`; return whether a count may have fallen below 0."""
         validity, start = 0, 0
         array = None
         if self.source.columns:
@@ -197,7 +197,7 @@ class BitCounts(_Linear):
         super().__init__(source, 1 + self.bits)
 
     def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
-        """Add the rows of a delta to `after`; say whether a count may have fallen below 0."""
+        """Add the rows of a delta to `after`; return whether a count may have fallen below 0."""
         array = plain(rows.column(self.source.columns[0]), storage_type(self.source.types[0]))
         chosen = np.asarray(weights[: lines.count], np.int64)
         if array.null_count:
@@ -229,7 +229,7 @@ class SumOfIntegers(_Linear):
         self._step = 16 if pt.is_decimal(kind) else 8
 
     def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
-        """Add the rows of a delta to `after`; say whether a count may have fallen below 0."""
+        """Add the rows of a delta to `after`; return whether a count may have fallen below 0."""
         array = plain(rows.column(self.source.columns[0]), storage_type(self.source.types[0]))
         array = array if array.type == self._kind else array.cast(self._kind)
         validity, values, start = counted_flags(array)
@@ -299,7 +299,7 @@ class SumOfFloats:
         return self.at + self.words - 1
 
     def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
-        """Add the rows of a delta to `after`; say whether a count may have fallen below 0."""
+        """Add the rows of a delta to `after`; return whether a count may have fallen below 0."""
         array = _as_floats(plain(rows.column(self.source.columns[0]), storage_type(self.source.types[0])))
         validity, values, start = counted_flags(array)
         special = int(floats.count_special(lines.count, validity, values, start))

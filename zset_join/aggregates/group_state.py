@@ -62,7 +62,7 @@ class GroupState:
     """Keep groups.
 
     Args:
-        relation: name of what comes in, for messages.
+        relation: name of the input, for messages.
         schema: the key columns; none for a global aggregate.
         accumulators: what each group remembers besides its number of rows; this places their words.
         fingerprint: describes what the words mean; a directory written for another one is refused.
@@ -102,11 +102,11 @@ class GroupState:
         self._fingerprint = _fingerprint(fingerprint, schema, self._hash_key, self._layout.stride)
         self._scratch = WorkingArrays()
         self.most_bytes: int | None = None
-        self._let_go = hold_directory(self, directory, name)
+        self._release = hold_directory(self, directory, name)
         try:
             self._open(directory)
         except BaseException:
-            self._let_go()
+            self._release()
             raise
 
     def _open(self, directory: str | None) -> None:
@@ -303,7 +303,7 @@ class GroupState:
         self._arena.header[s.H_DIRTY] = 0
 
     def _has_room_to_compact(self) -> bool:
-        """Say whether the limit leaves room for both the old and the new state; what far exceeds it alone is compacted too."""
+        """Return whether the limit leaves room for the old state and the new one; a state far above it is compacted too."""
         held, most = self.state_bytes(), self.most_bytes
         return most is None or held > most + most // 4 or 2 * held - self.dead_bytes() <= most
 
@@ -401,7 +401,7 @@ class GroupState:
         return self._arena.dead_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are those another process would open: none replaced, grown or left half-written."""
+        """Return whether the mapped files are those another process would open: none replaced, grown or left half-written."""
         return self._arena.is_current() and self._arena.header[s.H_DIRTY] == 0 and self._table.is_current()
 
     def working_bytes(self) -> int:
@@ -412,7 +412,7 @@ class GroupState:
         """Unmap everything."""
         self._table.close()
         self._arena.close()
-        self._let_go()
+        self._release()
 
 
 def _fingerprint(meaning: object, schema: pa.Schema, hash_key: int, stride: int) -> int:

@@ -246,7 +246,7 @@ class GroupedInput:
         self.state.end(epoch)
 
     def is_current(self) -> bool:
-        """Say whether the files are those another process would open: none replaced, grown or left half-written."""
+        """Return whether the files are those another process would open: none replaced, grown or left half-written."""
         return self.state.is_current() and (self.hybrid is None or self.hybrid.is_current())
 
     def resident_bytes(self) -> int:
@@ -254,12 +254,12 @@ class GroupedInput:
         return self.state.resident_bytes() + (0 if self.hybrid is None else self.hybrid.resident_bytes())
 
     def close(self) -> None:
-        """Let go of memory and files."""
+        """Release memory and files."""
         if self.hybrid is not None:
             self.hybrid.close()
         self.state.close()
 
 
 def groups_at(table: pa.Table, *, epoch: int) -> pa.Table:
-    """Return rows out of several snapshots of one aggregate as a table of a snapshot that stands at an epoch."""
+    """Return rows out of several snapshots of one aggregate as a table of a snapshot that is at an epoch."""
     return table.replace_schema_metadata({_EPOCH_METADATA: str(epoch).encode()})

@@ -116,7 +116,7 @@ class GroupedOperator:
         while True:
             if self._reader is not reader or self._prepared is None:
                 raise StateError(
-                    "an answer was read on after the next one had begun; finish reading an answer before asking for another.",
+                    "an answer was read on after the next one had begun; finish reading an answer before requesting another.",
                     code="ANSWER_OUTDATED",
                 )
             chunk = next(chunks, None)
@@ -187,7 +187,7 @@ class GroupedOperator:
         return {**self._totals, "groups": groups, "groups_bytes": self.resident_bytes(), **hybrid}
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are those another process would open: none replaced, grown or left half-written."""
+        """Return whether the mapped files are those another process would open: none replaced, grown or left half-written."""
         return self._input.is_current()
 
     def working_bytes(self) -> int:
@@ -204,7 +204,7 @@ class GroupedOperator:
     # ---------------------------------------------------------------- one epoch
 
     def _is_due(self) -> bool:
-        """Say whether the row of a global aggregate has yet to be emitted."""
+        """Return whether the row of a global aggregate has yet to be emitted."""
         return not self.group_by and self.absorbed_epoch < 0
 
     def _prepare(self, tick: Tick, delta: ZSet) -> PreparedGroups:

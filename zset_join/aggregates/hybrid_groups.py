@@ -8,14 +8,14 @@ The law: what is in memory is never seen in an answer or in a snapshot. A group 
 Cost: a group that is not in memory is read, found again in the tables and added up as a restored one is, about as dear as a
 snapshot of it. The budget is looked at in O(1); when it is exceeded, all groups in memory are ranked, which takes 6 bytes for
 each, and a part of the budget is freed. Values that grow leave blocks behind that only values of about their size use again:
-where these keep the state above its limit, all groups are spilled and memory begins anew, since moving them together would need
-as much again.
+where these keep the state above its limit, all groups are spilled and memory begins again, since moving them together would
+need as much again.
 
 What an epoch needs beside the groups, up to half of the budget, is taken from it as from that of a join; so is what the epoch
 will bring in. What it took and freed is given back, and the index of the groups on disk where it has no room
 (`zset_join.state.cold.row_limit`).
 
-Where groups are mapped from a directory, those on disk lie in it too and stand at the same epoch; marks say when they move.
+Where groups are mapped from a directory, those on disk lie in it too and are at the same epoch; marks say when they move.
 
 Known limits: the groups that one epoch touches must fit, and so must each single group. Bytes of single groups are estimated by
 their number of values; their sum is exact.
@@ -83,7 +83,7 @@ class HybridGroups:
             epoch = self._cold.epoch
             self.close()
             raise StateError(
-                f'the cold groups of the aggregate over "{state.relation}" stand at epoch {epoch}, those in memory at '
+                f'the cold groups of the aggregate over "{state.relation}" are at epoch {epoch}, those in memory at '
                 f"{state.absorbed_epoch}. Local state is a cache: delete the directory and it is rebuilt from the checkpoint.",
                 code="STATE_HALF_WRITTEN",
                 directory=state.directory,
@@ -161,7 +161,7 @@ class HybridGroups:
             self._cold.commit(epoch)
 
     def is_current(self) -> bool:
-        """Say whether the groups on disk are still as this process left them."""
+        """Return whether the groups on disk are still as this process left them."""
         return not self._is_moving and self._cold.is_current()
 
     def spill_to_budget(self, rows: pa.RecordBatch, count: int) -> None:
@@ -281,7 +281,7 @@ class HybridGroups:
         return chosen, sizes[chosen]
 
     def _is_loose(self) -> bool:
-        """Say whether the dead keep the state above its limit. Small budgets are spared, see `zset_join.state.cold.row_limit`.
+        """Return whether the dead keep the state above its limit. Small budgets are exempt: `zset_join.state.cold.row_limit`.
 
         Blocks that are free are used again only by values of about their size: as groups grow, the dead get more.
         """
@@ -311,7 +311,7 @@ class HybridGroups:
             if self._tables.has_values:
                 end = begin + int(piece_end(sizes[begin:end], 0, _PIECE_BYTES))
             piece = chosen[begin:end]
-            # A state that grows moves, so addresses are made anew for each piece.
+            # A state that grows moves, so addresses are rebuilt for each piece.
             held = self._tables.written(state.refs_at(piece), state.lines_at(piece))
             self._cold.store(
                 [

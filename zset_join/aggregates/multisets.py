@@ -57,11 +57,11 @@ class ValuesOf:
         return self.at + tree.V_DISTINCT
 
     def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
-        """Add the rows of a delta to `after`; say whether a count may have fallen below 0."""
+        """Add the rows of a delta to `after`; return whether a count may have fallen below 0."""
         return self.add_values(lines, [rows.column(name) for name in self.source.columns], weights)
 
     def add_values(self, lines: Lines, arrays: Sequence[pa.Array], weights: Int64s) -> bool:
-        """Net the values of a delta into cells and look them up; say whether one falls below 0 copies."""
+        """Net the values of a delta into cells and look them up; return whether one falls below 0 copies."""
         count, words = lines.count, self.codec.words
         keys: Int64s = np.empty((count, words), np.int64)
         owners: list[Any] = [keys]

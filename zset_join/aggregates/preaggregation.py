@@ -55,8 +55,8 @@ class Preaggregation:
         calls: its output columns.
 
     Attributes:
-        is_partial: whether what comes out are partial lines; build the aggregate with `preaggregated=True` then.
-        relation: what comes out.
+        is_partial: whether the output consists of partial lines; build the aggregate with `preaggregated=True` then.
+        relation: the output.
 
     >>> sales = Relation(name="sales", schema=pa.schema({"shop": pa.string(), "price": pa.int64()}), mode="changelog")
     >>> reduction = Preaggregation(sales, ["shop"], [AggregateCall("sum", "price")])

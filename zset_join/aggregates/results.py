@@ -58,7 +58,7 @@ class Result(Protocol):
 
 @dataclass(slots=True)
 class _Words:
-    """Values of fixed width, as one or two words each; what stands in place of a NULL is 0."""
+    """Values of fixed width, as one or two words each; what is in place of a NULL is 0."""
 
     old: Int64s
     new: Int64s
@@ -257,7 +257,7 @@ class _DecimalResult:
 
 
 class _End(_Plain):
-    """The first or last value of a multiset, or the value that stands beside it."""
+    """The first or last value of a multiset, or the value that is beside it."""
 
     def __init__(self, values: ValuesOf, *, high: bool, shown: int) -> None:
         self._values, self._high, self._shown = values, high, shown
@@ -304,7 +304,7 @@ class _EndReading:
         old, new = np.ascontiguousarray(self.old[:, begin:end]), np.ascontiguousarray(self.new[:, begin:end])
         differing_keys(int(old.ctypes.data), int(new.ctypes.data), len(old), end - begin, texts, differ)
         was, is_ = self.old_valid != 0, self.new_valid != 0
-        if self.values.codec.may_be_null[self.shown]:  # what stands beside a value may be NULL, as where there is no value
+        if self.values.codec.may_be_null[self.shown]:  # what is beside a value may be NULL, as where there is no value
             was, is_ = was & (old[:, 0] != 0), is_ & (new[:, 0] != 0)
         return np.asarray(((differ != 0) & is_) | (was != is_))
 

@@ -55,7 +55,7 @@ class ValueCodec(Protocol):
         ...
 
     def decode(self, keys: Int64s, valid: Flags | None, heap: int) -> pa.Array:
-        """Return the values that some words stand for."""
+        """Return the values that some words represent."""
         ...
 
 

@@ -305,7 +305,7 @@ def _not_convertible(column: pa.Array, field: pa.Field, relation: Relation) -> P
 
 
 def _is_lossless(given: pa.DataType, declared: pa.DataType) -> bool:
-    """Say whether every value of one type has its equal in the other."""
+    """Return whether every value of one type has its equal in the other."""
     if pt.is_dictionary(given):
         return _is_lossless(given.value_type, declared)
     if given == declared or pt.is_null(given):

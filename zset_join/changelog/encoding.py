@@ -262,7 +262,7 @@ def _encode_upserts(delta: ZSet, columns: tuple[str, ...], schema: pa.Schema) ->
             columns=list(columns),
         )
     gone = retracted[claims[groups[retracted]] == 0]
-    # Of several retracted rows of one key the last one stands for the delete.
+    # Of several retracted rows of one key the last one represents the delete.
     last = np.zeros(count, np.int64)
     last[groups[gone]] = gone
     deletes = gone[last[groups[gone]] == gone]

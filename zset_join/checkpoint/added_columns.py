@@ -1,9 +1,9 @@
 """A query whose sources got columns: its checkpoint goes on, and old rows have NULL in them.
 
-The law: what is read with the columns of the new query is what a start anew would have, had the old rows come with NULL in the
+The law: what is read with the columns of the new query is what a start over would have, had the old rows come with NULL in the
 columns that are new. Nothing is written again: log, snapshots and answers are read by the names of their columns.
 
-Allowed is a column that is new at every place where it turns up, may be NULL, stands behind all columns that the table had,
+Allowed is a column that is new at every place where it turns up, may be NULL, comes after all columns that the table had,
 and that no key, sequence, condition or aggregate of the query knows; in process a selection may hand it on as it is, under its
 own name. Joins, aggregates and tables of newest rows can do that; what compares whole rows, or is in a key, cannot, and is
 refused as any other change of a query (`QUERY_CHANGED`).
@@ -96,7 +96,7 @@ def _conformed_reader(reader: pa.RecordBatchReader, schema: pa.Schema) -> pa.Rec
 
 
 def _adds(stored: Any, given: Any, added: set[str]) -> bool:
-    """Say whether all that differs is columns that one has more, and note these."""
+    """Return whether all that differs is columns that one has more, and note these."""
     if isinstance(stored, dict) and isinstance(given, dict):
         if stored.keys() != given.keys():
             shown = {key for key in stored.keys() ^ given.keys() if not key.startswith(_EXPLAINED)}
@@ -145,7 +145,7 @@ def _fields(description: Any) -> list[tuple[str, str, bool]] | None:
 
 
 def _is_selection(description: Any) -> bool:
-    """Say whether columns are written down as the names and expressions of a selection."""
+    """Return whether columns are written down as the names and expressions of a selection."""
     return isinstance(description, list) and all(
         isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) and isinstance(one[1], dict) for one in description
     )

@@ -1,4 +1,4 @@
-"""The answer of an epoch as files of the checkpoint, from which it can be handed out again until the outputs have it for good.
+"""The answer of an epoch as files of the checkpoint, from which it can be given out again until the outputs have it for good.
 
 One Arrow IPC stream per bucket, with the weight as last column; retractions come first.
 """

@@ -84,7 +84,7 @@ class StageContext:
         return CheckpointFiles.at(self.root, self.query_id)
 
     def is_work_due(self, bucket: int) -> bool:
-        """Say whether a bucket must be opened even when it has no rows."""
+        """Return whether a bucket must be opened even when it has no rows."""
         return any(bucket in chosen for chosen in (self.snapshot_buckets, self.merge_buckets, self.count_buckets))
 
 
@@ -101,7 +101,7 @@ class BucketState:
         snapshot: the snapshot written on the way, or None.
         merged: the log file merged on the way, or None.
         seconds: wall-clock seconds spent opening and folding.
-        was_rebuilt: the mapped files could not be used and were made anew.
+        was_rebuilt: the mapped files could not be used and were rebuilt.
         is_warm: the mapped files were here, at most one epoch behind; None for a bucket that remembers nothing yet.
     """
 
@@ -165,7 +165,7 @@ class BucketState:
             remove_unused(self._base, self.context.local_state_retention_seconds)
 
     def _open(self) -> None:
-        """Open the mapped files when they are ours and fit; else start anew."""
+        """Open the mapped files when they are ours and fit; else start over."""
         stamp = self._opened().read_stamp(query_id=self.context.query_id, digest=self.context.digest)
         if stamp is not None:
             self._refuse_if_overtaken(stamp)
@@ -204,7 +204,7 @@ class BucketState:
         is_ahead = stamp.absorbed_epoch >= context.tick.epoch
         if stamp.opened_at_ns > context.opened_at_ns or (is_ahead and stamp.opened_at_ns == context.opened_at_ns):
             raise StateError(
-                f"this attempt at epoch {context.tick.epoch} of bucket {self._folder} came too late: the local state stands at "
+                f"this attempt at epoch {context.tick.epoch} of bucket {self._folder} came too late: the local state is at "
                 f"epoch {stamp.absorbed_epoch} already, so that epoch was committed by another attempt. Nothing was read or "
                 "changed, and nothing need be done.",
                 code="STALE_ATTEMPT",
@@ -228,7 +228,7 @@ class BucketState:
         self._write_stamp()
 
     def _is_known(self, folded: str) -> bool:
-        """Say whether the log goes on from where the mapped files end."""
+        """Return whether the log goes on from where the mapped files end."""
         return folded in self._starts() or any(
             log.first_epoch < log.last_epoch and log.first_epoch <= _epoch_of(folded) < log.last_epoch
             for log in self._history.logs
@@ -271,7 +271,7 @@ class BucketState:
         return self._history.logs[at:], True
 
     def _maintain(self) -> None:
-        """Write a snapshot or merge the log, when the driver asked for it."""
+        """Write a snapshot or merge the log, when the driver requested it."""
         if self.bucket in self.context.snapshot_buckets:
             self.snapshot = write_snapshot(
                 self._files,
@@ -326,7 +326,7 @@ def close_kept_operators() -> None:
 
 
 def _cleaning_is_due() -> bool:
-    """Say whether this process has not looked for unused state for an hour."""
+    """Return whether this process has not looked for unused state for an hour."""
     global _next_cleaning
     now = time.monotonic()
     if now < _next_cleaning:

@@ -4,6 +4,7 @@
     └── zset/
         ├── format.json             query id, number of buckets, description of the query
         ├── stages.json             what it takes to build its operators without its program
+        ├── plans/<digest>.json     what the query has changed to since, named by a commit record
         ├── owners/                 which driver this checkpoint belongs to
         ├── commits/<epoch>.json    one record per epoch, written last
         ├── rescalings/             one record per change of the number of buckets, written last
@@ -32,21 +33,25 @@ from typing import Any
 
 from zset_join.checkpoint.added_columns import added_columns
 from zset_join.checkpoint.bucket import StageContext
+from zset_join.checkpoint.changed_plans import ChangedPlan, write_changed_plan
 from zset_join.checkpoint.earlier_descriptions import is_earlier, is_same_plan
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import (
     CHECKPOINT_FORMAT,
     FORMAT_FILE,
+    OF_PLAN,
     PLAN_FIELD,
     PLAN_FILE,
     RECORD_NAME,
     START_ANEW,
     CommittedState,
+    changed_plan_of,
     checkpoint_folder,
     foreign_state,
     read_format,
     read_last,
+    read_query,
     read_record,
     read_rescaling,
     record_name,
@@ -109,14 +114,15 @@ class Checkpoint:
         self._snapshot_after_bytes = snapshot_after_bytes
         self._retain_input_log = retain_input_log
         self._owner = owner
-        self._digest = hashlib.blake2b(_stable_json(description).encode(), digest_size=16).hexdigest()
         self._plan = plan
         self._unwritten: Mapping[str, Any] | None = None
         self._first_buckets, self._has_added_columns = self._check_format(description, buckets, plan)
+        self._digest = self._digest_of_first()
         self._garbage: list[str] = []
         self._folder.sync_names("commits")  # a record that is seen may be built upon: from now on it survives a power cut
         self._folder.sync_names(RESCALINGS)
         self.last = read_last(self.files)
+        self.changed = None if self.last is None else changed_plan_of(self._folder, self.last)
         self._rescaling = None if self.last is None else read_rescaling(self.files, self.last.epoch)
         self.buckets = self._committed().buckets
         if buckets != self.buckets:
@@ -153,7 +159,7 @@ class Checkpoint:
         """Return the record of an epoch that is committed already; None when it is the next one.
 
         Args:
-            epoch: the epoch Spark asks for.
+            epoch: the epoch Spark requests.
             offsets: digest of what Spark says the epoch reads; None when it cannot be told.
 
         Raises:
@@ -162,7 +168,7 @@ class Checkpoint:
         if self.last is not None and epoch == self.last.epoch:
             if offsets is not None and self.last.offsets is not None and offsets != self.last.offsets:
                 raise StateError(
-                    f"epoch {epoch} is committed in the checkpoint {self._folder.location}, and Spark asks for it again with "
+                    f"epoch {epoch} is committed in the checkpoint {self._folder.location}, and Spark requests it again with "
                     f"other input: Spark's own files beside it were rolled back. {START_ANEW}",
                     code="EPOCH_REPLANNED",
                     epoch=epoch,
@@ -172,7 +178,7 @@ class Checkpoint:
         if epoch != expected:
             holds = "no epoch" if self.last is None else f"epochs up to {self.last.epoch}"
             raise StateError(
-                f"Spark asks for epoch {epoch}, and the checkpoint {self._folder.location} holds {holds}; epoch {expected} was "
+                f"Spark requests epoch {epoch}, and the checkpoint {self._folder.location} holds {holds}; epoch {expected} was "
                 f"expected. A part of the checkpoint directory was replaced or removed. {START_ANEW}",
                 code="EPOCH_GAP",
                 epoch=epoch,
@@ -249,12 +255,37 @@ class Checkpoint:
             self._owner.check()
         committed = self._committed()
         record = replace(record, owner=self._token(), opened_at_ns=self.opened_at_ns, rescaling=self._number())
+        record = record if record.plan is not None or self.last is None else replace(record, plan=self.last.plan)
         record = replace(record, buckets=committed.buckets if record.rescaling else None).chained(self.last)
         if not self._put_new(record_name(record.epoch), record.to_bytes()):
             raise self._committed_twice(record.epoch)
         self.last, self._rescaling = record, None
         self._tidy_up(committed, record)
         return record
+
+    def commit_change(self, record: CommitRecord, changed: ChangedPlan) -> CommitRecord:
+        """Make an epoch true in which the query changes to another plan; the arguments and errors are those of `commit`.
+
+        The plan is on the disk before the record that names it.
+        """
+        if self._owner is not None:
+            self._owner.check()
+        digest = write_changed_plan(self._folder, changed)
+        committed = self.commit(replace(record, plan=digest, offsets=f"changed to {digest}"))
+        self.changed, self._plan = changed, changed.plan
+        return committed
+
+    def begin_with(self, description: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+        """Change the query of a checkpoint without an epoch, in one step.
+
+        Raises:
+            StateError: this driver is not the owner any more.
+        """
+        if self._owner is not None:
+            self._owner.check()
+        self._plan, self._unwritten = plan, {**(read_format(self._folder) or {}), "description": description}
+        self._digest = self._digest_of_first()
+        self._write_format()
 
     def rescale(self, buckets: int, histories: Mapping[str, BucketHistory]) -> None:
         """Let the state after the last epoch consist of another number of buckets, in one step.
@@ -310,8 +341,8 @@ class Checkpoint:
         if _logged_rows(last) != _logged_rows(record):
             raise StateError(
                 f"epoch {record.epoch} was answered again because its answer was lost before the output had it, and the "
-                "sources gave other rows than when it was committed. Nothing was handed out. Make the sources replayable, and "
-                "start anew with a new checkpointLocation and output.",
+                "sources gave other rows than when it was committed. Nothing was given out. Make the sources replayable, and "
+                "start over with a new checkpointLocation and output.",
                 code="REPLAY_DIFFERS",
                 epoch=record.epoch,
             )
@@ -334,7 +365,7 @@ class Checkpoint:
         return None if self._owner is None else self._owner.mine.token
 
     def _put_new(self, name: str, data: bytes) -> bool:
-        """Make a record; say whether it is ours.
+        """Make a record; return whether it is ours.
 
         Raises:
             StateError: another driver has taken over, and cleared away what was being written.
@@ -415,7 +446,7 @@ class Checkpoint:
             StateError: the checkpoint is that of another query.
         """
         given = json.loads(_stable_json(description))
-        stored = read_format(self._folder)
+        stored = read_query(self._folder)
         if stored is None:
             self._unwritten = {"query_id": self.query_id, "buckets": buckets, "description": description}
             return buckets, False
@@ -432,12 +463,16 @@ class Checkpoint:
             raise StateError(
                 f"the checkpoint {self._folder.location} was made for another query; different: {'; '.join(differing)}. State "
                 "cannot be carried over to a changed query: start it as it was, or with a new checkpointLocation (in process, "
-                "a new directory). Only columns may be added, behind those that are there, where only selections know them.",
+                "a new directory), or change the query in place by zset-join evolve or Pipeline.evolve(). Only columns may be "
+                "added without, behind those that are there, where only selections read them.",
                 code="QUERY_CHANGED",
                 differences=differing,
             )
         known = [*stored.get("added_columns", ()), *added]
         self._unwritten = {**stored, "description": description, "added_columns": known}
+        last = read_last(self.files)
+        if last is not None and last.plan is not None:
+            self._unwritten = {**self._unwritten, OF_PLAN: last.plan}
         return int(stored["buckets"]), True
 
     def _added_columns(
@@ -449,9 +484,14 @@ class Checkpoint:
             return ()
         return added_columns(stored_format["description"], description, before, _as_json(plan))
 
+    def _digest_of_first(self) -> str:
+        """Return a digest of how the query is described where its checkpoint began; changed plans leave local state its own."""
+        first = self._unwritten or read_format(self._folder) or {}
+        return hashlib.blake2b(_stable_json(_as_json(first.get("description", {}))).encode(), digest_size=16).hexdigest()
+
     def _stored_plan(self) -> Mapping[str, Any]:
         """Return what the checkpoint says of its operators; nothing where that is not there."""
-        known = read_format(self._folder)
+        known = read_query(self._folder)
         if known is not None and PLAN_FIELD in known:
             return dict(known[PLAN_FIELD])
         stored = self._folder.read(PLAN_FILE)
@@ -464,7 +504,8 @@ class Checkpoint:
         """
         unwritten, self._unwritten = self._unwritten, None
         if unwritten is None:
-            self._write_plan()
+            if self.changed is None:
+                self._write_plan()
             return
         before = self._folder.read(FORMAT_FILE)
         if before is not None:
@@ -514,7 +555,7 @@ class Checkpoint:
 
 
 def _is_whole(stored: bytes, plan: Mapping[str, Any]) -> bool:
-    """Say whether a stored plan says all that one of today does; it is not compared, the description is.
+    """Return whether a stored plan says all that one of today does; it is not compared, the description is.
 
     A damaged one does not, and the query that wrote it writes it again: nothing else knows what stood there, or has to.
     """
@@ -555,5 +596,5 @@ def _differences(stored: Any, given: Any, path: str = "") -> list[str]:
 
 
 def _holds_parts(listed: list[Any]) -> bool:
-    """Say whether the items of a list are described one by one."""
+    """Return whether the items of a list are described one by one."""
     return any(isinstance(one, dict | list) for one in listed)

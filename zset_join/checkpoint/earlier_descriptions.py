@@ -1,6 +1,6 @@
 """Descriptions of queries as earlier versions wrote them inside Spark: a tree of joins and views instead of a plan's stages.
 
-Such a checkpoint goes on where its plan is that of the query, and is described anew.
+Such a checkpoint goes on where its plan is that of the query, and is described again.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _UNUSED = frozenset({"primary_key", "event_time", "watermark_delay"})
 
 
 def is_earlier(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Say whether a stored description is of the earlier form."""
+    """Return whether a stored description is of the earlier form."""
     return "outputs" in given and "outputs" not in stored
 
 
 def is_same_plan(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Say whether a checkpoint's plan is that of a query; what the view is called does not matter.
+    """Return whether a checkpoint's plan is that of a query; what the view is called does not matter.
 
     Args:
         stored: what the checkpoint says of its operators.

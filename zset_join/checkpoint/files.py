@@ -4,7 +4,7 @@ The law: a file is what a commit record says it is, or reading it raises. The ch
 the file's name, and a name says kind, stage, bucket, epoch and attempt: a file of another query, bucket or epoch, an older one
 of the same place, and any damaged byte are all caught.
 
-A new file stands under a name nobody looks for until it is listed; a durable one is on the disk before it can be listed.
+A new file is under a name nobody looks for until it is listed; a durable one is on the disk before it can be listed.
 
 Names are relative to the checkpoint's folder, with `/`; that folder may be on any file system (`zset_join.storage.folder`).
 """
@@ -42,7 +42,7 @@ class FileEntry:
     crc32: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry as it stands in a commit record."""
+        """Return the entry as it is in a commit record."""
         return {"name": self.name, "bytes": self.bytes, "rows": self.rows, "crc32": self.crc32}
 
     @classmethod
@@ -168,7 +168,7 @@ class NewFile:
         return self._file.write(view)
 
     def flush(self) -> None:
-        """Do nothing: bytes are handed on when there are enough, and when the file is closed."""
+        """Do nothing: bytes are passed on when there are enough, and when the file is closed."""
 
     def close(self) -> None:
         """Complete the file; the disk has everything when this returns, if the file is durable."""

@@ -124,7 +124,7 @@ class LocalState:
 
     @classmethod
     def acquire(cls, base: Path, query_id: str, bucket: str, *, patience_seconds: float | None = None) -> LocalState:
-        """Take the directory of a bucket, or a private one when another attempt does not let go of it.
+        """Take the directory of a bucket, or a private one when another attempt does not release it.
 
         Args:
             base: `localStateDir`.
@@ -224,7 +224,7 @@ def remove_unused(base: Path, retention_seconds: float, *, most: int = 8) -> lis
 
 
 def _is_unused(home: Path, retention_seconds: float) -> bool:
-    """Say whether a directory is one of ours and was last used long ago."""
+    """Return whether a directory is one of ours and was last used long ago."""
     used = local.modified_at(home / "lock")
     return used is not None and time.time() - used > retention_seconds and _read_stamp(home) is not None
 

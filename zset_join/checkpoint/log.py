@@ -84,16 +84,16 @@ class LogEntry:
 
     @property
     def is_merged(self) -> bool:
-        """Say whether it holds several epochs."""
+        """Return whether it holds several epochs."""
         return self.first_epoch < self.last_epoch
 
     @property
     def is_small(self) -> bool:
-        """Say whether merging it with others pays."""
+        """Return whether merging it with others pays."""
         return self.bytes < _SMALL_BYTES
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry as it stands in a commit record."""
+        """Return the entry as it is in a commit record."""
         written = {
             "first_epoch": self.first_epoch,
             "last_epoch": self.last_epoch,

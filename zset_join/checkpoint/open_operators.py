@@ -2,7 +2,7 @@
 
 Opening a bucket maps its files, and mapping means that the first touch of every page takes a detour through the kernel: for
 100,000 changes against a million rows that costs more than answering them. So a worker keeps what it had open, and takes it up
-again when the files are still the same, whole, and stamped with the epoch the operator stands at. Other workers may have folded
+again when the files are still the same, whole, and stamped with the epoch the operator is at. Other workers may have folded
 epochs meanwhile: mapped memory is shared, so the operator sees them.
 
 With it the worker keeps the deltas it logged last. When they are what the next epoch has to fold first, they need not be read
@@ -36,7 +36,7 @@ class Reopenable(Protocol):
     """What the operators in here can tell about themselves."""
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, and whole."""
+        """Return whether the mapped files are still those of the directory, and whole."""
         ...
 
     def working_bytes(self) -> int:
@@ -44,7 +44,7 @@ class Reopenable(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Release the files."""
         ...
 
 

@@ -13,7 +13,7 @@ is made only when the last owner is gone:
 - it let go;
 - or, on a local file system and the same boot of the host, the lock is free: the kernel frees it when a process dies;
 - or, on another file system, it was a process of this host and that process is not there any more;
-- or it was a process of this machine before the machine was started anew;
+- or it was a process of this machine before the machine was started over;
 - or its last beat is older than `SILENT_SECONDS` (other hosts; clocks must agree to a few seconds).
 
 A driver that was taken for dead and was only slow is stopped at its next commit: `check` sees the greater number. Even if both
@@ -321,7 +321,7 @@ def _why_it_may_live(folder: Folder, last: Claim, *, has_locks: bool) -> str:
 
 
 def _was_on_this_machine(claim: Claim) -> bool:
-    """Say whether a claim of another boot was made on this very machine, so that its process went with that boot.
+    """Return whether a claim of another boot was made on this very machine, so that its process went with that boot.
 
     One sign alone does not do: host names repeat, and copies of an image share the machine's name. Containers share both and
     move from machine to machine, so for them the answer is no.

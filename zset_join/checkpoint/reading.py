@@ -1,4 +1,4 @@
-"""What stands in a checkpoint, read without owning it: whose it is, its newest commit record, its number of buckets.
+"""What is in a checkpoint, read without owning it: whose it is, its newest commit record, its number of buckets.
 
 The law: what is returned is whole and belongs to the query, or reading it raises; nothing is changed. A driver may be at work
 meanwhile: the newest record and the one before it are there as long as it has committed less than ten epochs since they were
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from zset_join.checkpoint.changed_plans import PLANS, ChangedPlan, read_changed_plan
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
@@ -26,11 +27,13 @@ from zset_join.storage.sealed import UnknownFormatError, unseal
 __all__ = [
     "CHECKPOINT_FORMAT",
     "FORMAT_FILE",
+    "OF_PLAN",
     "PLAN_FIELD",
     "PLAN_FILE",
     "RECORD_NAME",
     "START_ANEW",
     "CommittedState",
+    "changed_plan_of",
     "checkpoint_folder",
     "foreign_state",
     "has_commits",
@@ -39,6 +42,7 @@ __all__ = [
     "read_committed",
     "read_format",
     "read_last",
+    "read_query",
     "read_record",
     "read_rescaling",
     "record_name",
@@ -53,6 +57,8 @@ FORMAT_FILE = "format.json"
 PLAN_FILE = "stages.json"
 PLAN_FIELD = "plan"
 """The field of `format.json` with the plan of a query that has changed since it began; it counts instead of `PLAN_FILE`."""
+OF_PLAN = "of_plan"
+"""The field of `format.json` that names the changed plan in whose place its description and plan are: one with more columns."""
 RECORD_NAME = re.compile(r"commits/(\d{20})\.json")
 _ZSET_FOLDER = "zset"
 _LEVELS_BELOW, _MOST_NAMED, _MOST_LOOKED_AT = 3, 5, 1_000
@@ -83,8 +89,8 @@ def stored_query_id(location: str) -> str | None:
 
 def stored_description(location: str) -> Mapping[str, Any] | None:
     """Return the description of the query a checkpoint belongs to; None when there is no checkpoint yet."""
-    format_file = read_format(checkpoint_folder(location))
-    return None if format_file is None else dict(format_file["description"])
+    known = read_query(checkpoint_folder(location))
+    return None if known is None else dict(known["description"])
 
 
 def stored_plan(location: str) -> Mapping[str, Any]:
@@ -94,7 +100,7 @@ def stored_plan(location: str) -> Mapping[str, Any]:
         StateError: it is missing or damaged.
     """
     folder = checkpoint_folder(location)
-    known = read_format(folder)
+    known = read_query(folder)
     if known is not None and PLAN_FIELD in known:
         return dict(known[PLAN_FIELD])
     data = folder.read(PLAN_FILE)
@@ -115,7 +121,7 @@ def plan_missing(location: str) -> StateError:
 
 
 def has_commits(location: str) -> bool:
-    """Say whether an epoch is committed in a checkpoint."""
+    """Return whether an epoch is committed in a checkpoint."""
     return any(RECORD_NAME.fullmatch(name) for name in checkpoint_folder(location).names("commits"))
 
 
@@ -259,6 +265,43 @@ def read_format(folder: Folder) -> dict[str, Any] | None:
     if any(RECORD_NAME.fullmatch(name) for name in folder.names("commits")):
         raise StateError(f"{path} is missing beside its commit records. {START_ANEW}", code="DAMAGED_FILE", file=path)
     return None
+
+
+def read_query(folder: Folder) -> dict[str, Any] | None:
+    """Return what `read_format` does, with the description and the plan that the query has changed to, where it has.
+
+    Raises:
+        StateError: as `read_format`; the newest record or the plan that it names is damaged.
+    """
+    known = read_format(folder)
+    if known is None or next(iter(folder.names(PLANS)), None) is None:
+        return known
+    last = read_last(CheckpointFiles(folder, str(known["query_id"])))
+    changed = None if last is None else changed_plan_of(folder, last)
+    if last is None or changed is None or known.get(OF_PLAN) == last.plan:
+        return known
+    return {**known, "description": changed.description, PLAN_FIELD: changed.plan}
+
+
+def changed_plan_of(folder: Folder, record: CommitRecord) -> ChangedPlan | None:
+    """Return what the query of a record has changed to; None where it is as it was made.
+
+    Raises:
+        StateError: it is missing or damaged.
+    """
+    if record.plan is None:
+        return None
+    path = folder.uri(f"{PLANS}/{record.plan}.json")
+    try:
+        return read_changed_plan(folder, record.plan)
+    except UnknownFormatError as error:
+        raise _unknown_format(path, error) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(
+            f"the plan {path}, which the record of epoch {record.epoch} names, cannot be read ({error}). {START_ANEW}",
+            code="DAMAGED_FILE",
+            file=path,
+        ) from error
 
 
 def no_checkpoint(location: str) -> StateError:

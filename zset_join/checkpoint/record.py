@@ -21,6 +21,7 @@ from zset_join.storage.sealed import UnknownFormatError, seal, unseal
 from zset_join.zset.protocol import NextDue
 
 __all__ = [
+    "CHANGED_RECORD_FORMAT",
     "MERGE_AFTER_FILES",
     "RECORD_FORMAT",
     "RESCALED_RECORD_FORMAT",
@@ -35,6 +36,8 @@ MERGE_AFTER_FILES = 64
 RECORD_FORMAT = 4
 RESCALED_RECORD_FORMAT = 5
 """Of a checkpoint that was rescaled: a version of the library that knows only one number of buckets must not go on with it."""
+CHANGED_RECORD_FORMAT = 6
+"""Of a checkpoint whose query has changed: a version that reads only the plan it was made with must not go on with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class BucketHistory:
         return BucketHistory(snapshot, tuple(log for log in self.logs if log.last_epoch > snapshot.through_epoch))
 
     def with_merged(self, merged: LogEntry) -> BucketHistory:
-        """Return the history in which one log file stands for those it was merged from."""
+        """Return the history in which one log file represents those it was merged from."""
         before = tuple(log for log in self.logs if log.last_epoch < merged.first_epoch)
         after = tuple(log for log in self.logs if log.first_epoch > merged.last_epoch)
         return replace(self, logs=(*before, merged, *after))
@@ -89,7 +92,7 @@ class BucketHistory:
         return self.logs[start:]
 
     def has_outgrown(self, at_least_bytes: int) -> bool:
-        """Say whether the log has outgrown the live rows, so that a snapshot pays.
+        """Return whether the log has outgrown the live rows, so that a snapshot pays.
 
         A snapshot writes the live rows once; it is due when the log since the last one has at least as many bytes as those rows
         had then. So each logged byte pays for at most one byte of snapshots.
@@ -112,7 +115,7 @@ class BucketHistory:
         return sum(log.bytes for log in self.logs)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the history as it stands in a commit record."""
+        """Return the history as it is in a commit record."""
         return {
             "snapshot": None if self.snapshot is None else self.snapshot.to_json(),
             "logs": [log.to_json() for log in self.logs],
@@ -144,7 +147,7 @@ class PartEntry:
     way: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry as it stands in a commit record."""
+        """Return the entry as it is in a commit record."""
         written = {
             "bucket": self.bucket,
             "file": self.file.to_json(),
@@ -187,7 +190,8 @@ class CommitRecord:
         dues: "stage/bucket" to when it must answer again though no row comes; one that waits for nothing is missing.
         positions: source to how far it has been read after the epoch, in the source's own words, of a pipeline in process;
             stream to the ids of its Kafka topics, of a query in Spark.
-        link: where the epoch stands in the chain of epochs; None in records of versions without one.
+        link: where the epoch is in the chain of epochs; None in records of versions without one.
+        plan: digest of the plan that the query has changed to, see `changed_plans`; None: the one it was made with.
     """
 
     query_id: str
@@ -207,6 +211,7 @@ class CommitRecord:
     dues: Mapping[str, NextDue] = field(default_factory=dict)
     positions: Mapping[str, Any] = field(default_factory=dict)
     link: ChainLink | None = None
+    plan: str | None = None
 
     def chained(self, last: CommitRecord | None) -> CommitRecord:
         """Return the record with its place in the chain.
@@ -253,10 +258,14 @@ class CommitRecord:
             "buffered": {bucket: list(held) for bucket, held in self.buffered.items()},
             "chain": None if self.link is None else [self.link.before, self.link.digest],
         }
-        if not self.rescaling:
-            return seal(written, version=RECORD_FORMAT, name=_name(self.epoch))
-        written |= {"rescaling": self.rescaling, "buckets": self.buckets}
-        return seal(written, version=RESCALED_RECORD_FORMAT, name=_name(self.epoch))
+        version = RECORD_FORMAT
+        if self.rescaling:
+            written |= {"rescaling": self.rescaling, "buckets": self.buckets}
+            version = RESCALED_RECORD_FORMAT
+        if self.plan is not None:
+            written |= {"plan": self.plan}
+            version = CHANGED_RECORD_FORMAT
+        return seal(written, version=version, name=_name(self.epoch))
 
     @classmethod
     def from_bytes(cls, data: bytes, epoch: int) -> CommitRecord:
@@ -273,9 +282,9 @@ class CommitRecord:
         try:
             written = unseal(data, version=RECORD_FORMAT, name=_name(epoch))
         except UnknownFormatError as error:
-            if error.found != RESCALED_RECORD_FORMAT:
+            if error.found not in (RESCALED_RECORD_FORMAT, CHANGED_RECORD_FORMAT):
                 raise
-            written = unseal(data, version=RESCALED_RECORD_FORMAT, name=_name(epoch))
+            written = unseal(data, version=error.found, name=_name(epoch))
         return cls(
             query_id=written["query_id"],
             epoch=written["epoch"],
@@ -294,11 +303,12 @@ class CommitRecord:
             rescaling=written.get("rescaling", 0),
             buckets=written.get("buckets"),
             link=None if written.get("chain") is None else ChainLink(before=written["chain"][0], digest=written["chain"][1]),
+            plan=written.get("plan"),
         )
 
 
 def histories_to_json(histories: Mapping[str, BucketHistory]) -> dict[str, Any]:
-    """Return histories as they stand in a record."""
+    """Return histories as they are in a record."""
     return {key: history.to_json() for key, history in histories.items()}
 
 

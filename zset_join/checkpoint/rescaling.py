@@ -2,7 +2,7 @@
 
 The law: a rescaling counts exactly when its record is there, the epoch it was made after is the newest one, and the commit
 record of that epoch is the very one it was made after. So it comes true in one step, as an epoch does, and an epoch that is
-taken back takes its rescaling with it. The next commit record carries number and buckets on; from then on it alone counts.
+retracted takes its rescaling with it. The next commit record carries number and buckets on; from then on it alone counts.
 
 What it lists is snapshots written for it under names of their own. Local state of the buckets before has other names folded in,
 so it is never taken for that of the new buckets.

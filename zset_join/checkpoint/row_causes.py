@@ -50,7 +50,7 @@ class CauseFinder:
         """Return, per row, the numbers of the changes that it follows from.
 
         Args:
-            rows: of the join, as one epoch emitted or took them back.
+            rows: of the join, as one epoch emitted or retracted them.
             changes: of the inputs in that epoch.
         """
         by_join_key: dict[Any, list[int]] = defaultdict(list)

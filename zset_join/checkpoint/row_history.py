@@ -1,6 +1,6 @@
 """Which input changes made and unmade an output row, from the log that the checkpoint keeps.
 
-The rows asked for are found on the side whose columns are named; the join keys they ever had tell which logged rows
+The rows requested are found on the side whose columns are named; the join keys they ever had tell which logged rows
 matter. Those are replayed, epoch by epoch, through an operator that is built empty, so what is reported is what the engine
 answers, not a second opinion about it.
 
@@ -29,6 +29,7 @@ from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.core.errors import KeyTypeError, OptionError
 from zset_join.core.key_types import common_key_type, storage_type
+from zset_join.core.notebook import MOST_ROWS, html_table
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_rows
 from zset_join.core.tick import Tick
@@ -77,12 +78,12 @@ class InputChange:
 
 @dataclass(frozen=True, slots=True)
 class RowEvent:
-    """Hold what one epoch did to the rows asked for.
+    """Hold what one epoch did to the rows requested.
 
     Args:
         epoch: the epoch.
         emitted: the changes of the output, as (row, weight), retractions first; empty when the inputs changed nothing.
-        changes: the input changes with the join keys of the rows asked for; empty when `is_snapshot`.
+        changes: the input changes with the join keys of the rows requested; empty when `is_snapshot`.
         is_snapshot: these rows were live when the log that is kept begins; what made them is no longer there.
         time: what time alone did, where no change did it; empty otherwise.
     """
@@ -104,7 +105,7 @@ class _Selection:
     """Name the logged rows that matter: by join key, and per side by primary key where a row may change its join key.
 
     Each is one array of values per key column, None for a column that does not narrow. More rows than needed do no harm.
-    `named_keys` are, per upsert side, the primary keys of the rows that have the values asked for.
+    `named_keys` are, per upsert side, the primary keys of the rows that have the values requested.
     """
 
     join_keys: list[pa.Array | None]
@@ -112,12 +113,12 @@ class _Selection:
     named_keys: dict[int, list[pa.Array | None]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RowHistory:
     """Say how some rows of an output came and went.
 
     Args:
-        question: the columns and values asked for.
+        question: the columns and values requested.
         events: what happened, oldest first.
         is_complete: the log reaches back to the first epoch.
         is_group: what came and went are the rows of the join that are in groups.
@@ -136,6 +137,24 @@ class RowHistory:
             for row, weight in event.emitted:
                 total[repr(row)] = row, weight + total.get(repr(row), (row, 0))[1]
         return tuple((row, weight) for row, weight in total.values() if weight)
+
+    def __repr__(self) -> str:
+        """Return the request and how much was found; `str` has all of it."""
+        return f"RowHistory({str(self).splitlines()[0]})"
+
+    def _repr_html_(self) -> str:
+        """Return the events as a table for a notebook: what changed in the inputs, and the rows that went and came."""
+        rows: list[list[Any]] = []
+        signs: list[int] = []
+        for event in self.events:
+            shown = [(change.stream, change.row, change.weight) for change in event.changes]
+            shown += [("view", row, weight) for row, weight in event.emitted]
+            for name, row, weight in shown:
+                values = ", ".join(f"{column}={value!r}" for column, value in row.items())
+                rows.append([event.epoch, name, f"{weight:+d}", values])
+                signs.append(-1 if weight < 0 else 1)
+        few = rows[:MOST_ROWS]
+        return html_table(["epoch", "where", "weight", "row"], few, caption=str(self).splitlines()[0], signs=signs)
 
     def __str__(self) -> str:
         named = ", ".join(f"{name}={value!r}" for name, value in self.question.items())
@@ -158,12 +177,12 @@ class RowQuestion:
         shown: columns of the output that users see.
         sources: per column of the operator's output, (side, source column), from `joined_schema`.
         row: column names of the output to values; at least one is not None.
-        values: columns of the output to the values that rows asked for have there, of which at least one is not NULL; in place
+        values: columns of the output to the values that rows requested have there, of which at least one is not NULL; in place
             of `row`, which is then only told in messages.
         most_rows: rows of the answer that are reported at most.
         epochs: report what happened in these; None for all, and for what was live at the snapshots.
-        tells_all: in an epoch that emitted rows asked for, report every change with one of their join keys, and the rows as
-            they were emitted, not their sum: who asks about many rows at once tells apart what belongs to which.
+        tells_all: in an epoch that emitted rows requested, report every change with one of their join keys, and the rows as
+            they were emitted, not their sum: who asks about many rows at once distinguishes what belongs to which.
 
     Raises:
         OptionError: a column the output does not have, a value of another type, nested columns, or nothing but None.
@@ -330,7 +349,7 @@ class RowQuestion:
         return mask
 
     def _matches(self, table: Any, position: int) -> Flags:
-        """Say which rows of an input have the values asked for; none where nothing of this side is asked for.
+        """Say which rows of an input have the values requested; none where nothing of this side is requested.
 
         A value of a join key narrows both sides: what meets on it has it in common.
         """
@@ -354,7 +373,7 @@ class RowQuestion:
             operator.close()
 
     def _emitted(self, answer: Iterator[ZSet]) -> tuple[tuple[tuple[Row, int], ...], list[pa.Array | None]]:
-        """Return the rows of an answer that were asked for, and the values of their join keys."""
+        """Return the rows of an answer that were requested, and the values of their join keys."""
         kept = []
         keys: list[list[pa.Array]] = [[] for _ in self._key_names]
         for chunk in answer:
@@ -372,9 +391,9 @@ class RowQuestion:
     def _changes(
         self, deltas: Sequence[ZSet], met: bool, keys: Sequence[pa.Array | None], selection: _Selection
     ) -> Iterator[InputChange]:
-        """Yield the changes that name the rows asked for, and, if any were emitted, those of the other side with their keys.
+        """Yield the changes that name the rows requested, and, if any were emitted, those of the other side with their keys.
 
-        An upsert that takes a value asked for away does not name it any more: it is known by its primary key.
+        An upsert that takes a value requested away does not name it any more: it is known by its primary key.
         """
         for position, (relation, delta) in enumerate(zip(self._inputs, deltas, strict=True)):
             if not len(delta):
@@ -395,7 +414,7 @@ class RowQuestion:
                 yield InputChange(relation.name, row, weight)
 
     def _names_row(self, relation: Relation, delta: ZSet, position: int) -> Flags:
-        """Say which changes have the values asked for; a delete by key needs no other column."""
+        """Say which changes have the values requested; a delete by key needs no other column."""
         mask = np.ones(len(delta), np.bool_)
         by_key = (delta.weights < 0) & (relation.mode == "upsert")
         for name, values in self._wanted[position].items():
@@ -421,7 +440,7 @@ def _each_once(changes: Iterator[InputChange]) -> tuple[InputChange, ...]:
 
 
 def asked_values(shown: pa.Schema, row: Mapping[str, Any]) -> dict[str, pa.Array]:
-    """Return the values that rows asked for have, as arrays of one.
+    """Return the values that rows requested have, as arrays of one.
 
     Args:
         shown: the columns of the output.
@@ -441,7 +460,7 @@ def asked_values(shown: pa.Schema, row: Mapping[str, Any]) -> dict[str, pa.Array
 
 
 def have_values(rows: Any, values: Mapping[str, pa.Array]) -> Flags:
-    """Say which rows have, in every column that is asked for, one of its values."""
+    """Say which rows have, in every column that is requested, one of its values."""
     mask = np.ones(rows.num_rows, np.bool_)
     for name, wanted in values.items():
         mask &= _is_one_of(rows.column(name), wanted)
@@ -479,7 +498,7 @@ def _common_type(inputs: Sequence[Relation], left: str, right: str) -> pa.DataTy
 
 
 def _is_inside(relation: Relation) -> bool:
-    """Say whether a row keeps its join key for as long as it keeps its primary key."""
+    """Return whether a row keeps its join key for as long as it keeps its primary key."""
     return set(relation.join_key) <= set(relation.primary_key)
 
 

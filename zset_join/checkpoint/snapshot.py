@@ -46,7 +46,7 @@ class SnapshotEntry:
         return sum(entry.bytes for entry in self.tables.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry as it stands in a commit record."""
+        """Return the entry as it is in a commit record."""
         tables = {name: entry.to_json() for name, entry in self.tables.items()}
         return {
             "through_epoch": self.through_epoch,

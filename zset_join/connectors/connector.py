@@ -1,4 +1,4 @@
-"""What a connector is: a name, and what stands behind it as an output of Python and as a table of SQL.
+"""What a connector is: a name, and what comes after it as an output of Python and as a table of SQL.
 
 The law: the options of an output are the parameters of the function that makes it, so checks, reference and call cannot differ.
 Those of a table are listed, because WITH holds texts.

@@ -200,7 +200,7 @@ _ALL = (
             output=_files_output,
             as_read="a file, or the files of a directory in the order of their names, each an epoch; with a primary key the "
             "row of the [last file by name](#files-with-a-primary-key) counts, of a file the last one",
-            as_written="a file per epoch; of a query that takes rows back with `_tp_delta`",
+            as_written="a file per epoch; of a query that retracts rows with `_tp_delta`",
         ),
     ),
     Connector(

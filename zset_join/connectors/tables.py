@@ -68,7 +68,7 @@ def postgres_url(url: str, *, at: Place | None = None) -> SplitResult:
         raise SqlError(f"'{url}': the port is a number from 1 to 65535.", code="OPTION_VALUE", at=at)
     if parts.query or parts.fragment:
         raise SqlError(
-            f"'{url}': what stands behind the name of the database ('{parts.query or parts.fragment}') is not read. Leave it "
+            f"'{url}': what comes after the name of the database ('{parts.query or parts.fragment}') is not read. Leave it "
             "out; libpq takes such settings from its environment, as PGSSLMODE.",
             code="NOT_OFFERED",
             at=at,

@@ -15,7 +15,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["ChainLink", "accepts_argument", "chained_digest", "short_mark"]
@@ -23,15 +23,17 @@ __all__ = ["ChainLink", "accepts_argument", "chained_digest", "short_mark"]
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """Say where an epoch stands in the chain.
+    """Say where an epoch is in the chain.
 
     Args:
         digest: of the epoch.
         before: of the epoch before it; None for the first one, and where a version without a chain committed it.
+        begins: an output without any epoch begins with this one, which holds all rows of its view; not written down.
     """
 
     digest: str
     before: str | None = None
+    begins: bool = field(default=False, compare=False)
 
 
 def chained_digest(before: str | None, query_id: str, epoch: int, *read: Any) -> str:
@@ -61,7 +63,7 @@ def short_mark(epoch: int, digest: str) -> str:
 
 
 def accepts_argument(function: Callable[..., Any], name: str) -> bool:
-    """Say whether a function of a user's takes a keyword argument; one whose signature cannot be read does not.
+    """Return whether a function of a user's takes a keyword argument; one whose signature cannot be read does not.
 
     >>> accepts_argument(lambda rows, epoch, chain=None: None, "chain"), accepts_argument(print, "chain")
     (True, False)

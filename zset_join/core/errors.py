@@ -6,7 +6,7 @@
     │   │   └── MissingPackageError  a package of an extra that is not installed; an ImportError too
     │   ├── KeyTypeError       a key column whose type cannot be hashed or compared
     │   ├── MissingMethodError a method that PySpark has here and this library has not; an AttributeError too
-    │   └── SqlError           a statement that cannot be read, or asks for what is refused
+    │   └── SqlError           a statement that cannot be read, or requests what is refused
     ├── BadInputError          rows of a delta that break the relation's contract
     ├── WeightOverflowError    a weight that no longer fits an int64
     ├── ResourceError          a limit that was reached; the message names the option to change
@@ -95,13 +95,13 @@ class KeyTypeError(PlanError):
 
 
 class MissingMethodError(PlanError, AttributeError):
-    """A method that PySpark users look for here, and that is not here; the message says what to use."""
+    """A method that PySpark users look for here, and that is not here; the message names the replacement."""
 
     default_code = "MISSING_METHOD"
 
 
 class SqlError(PlanError):
-    """A statement that cannot be read, or asks for what is refused; the message shows the place.
+    """A statement that cannot be read, or requests what is refused; the message shows the place.
 
     Args:
         message: as for every error.

@@ -24,7 +24,7 @@ __all__ = [
 
 
 def is_nested(data_type: pa.DataType) -> bool:
-    """Say whether values of this type are stored as blobs.
+    """Return whether values of this type are stored as blobs.
 
     >>> is_nested(pa.list_(pa.int8())), is_nested(pa.string())
     (True, False)
@@ -34,7 +34,7 @@ def is_nested(data_type: pa.DataType) -> bool:
 
 
 def has_float(data_type: pa.DataType) -> bool:
-    """Say whether a float hides anywhere inside the type; without one the blob is never stored twice.
+    """Return whether a float hides anywhere inside the type; without one the blob is never stored twice.
 
     >>> has_float(pa.struct({"a": pa.list_(pa.float32())}))
     True
@@ -72,7 +72,7 @@ def refuse_unsupported(data_type: pa.DataType) -> None:
 
 
 def stored_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type that stands for `data_type` in a blob: no extension, no dictionary, no view."""
+    """Return the type that represents `data_type` in a blob: no extension, no dictionary, no view."""
     if isinstance(data_type, pa.BaseExtensionType):
         return stored_type(data_type.storage_type)
     if pa.types.is_dictionary(data_type):
@@ -85,12 +85,12 @@ def stored_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def is_list(stored: pa.DataType) -> bool:
-    """Say whether a stored type is a list of any number of elements; a map is one."""
+    """Return whether a stored type is a list of any number of elements; a map is one."""
     return bool(pa.types.is_list(stored) or pa.types.is_large_list(stored) or pa.types.is_map(stored))
 
 
 def is_bytes(stored: pa.DataType) -> bool:
-    """Say whether a stored type is a string or binary of any length."""
+    """Return whether a stored type is a string or binary of any length."""
     return bool(
         pa.types.is_string(stored)
         or pa.types.is_large_string(stored)
@@ -100,7 +100,7 @@ def is_bytes(stored: pa.DataType) -> bool:
 
 
 def has_large_offsets(stored: pa.DataType) -> bool:
-    """Say whether the offsets of a stored type take 64 bits."""
+    """Return whether the offsets of a stored type take 64 bits."""
     return bool(pa.types.is_large_string(stored) or pa.types.is_large_binary(stored) or pa.types.is_large_list(stored))
 
 

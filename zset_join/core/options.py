@@ -146,26 +146,26 @@ class BufferLimit:
 
     @property
     def evicts(self) -> bool:
-        """Say whether rows are dropped at the limit."""
+        """Return whether rows are dropped at the limit."""
         return self.policy == _EVICTS
 
     @property
     def refuses(self) -> bool:
-        """Say whether an epoch that reaches the limit is refused."""
+        """Return whether an epoch that reaches the limit is refused."""
         return self.policy == "abort" and self.max_bytes > 0
 
     @property
     def spills(self) -> bool:
-        """Say whether rows go to disk at the limit."""
+        """Return whether rows go to disk at the limit."""
         return self.policy == "spill"
 
     @property
     def forgets(self) -> bool:
-        """Say whether dropped rows leave the answers of the past as they are."""
+        """Return whether dropped rows leave the answers of the past as they are."""
         return self.evicts and self.on_evict == "forget"
 
     def check_applies(self, *, is_append_only: bool, left: str, right: str) -> None:
-        """Refuse a limit that was asked for where it would do nothing.
+        """Refuse a limit that was requested where it would do nothing.
 
         Raises:
             OptionError: a side is not in append mode, and the limit is not the default one, or is none.
@@ -185,7 +185,7 @@ class BufferLimit:
         """Return the limit and the budget that both options make together.
 
         `spill` is hybrid state with so many bytes in memory. A hybrid join counts its rows on disk too, and has a limit where
-        another one than the default was asked for.
+        another one than the default was requested.
 
         Args:
             budget: of a join that is asked to be hybrid, None for one in memory.

@@ -17,9 +17,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-__all__ = ["near", "shown_column", "shown_key", "shown_names", "shown_rows", "shown_value"]
+__all__ = ["counted", "near", "shown_column", "shown_key", "shown_names", "shown_rows", "shown_value"]
 
 _UNKNOWN_TO_PYTHON = (ArithmeticError, LookupError, TypeError, ValueError)  # UnicodeDecodeError is among them
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural where there is not one of them.
+
+    >>> counted(1, "epoch"), counted(2, "epoch"), counted(0, "key")
+    ('1 epoch', '2 epochs', '0 keys')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def shown_names(names: Iterable[str]) -> list[str]:

@@ -46,7 +46,7 @@ class Tick:
         """
         if self.epoch <= absorbed_epoch:
             raise StateError(
-                f"epoch {self.epoch} was absorbed before (the state stands at {absorbed_epoch}); every epoch is absorbed once, "
+                f"epoch {self.epoch} was absorbed before (the state is at {absorbed_epoch}); every epoch is absorbed once, "
                 "in order.",
                 code="EPOCH_ABSORBED",
                 epoch=self.epoch,

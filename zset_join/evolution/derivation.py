@@ -82,7 +82,7 @@ def derived_steps(
 
 
 def unmet_conditions(have: Sequence[RowStep], want: Sequence[RowStep]) -> list[Expression]:
-    """Return the conditions under which rows were kept that `want` does not ask for: rows it needs may be gone."""
+    """Return the conditions under which rows were kept that `want` does not request: rows it needs may be gone."""
     wanted = _Chain(want).conditions
     return [one for one in _Chain(have).conditions if not any(one.same_as(other) for other in wanted)]
 

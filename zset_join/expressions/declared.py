@@ -1,4 +1,4 @@
-"""Functions that stand in one row: the word of the fluent API, the name in SQL, types, values, and a text for each dialect.
+"""Functions that are in one row: the word of the fluent API, the name in SQL, types, values, and a text for each dialect.
 
     soundex = declared("soundex(col)", "Return ...", Function(types, values, spark, duckdb))
 

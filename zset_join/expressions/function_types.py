@@ -109,9 +109,7 @@ def _like(call: Call, types: _Types) -> pa.DataType:
     place = 0
     while place < len(pattern):
         if pattern[place] == escape and pattern[place + 1 : place + 2] not in {"%", "_", escape}:
-            raise _mismatch(
-                call, types, f"a pattern where {escape} stands before %, _ or {escape}", "Double it to mean itself."
-            )
+            raise _mismatch(call, types, f"a pattern where {escape} is before %, _ or {escape}", "Double it to mean itself.")
         place += 2 if pattern[place] == escape else 1
     return pa.bool_()
 

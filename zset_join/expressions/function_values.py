@@ -252,7 +252,7 @@ def _rounded_integers(vector: Vector, scale: int, result: pa.DataType) -> Comput
 
 
 def _rounded_floats(values: Any, scale: int) -> Any:
-    """Round the shortest decimal that stands for each float, halves away from zero.
+    """Round the shortest decimal that represents each float, halves away from zero.
 
     Far from a tie the binary product tells the same; only what lies near one is looked at digit by digit.
     """

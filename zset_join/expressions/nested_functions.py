@@ -8,7 +8,7 @@ counts from the end; `array_contains` is NULL where the value is not found besid
 cannot be read is NULL, so is a path that leads nowhere; an object or array is given as text without blanks.
 
 Known limits: paths are literals of names and places (`$.a['b c'][0]`, no `*`); strings of JSON have double quotes; a repeated
-name stands for its last value. JSON is read by Python, once for each distinct text.
+name represents its last value. JSON is read by Python, once for each distinct text.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def rewritten(expression: Expression, change: Callable[[Column], Expression]) ->
 
     Args:
         expression: over rows or pairs of rows.
-        change: returns what stands for a column.
+        change: returns what represents a column.
     """
     match expression:
         case Column():

@@ -91,7 +91,7 @@ class Expression(ABC):
         """Return what the visitor makes of this tree."""
 
     def same_as(self, other: object) -> bool:
-        """Say whether the other is the same tree.
+        """Return whether the other is the same tree.
 
         >>> (left("x") < 1).same_as(left("x") < 1)
         True
@@ -209,23 +209,23 @@ class Expression(ABC):
         return Call("length", (self,))
 
     def is_null(self) -> Expression:
-        """Say whether the value is NULL."""
+        """Return whether the value is NULL."""
         return Call("is_null", (self,))
 
     isNull = is_null  # noqa: N815 - the name PySpark users type
 
     def is_not_null(self) -> Expression:
-        """Say whether the value is not NULL."""
+        """Return whether the value is not NULL."""
         return Call("is_not_null", (self,))
 
     isNotNull = is_not_null  # noqa: N815 - the name PySpark users type
 
     def between(self, lower: object, upper: object) -> Expression:
-        """Say whether `lower <= self <= upper`."""
+        """Return whether `lower <= self <= upper`."""
         return (self >= lower) & (self <= upper)
 
     def isin(self, *values: object) -> Expression:
-        """Say whether the value equals one of the given literals; one list, tuple or set will do as well."""
+        """Return whether the value equals one of the given literals; one list, tuple or set will do as well."""
         flat = values[0] if len(values) == 1 and isinstance(values[0], list | tuple | set | frozenset) else values
         literals = tuple(lit(value) for value in flat)
         if not literals or not all(isinstance(literal, Literal) for literal in literals):
@@ -238,7 +238,7 @@ class Expression(ABC):
         return Call("in", (self, *literals))
 
     def startswith(self, prefix: str | bytes) -> Expression:
-        """Say whether a string or binary starts with `prefix`, a literal."""
+        """Return whether a string or binary starts with `prefix`, a literal."""
         if not isinstance(prefix, str | bytes):
             raise OptionError(
                 f"{describe(self)}.startswith(...) takes a str or bytes, not {prefix!r}.",
@@ -248,11 +248,11 @@ class Expression(ABC):
         return Call("starts_with", (self, lit(prefix)))
 
     def like(self, pattern: str, escape: str = "\\") -> Expression:
-        """Say whether a string matches a pattern, a literal: `%` stands for any characters, `_` for one."""
+        """Return whether a string matches a pattern, a literal: `%` represents any characters, `_` for one."""
         return Call("like", (self, lit(pattern), lit(escape)))
 
     def ilike(self, pattern: str, escape: str = "\\") -> Expression:
-        """Say whether a string matches a pattern, whatever the case of its letters."""
+        """Return whether a string matches a pattern, whatever the case of its letters."""
         return Call("ilike", (self, lit(pattern), lit(escape)))
 
     def substr(self, start: object, length: object) -> Expression:
@@ -363,7 +363,7 @@ class Literal(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Cast(Expression):
-    """A conversion the user asked for.
+    """A conversion the user requested.
 
     Args:
         operand: what is converted.

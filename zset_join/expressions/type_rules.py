@@ -256,7 +256,7 @@ def _temporal_result(call: Call, first: pa.DataType, second: pa.DataType) -> pa.
 
 
 def _is_flat(stamp: pa.DataType) -> bool:
-    """Say whether every day of the timestamp's zone has 24 hours."""
+    """Return whether every day of the timestamp's zone has 24 hours."""
     return stamp.tz is None or stamp.tz in _FLAT_ZONES
 
 

@@ -1,7 +1,7 @@
 """Columns of one plain type with their NULLs, and Spark's arithmetic, comparison and conversion on them.
 
-A `Vector` has n values or one, which then stands for all rows. Numbers, booleans and temporal values are NumPy arrays
-(temporal ones as the integers they are stored as), strings, binaries and decimals are Arrow arrays. What stands in
+A `Vector` has n values or one, which then represents all rows. Numbers, booleans and temporal values are NumPy arrays
+(temporal ones as the integers they are stored as), strings, binaries and decimals are Arrow arrays. What is in
 the place of a NULL is undefined. Nothing here raises for a row: what cannot be computed comes back as a mask of
 *faults*, because a row that AND or OR skips must not fail.
 

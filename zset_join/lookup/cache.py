@@ -1,7 +1,7 @@
 """What a worker remembers of the outside: rows it was told (partial), or the whole table (full).
 
-A partial cache believes a row for `ttl`, and holds at most `max_rows`: rows that were not asked for lately go first. It is two
-generations of rows: what is asked for is kept in the young one, and when that is half full it becomes the old one. An absent
+A partial cache believes a row for `ttl`, and holds at most `max_rows`: rows that were not requested lately go first. It is two
+generations of rows: what is requested is kept in the young one, and when that is half full it becomes the old one. An absent
 key is kept only where the caller says so.
 
 The law: a cache answers with what the source said at most `ttl` (or `reload_interval`) ago. Cost: one probe per key and row.
@@ -102,7 +102,7 @@ class PartialCache:
         """Keep what was found.
 
         Args:
-            keys: the keys that were asked for.
+            keys: the keys that were requested.
             rows: what was found.
             own_keys: the keys of these rows.
             missing: keep that the others are absent, too.

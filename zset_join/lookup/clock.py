@@ -1,4 +1,4 @@
-"""Time, as whoever waits asks for it: so that a test can let hours pass in no time.
+"""Time, as whoever waits requests it: so that a test can let hours pass in no time.
 
 `SystemClock` is the real one. `zset_join.testing.FakeClock` is one whose sleeps return at once and whose time goes on by what
 was slept, for plain calls and for asyncio alike.

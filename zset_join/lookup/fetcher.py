@@ -1,7 +1,7 @@
 """The fetch step: from keys to what the outside says of them, in batches, with retries, a back-off and a cache.
 
 The law: every asked key is answered by what the source said during this fetch, or at most as long ago as the cache believes. A
-key is in one call at a time. Only an empty answer is a miss, and only misses are asked for again: `max_retries` times, each
+key is in one call at a time. Only an empty answer is a miss, and only misses are requested again: `max_retries` times, each
 `delay` after the call before it completed. Where misses are parked between epochs, nothing is retried here.
 
 *Sync*: the batches one after the other; then one wait, and all misses again. *Async*: up to `capacity` calls under way, each
@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from zset_join.core.errors import LookupFailedError, ZsetJoinError
 from zset_join.core.row_conversion import take_rows
+from zset_join.core.shown_values import counted
 from zset_join.lookup.cache import FullCache, PartialCache
 from zset_join.lookup.clock import Clock, SystemClock
 from zset_join.lookup.loop_thread import LoopThread
@@ -48,10 +49,10 @@ class LookupCounts:
 
     Args:
         calls: to the source.
-        keys: asked for in them.
+        keys: requested in them.
         rows: that came.
         misses: keys without an answer, per call.
-        retries: keys that were asked for again.
+        retries: keys that were requested again.
         waited_us: between attempts.
         transient_errors: calls that were made again, or given up.
         cache_hits: keys that the cache answered for.
@@ -173,7 +174,7 @@ class Fetcher:
         return pa.Table.from_batches(parts, schema=self._schema)
 
     def close(self) -> None:
-        """Let go of connections; closed already is no error."""
+        """Release connections; closed already is no error."""
         client, self._client = self._client, None
         loop, self._loop = self._loop, None
         try:
@@ -404,12 +405,15 @@ class Fetcher:
 
     def _failed(self, batch: pa.RecordBatch | None, error: Exception, attempts: int) -> LookupFailedError:
         said = without_secrets(str(error), *secrets_of(self.source))
-        asked = "its whole table" if batch is None else f"{batch.num_rows} keys such as {_first(batch)}"
+        task = (
+            "reading its whole table"
+            if batch is None
+            else f"looking up {counted(batch.num_rows, 'key')} such as {_first(batch)}"
+        )
         return LookupFailedError(
-            f'the lookup source "{self.source.name}" ({self.source.explain()}) failed {attempts} of {attempts} times when '
-            f"asked "
-            f"for {asked}: {type(error).__name__}: {said}. The epoch was not applied. Bring the source back, correct the "
-            "connection, or raise error_attempts.",
+            f'the lookup source "{self.source.name}" ({self.source.explain()}) failed {attempts} of {attempts} times '
+            f"when {task}: {type(error).__name__}: {said}. The epoch was not applied. Bring the source back, "
+            "correct the connection, or raise error_attempts.",
             code="LOOKUP_FAILED",
             source=self.source.name,
             keys=0 if batch is None else batch.num_rows,

@@ -234,7 +234,7 @@ class Lookup:
             source: name of the outside table.
             modes: what the source offers: `sync`, `async`, `full`.
             how: `inner` or `left`.
-            is_insert_only: whether the left input never takes a row back.
+            is_insert_only: whether the left input never retracts a row.
             aliases: other names the table goes by in this join.
         """
         said = self
@@ -353,7 +353,7 @@ class LookupSettings:
             parts.append(f"cache of {self.cache_max_rows:,} rows for {_seconds(self.cache_ttl_us)}{missing}")
         if self.max_retries:
             waits = "parked between epochs" if self.parks else "waiting"
-            parts.append(f"a miss is asked for {self.max_retries} more times, {waits}, {_seconds(self.delay_us)} apart")
+            parts.append(f"a miss is requested {self.max_retries} more times, {waits}, {_seconds(self.delay_us)} apart")
         else:
             parts.append("no retry")
         if self.parks:
@@ -371,7 +371,7 @@ def _seconds(duration_us: int) -> str:
 
 
 def _retries(values: Mapping[str, Any], source: str) -> tuple[int, int]:
-    """Return how often a miss is asked for again, and after how long; an incomplete set of options warns."""
+    """Return how often a miss is requested again, and after how long; an incomplete set of options warns."""
     names = ("retry_predicate", "retry_strategy", "fixed_delay", "max_attempts")
     missing = [name for name in names if values.get(name) is None]
     if len(missing) == len(names):

@@ -1,7 +1,7 @@
 """What is done about an outside that fails: a bounded back-off, then a circuit that leaves it alone for a while.
 
 The law: a call that meets a transient error is made at most `error_attempts` times, each later one after a wait that doubles
-from `error_delay` to `error_max_delay`, with jitter (half of it is random), or after what the outside asked for, which
+from `error_delay` to `error_max_delay`, with jitter (half of it is random), or after what the outside requested, which
 `error_max_delay` bounds too. Then the epoch fails. While the circuit is open no call is made at all; afterwards one is, without
 retries, and only its success closes the circuit. So a runner that tries an epoch again and again does not hammer a source that
 is down.
@@ -59,7 +59,7 @@ class Circuit:
 
     @property
     def is_half_open(self) -> bool:
-        """Say whether the next call decides."""
+        """Return whether the next call decides."""
         return self._failures > 0
 
     def check(self) -> None:

@@ -119,7 +119,7 @@ def as_secret(value: Secret | str | None) -> Secret | None:
 
 
 def is_credential_name(name: str) -> bool:
-    """Say whether a header, parameter or option of this name carries a credential.
+    """Return whether a header, parameter or option of this name carries a credential.
 
     >>> [is_credential_name(name) for name in ("X-Api-Key", "Authorization", "access_token", "Accept", "author", "monkey")]
     [True, True, True, False, False, False]
@@ -128,7 +128,7 @@ def is_credential_name(name: str) -> bool:
 
 
 def holds_credentials(address: str) -> bool:
-    """Say whether a URL, a host or a connection string has a user before an `@`, or names a password or token.
+    """Return whether a URL, a host or a connection string has a user before an `@`, or names a password or token.
 
     >>> holds_credentials("https://me:hush@crm/"), holds_credentials("https://crm/?q=1&api_key=hush")
     (True, True)

@@ -74,10 +74,10 @@ class LookupClient:
         raise NotImplementedError(type(self).__name__)
 
     def close(self) -> None:
-        """Let go of what is open; closed already is no error."""
+        """Release what is open; closed already is no error."""
 
     async def aclose(self) -> None:
-        """Let go of what was opened on the event loop; called before `close`, where the client was async."""
+        """Release what was opened on the event loop; called before `close`, where the client was async."""
 
 
 @runtime_checkable
@@ -114,12 +114,12 @@ class LookupSource(Protocol):
 
 @runtime_checkable
 class SelectiveSource(LookupSource, Protocol):
-    """A source that can never be asked for some keys. Rows with such a key are bad input, found before anybody is asked."""
+    """A source that can never look up some keys. Rows with such a key are bad input, found before anything is called."""
 
     def unaskable(self, keys: pa.RecordBatch) -> Mapping[int, str]:
-        """Return why some keys can never be asked for, by their rows. It follows from the source and the keys alone.
+        """Return why some keys can never be requested, by their rows. It follows from the source and the keys alone.
 
         Args:
-            keys: the columns that are looked up by; not distinct. A key with a NULL is never asked for, and not among the rows.
+            keys: the columns that are looked up by; not distinct. A key with a NULL is never requested, and not among the rows.
         """
         ...

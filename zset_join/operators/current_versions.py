@@ -3,18 +3,18 @@
 The law: after every epoch the sum of all answers has, per key, the newest version whose time is at or before the epoch's
 processing time, or nothing where that one is a DELETE. Of several at one time the larger sequence, then the later arrival wins.
 
-It stands before a join by processing time whose right side is versioned (semantics 12). A version of the future waits, and is
+It is before a join by processing time whose right side is versioned (semantics 12). A version of the future waits, and is
 said in the first epoch whose processing time has reached it, though no row comes.
 
 The epoch in which a version comes is not part of the answer: versions of one time that become due together take the order in
 which they arrived, and precede what arrives in the epoch in which they become due.
 
-Remembers per key the version that holds, a DELETE too, for good; of versions that may be taken back (changelog mode) all.
+Remembers per key the version that holds, a DELETE too, for good; of versions that may be retracted (changelog mode) all.
 Beside them every version of the future with its arrival, 8 bytes, and 32 bytes for its time; in changelog mode its net rows
 once more, against which retractions are checked.
 
 Edge cases. A version older than the one that holds says nothing. In upsert mode weight -1 is a DELETE at its own time; in
-changelog mode it takes a version back. NULL in the time or in the key is bad input. A timestamp without zone and a date are
+changelog mode it retracts a version. NULL in the time or in the key is bad input. A timestamp without zone and a date are
 UTC.
 
 Known limits. Only timestamps and dates are moments that a clock could reach: of any other type the newest version holds. No
@@ -223,7 +223,7 @@ class CurrentVersions:
         return self._shown.working_bytes() + sum(side.working_bytes() for side in self._sides)
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         return self._shown.is_current() and all(rows.is_current() for rows in self._future)
 
     def statistics(self) -> dict[str, int]:

@@ -4,9 +4,9 @@ The law: after every epoch the sum of all answers equals that query over the sum
 
 `keep="first"` shows the first rows in the given order, `keep="last"` those from its end. Equal ones are ordered by arrival, in
 the direction of the last order column: ascending, the earlier arrival comes first; descending, the later one. Where the input
-takes rows back, the oldest of equal copies goes, and when a shown row goes the next one shows.
+retracts rows, the oldest of equal copies goes, and when a shown row goes the next one shows.
 
-Remembers of an append-only input the n rows per key that are shown; of one that takes rows back, all rows.
+Remembers of an input that only adds rows the n rows per key that are shown; of one with retractions, all rows.
 
 Edge cases: NULL is a key like any other, and the smallest value of an order column. A row replaced by an equal one says
 nothing.
@@ -64,10 +64,11 @@ class Deduplicate:
 
     Args:
         relation: the input, in append or changelog mode.
-        keys: what rows are told apart by.
+        keys: what rows are distinguished by.
         order_by: the order, as `"t"` or `"price desc"`.
         keep: `first` in this order, or `last`.
         n: how many rows per key are shown.
+        only_adds: no row is ever retracted, whatever the mode of the relation; one that is may be unknown.
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
@@ -96,6 +97,7 @@ class Deduplicate:
         order_by: Sequence[str | OrderColumn],
         keep: Keep = "first",
         n: int = 1,
+        only_adds: bool = False,
         on_bad_input: str = "error",
         chunk_rows: int = 65_536,
         hash_bits: int = 32,
@@ -105,6 +107,7 @@ class Deduplicate:
         self.keys = tuple(keys)
         self.order_by = tuple(OrderColumn.of(column) for column in order_by)
         self.keep, self.n = keep, n
+        self._limit = n if only_adds or relation.mode == "append" else 0
         check_policy(on_bad_input)
         check_sizes(chunk_rows, hash_bits)
         check_dedup(relation, self.keys, self.order_by, keep, n)
@@ -222,8 +225,7 @@ class Deduplicate:
 
     def _store(self, groups: KeyGroups, rows: PreparedRows) -> None:
         self._state.keys.store(groups, self._rows.wanted(rows), self._rows.run_bytes(rows, groups))
-        limit = self.n if self.inputs[0].mode == "append" else 0
-        self._rows.absorb(rows, groups, supersedes=False, limit=limit)
+        self._rows.absorb(rows, groups, supersedes=False, limit=self._limit)
         if rows.removed_begin[-1]:
             self._state.keys.drop_empty(groups.numbers)
 
@@ -241,7 +243,7 @@ class Deduplicate:
         return 0 if self._prepared is None else self._prepared.rows.count * (self._rows.layout.stride + 80)
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         return self._state.is_current()
 
     def statistics(self) -> dict[str, int]:
@@ -259,9 +261,9 @@ class Deduplicate:
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
-        self._state.restore(tables, self._take_back)
+        self._state.restore(tables, self._retract)
 
-    def _take_back(
+    def _retract(
         self,
         rows: KeptRows,
         batch: pa.RecordBatch,

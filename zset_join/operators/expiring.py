@@ -6,7 +6,7 @@ inside, from whose state, at the end of the epoch in which their time comes, tho
 said of them stands.
 
 A row's time is that of its last write plus a duration (processing time), or its event time plus it, against the watermark.
-`read` begins it anew for all rows of a key when another input changes under that key. `by_key` keeps the rows of a key
+`read` begins it again for all rows of a key when another input changes under that key. `by_key` keeps the rows of a key
 together: a group lives until it is written no more.
 
 An epoch's writes and reads come first, then what is past its time goes. Rows behind their time when they come are counted as
@@ -15,7 +15,7 @@ late: they are never said (where rows are retracted), or not said where the wate
 Remembers the inputs' live rows a second time, beside the state of the operator inside, and 32 bytes per row.
 
 Known limits. Inputs are appends or changelogs; upserts are brought to a changelog before, by a table whose keys do not
-expire. A write that changes nothing is not seen by what stands before it, and refreshes nothing.
+expire. A write that changes nothing is not seen by what is before it, and refreshes nothing.
 
 Source: Flink's table.exec.state.ttl and STATE_TTL hint (which only forget); semantics 9 and 16.
 """
@@ -53,7 +53,7 @@ class ExpiringInput:
         key: the columns of its key, as many for every input.
         key_types: the type each is compared in.
         null_safe: per key column, whether NULL is a key like any other.
-        ttl: how long its rows live; None: until they are taken back.
+        ttl: how long its rows live; None: until they are retracted.
     """
 
     relation: Relation
@@ -197,7 +197,7 @@ class Expiring:
         return self._inside.working_bytes() + sum(side.working_bytes() for side in self._sides)
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         return self._inside.is_current() and all(rows.is_current() for rows in self._kept)
 
     def statistics(self) -> dict[str, int]:

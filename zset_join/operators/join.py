@@ -288,7 +288,7 @@ class HashJoin:
                 sum(side.shrink_working(one_side) for side, one_side in zip(self._sides, prepared.sides, strict=True))
             )
             if self._groups.is_tight:
-                self._touched_rows = max(output.let_go(self._touched_rows) for output in (self._output, self._spare))
+                self._touched_rows = max(output.release(self._touched_rows) for output in (self._output, self._spare))
             self._hybrid.spill_to_budget(self.working_bytes())
             self._hybrid.commit(tick.epoch)
         for side in self._sides:
@@ -311,7 +311,7 @@ class HashJoin:
         return sum(side.working_bytes() for side in self._sides) + self._working_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole, so that the state need not be opened again."""
+        """Return whether the mapped files are still those of the directory and whole; if so, the state need not be reopened."""
         return all(side.is_current() for side in self._sides) and (self._hybrid is None or self._hybrid.is_current())
 
     def _working_bytes(self) -> int:
@@ -568,7 +568,7 @@ class HashJoin:
     def _check_current(self, reader: object) -> None:
         if self._reader is not reader or self._prepared is None:
             raise StateError(
-                "an answer was read on after the next one had begun; finish reading an answer before asking for another.",
+                "an answer was read on after the next one had begun; finish reading an answer before requesting another.",
                 code="ANSWER_OUTDATED",
             )
 

@@ -52,7 +52,7 @@ class LatestJoins:
         joins: the joins.
 
     Raises:
-        StateError: the files of the state stand at different epochs.
+        StateError: the files of the state are at different epochs.
     """
 
     def __init__(self, joins: Sequence[LatestJoin]) -> None:
@@ -109,7 +109,7 @@ class LatestJoins:
         return sum(side.working_bytes() for side in self._sides.values())
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         return all(side.is_current() for side in self._sides.values())
 
     def close(self) -> None:

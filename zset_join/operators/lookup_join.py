@@ -4,14 +4,14 @@ The outside world is no function, so this operator never asks it. It says which 
 writes the answers down, and hands them in as the second input; from there on everything is a function of its inputs.
 
 The law: the answer of an epoch is decided by the rows before it, its delta, and what was fetched for it. While the outside
-table stands still, the sum of the answers is the batch join. A retraction takes back what was said, and never asks again.
+table does not advance, the sum of the answers is the batch join. A retraction retracts what was said, and never asks again.
 
 Remembers, for an append-only left, the rows that wait for another attempt; for any other, its live rows and per arrival what it
 was joined with (`zset_join.state.join.match_memo`).
 
 Edge cases. NULL in a lookup key: nobody is asked, no match. Several answers to one key are several matches. A row that the
 residual predicate rejects is no miss: it is padded (LEFT) or dropped (INNER) at once. A miss waits only with `max_retries`; it
-is due `delay_us` after the processing time of the epoch that missed it, and asked for in the first epoch at or after that,
+is due `delay_us` after the processing time of the epoch that missed it, and requested in the first epoch at or after that,
 also in one without rows. After the last miss LEFT pads and INNER drops. The answers of an append-only left come in the order
 of its rows.
 
@@ -49,7 +49,7 @@ from zset_join.state.join.match_memo import (
     PARKED_PADDED,
     SILENT,
     MatchMemo,
-    TakenBack,
+    Retracted,
     first_arrival,
 )
 from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer
@@ -76,7 +76,7 @@ class _Asked:
     unaskable: Mapping[int, str]
     askable: Int64s
     changes: NetChanges | None
-    taken: TakenBack
+    taken: Retracted
     due: Int64s
     due_copies: Int64s
     rows: pa.RecordBatch
@@ -103,14 +103,14 @@ class LookupJoin:
 
     Args:
         probe: the left input; its join key is what is looked up.
-        table: the columns of the outside table that are asked for; its join key has as many columns as the probe's, and after
+        table: the columns of the outside table that are requested; its join key has as many columns as the probe's, and after
             those one per constant.
         how: `inner` or `left`.
-        constants: values that key columns of the outside table must have, by name; they are asked for too.
+        constants: values that key columns of the outside table must have, by name; they are requested too.
         using: put the key columns once and first, where both sides name them equally.
         residual: a predicate over both rows that is part of ON.
-        unaskable: given keys, returns why some can never be asked for, by their rows; such rows are bad input. Of an upsert
-            relation its deletes are not checked: they only take rows back.
+        unaskable: given keys, returns why some can never be requested, by their rows; such rows are bad input. Of an upsert
+            relation its deletes are not checked: they only retract rows.
         hidden: probe columns that only order changes: where nothing else of a row has changed, nothing is said.
         output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
         max_retries: how often a miss is parked and looked up again in a later epoch; 0: a miss is final.
@@ -229,7 +229,7 @@ class LookupJoin:
         Columns are those of the outside table's key, by name and in the types they are compared in.
 
         Raises:
-            BadInputError: rows that break the relation's contract, with policy `error`: nobody is to be asked for them.
+            BadInputError: rows that break the relation's contract, with policy `error`: their keys cannot be looked up.
 
         Cost: the rows of the delta and the parked rows that are due.
         """
@@ -282,7 +282,7 @@ class LookupJoin:
         memo.lines.side.begin_absorb()
         self._left.absorb(asked.changes, tick.processing_time_us)
         memo.remove(asked.taken)
-        memo.remove(TakenBack(asked.due, asked.due_copies))
+        memo.remove(Retracted(asked.due, asked.due_copies))
         memo.forget_due(self._now(tick))
         kept = prepared.kept
         memo.add(kept.rows, kept.copies, kept.kinds, kept.arrivals, due_us=kept.due_us, attempts=kept.attempts)
@@ -309,7 +309,7 @@ class LookupJoin:
         lines = [{**line, "row": int(asked.askable[line["row"]])} for line in rejected.to_pylist()]
         for row, reason in asked.unaskable.items():
             weight = int(deltas[0].weights[row])
-            told = f"has a key that {self._asks_whom} can never be asked for: {reason}"
+            told = f"has a key that {self._asks_whom} can never be requested: {reason}"
             lines.append({"input": name, "row": row, "weight": weight, "code": "LOOKUP_KEY_VALUE", "reason": told})
         return pa.Table.from_pylist(sorted(lines, key=lambda line: line["row"]), schema=REJECTION_SCHEMA)
 
@@ -322,7 +322,7 @@ class LookupJoin:
         return self._side.working_bytes() + self._memo.lines.side.working_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole, and as this operator left them."""
+        """Return whether the mapped files are still those of the directory, whole, and as this operator left them."""
         return self._side.is_current() and self._memo.is_current()
 
     def statistics(self) -> dict[str, int]:
@@ -359,7 +359,7 @@ class LookupJoin:
     # ---------------------------------------------------------------- resolving an epoch
 
     def _now(self, tick: Tick) -> int:
-        """Return the processing time; where a tick has none, time stands still."""
+        """Return the processing time; where a tick has none, time does not advance."""
         return max(self._memo.lines.side.watermark, 0) if tick.processing_time_us is None else tick.processing_time_us
 
     def _ask(self, tick: Tick, delta: ZSet) -> _Asked:
@@ -373,7 +373,7 @@ class LookupJoin:
         askable = np.setdiff1d(np.arange(len(delta)), np.fromiter(unaskable, np.int64))
         given = ZSet(delta.rows.take(pa.array(askable)), delta.weights[askable]) if unaskable else delta
         changes = self._left.resolve(given) if len(given) else None
-        taken = TakenBack() if changes is None else memo.take_back(changes.lost, changes.lost_copies)
+        taken = Retracted() if changes is None else memo.retract(changes.lost, changes.lost_copies)
         due = memo.due(self._now(tick))
         due_copies = memo.lines.weights(due)
         if len(due) and len(taken.numbers):
@@ -485,7 +485,7 @@ class LookupJoin:
             raise StateError(
                 f'the lookup join of "{self.inputs[0].name}" with "{self.shape.table.name}", epoch {tick.epoch}: key {key} was '
                 f"not fetched ({len(unfetched)} such rows). What was fetched belongs to another delta; fetch what "
-                "keys_to_fetch asks for.",
+                "keys_to_fetch requests.",
                 code="KEY_NOT_FETCHED",
                 key=key,
                 epoch=tick.epoch,
@@ -540,7 +540,7 @@ class LookupJoin:
         return f'the lookup source "{self.shape.table.name}"'
 
     def _never_asked(self, delta: ZSet) -> Mapping[int, str]:
-        """Return why rows have a key that can never be asked for."""
+        """Return why rows have a key that can never be requested."""
         if self._unaskable is None or not len(delta):
             return {}
         reasons = self._unaskable(self.shape.keys_of(delta.rows))
@@ -552,7 +552,7 @@ class LookupJoin:
             row, reason = next(iter(asked.unaskable.items()))
             raise LookupFailedError(
                 f'relation "{self.inputs[0].name}", epoch {tick.epoch}: row {row} has a key that {self._asks_whom} can never '
-                f"be asked for: {reason} ({len(asked.unaskable)} such rows; nobody was asked, and nothing of the epoch was "
+                f"be requested: {reason} ({len(asked.unaskable)} such rows; nobody was asked, and nothing of the epoch was "
                 "applied). Leave such rows out with where(...) before the lookup, take a service that is given keys in a body, "
                 'many="body", or set on_bad_input="quarantine" to keep them aside.',
                 code="LOOKUP_KEY_VALUE",

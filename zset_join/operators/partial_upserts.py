@@ -308,7 +308,7 @@ class PartialUpserts(Latest):
         return order[np.r_[groups[order][1:] != groups[order][:-1], True]]
 
     def _newest(self, delta: ZSet, asked: _Int64s) -> _Int64s:
-        """Return, per key of the rows asked for, the change of it with the largest sequence."""
+        """Return, per key of the rows requested, the change of it with the largest sequence."""
         rows = delta.rows
         groups = group_keys([rows.column(name) for name in self._rows.primary_key])
         wanted = np.isin(groups, groups[asked])

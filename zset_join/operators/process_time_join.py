@@ -1,8 +1,8 @@
 """The temporal join by processing time: each left row meets the right side as it is when the row comes.
 
-The law: only left changes speak. A row that comes is joined with the right side as it stands after this epoch's right changes
-(`snapshot="current"`) or as it stood before them (`"previous"`). A row that goes takes back what it was joined with, whatever
-the right side is by now. While the right side stands still, the sum of the answers is the batch join.
+The law: only left changes speak. A row that comes is joined with the right side as it comes after this epoch's right changes
+(`snapshot="current"`) or as it stood before them (`"previous"`). A row that goes retracts what it was joined with, whatever
+the right side is by now. While the right side does not advance, the sum of the answers is the batch join.
 
 Remembers every live right row, as a join does. Of an append-only left nothing; of any other its live rows, and per arrival what
 it was joined with (`zset_join.state.join.match_memo`).
@@ -46,7 +46,7 @@ from zset_join.state.join.match_memo import (
     SILENT,
     TIMES,
     MatchMemo,
-    TakenBack,
+    Retracted,
     first_arrival,
 )
 from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer, multiplied
@@ -70,7 +70,7 @@ class _Prepared:
     deltas: tuple[ZSet, ...]
     left: NetChanges | None
     right: NetChanges | None
-    taken: TakenBack
+    taken: Retracted
     answer: Answer | None = None
     kept: MemoLines | None = None
 
@@ -285,7 +285,7 @@ class ProcessTimeJoin:
         return self.joins.working_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         return self.joins.is_current()
 
     def statistics(self) -> dict[str, int]:
@@ -337,7 +337,7 @@ class ProcessTimeJoin:
         if kept is not None and is_same and all(a is b for a, b in zip(kept.deltas, deltas, strict=True)):
             return kept
         left = self._left.resolve(deltas[0]) if len(deltas[0]) else None
-        taken = TakenBack() if left is None else self._memo.take_back(left.lost, left.lost_copies)
+        taken = Retracted() if left is None else self._memo.retract(left.lost, left.lost_copies)
         self._prepared = _Prepared(tick, tuple(deltas), left, right, taken)
         return self._prepared
 

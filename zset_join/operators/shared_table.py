@@ -5,7 +5,7 @@
 The law: sharing is invisible. Every reader answers, epoch by epoch, what it would with a copy of its own; what the readers
 remember of their left rows is theirs.
 
-An epoch is asked of the readers, in their order, and then folded in once, for all of them. The rows of an epoch stand in one
+An epoch is asked of the readers, in their order, and then folded in once, for all of them. The rows of an epoch are in one
 log and one snapshot, whose tables are `right`, and per reader `left`, `left_1`, ...
 
 The table says nothing itself.
@@ -61,7 +61,7 @@ class SharedState(Protocol):
         ...
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         ...
 
     def close(self) -> None:
@@ -98,11 +98,11 @@ class TableReader:
         return self._join.answer(tick, self._named(deltas))
 
     def corrections(self) -> int | None:
-        """Return how many earlier answers the last one took back because a row of the table came, changed or went."""
+        """Return how many earlier answers the last one retracted because a row of the table came, changed or went."""
         return corrections_of(self._join)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Take note that the table has folded an epoch in: answers that were asked for are outdated."""
+        """Take note that the table has folded an epoch in: answers that were requested are outdated."""
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return bad rows and rows that came too late: `input`, `row`, `weight`, `code`, `reason`."""
@@ -129,7 +129,7 @@ class TableReader:
         return self._table.working_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         return self._table.is_current()
 
     def snapshot(self) -> Mapping[str, pa.Table]:
@@ -141,7 +141,7 @@ class TableReader:
         return {}
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Take note that the table was restored: answers that were asked for are outdated."""
+        """Take note that the table was restored: answers that were requested are outdated."""
 
     def close(self) -> None:
         """Let go; the table unmaps the state."""
@@ -209,7 +209,7 @@ class SharedTable:
         return self._state.working_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         return self._state.is_current()
 
     def snapshot(self) -> Mapping[str, pa.Table]:

@@ -132,8 +132,8 @@ class StatelessOperator(ABC):
         """Return the number of rows that were rejected so far."""
         return {"rejected_rows": self._rejected_rows}
 
-    def close(self) -> None:  # noqa: B027 - there is nothing to let go of
-        """Let go of nothing: there are no files."""
+    def close(self) -> None:  # noqa: B027 - there is nothing to release
+        """Release nothing: there are no files."""
 
     def _without_bad_rows(self, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
         kept = []

@@ -48,7 +48,7 @@ class TemporalJoin(TimedJoin):
     Args:
         left: the left input, with an event time and a join key; append-only, in eager mode also in changelog mode.
         right: the versions: with an event time, a primary key that is part of the join key, and in any mode. In upsert mode
-            weight -1 is a DELETE at its time; in changelog mode it takes a version back.
+            weight -1 is a DELETE at its time; in changelog mode it retracts a version.
         options: see `TemporalOptions`.
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         tombstone_retention_seconds: how long a DELETE that is the newest version of its key is remembered (in processing time).
@@ -114,7 +114,7 @@ class TemporalJoin(TimedJoin):
         self._chunk_rows = chunk_rows
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of the join: what is taken back, then what is said.
+        """Yield the change of the join: what is retracted, then what is said.
 
         A version that is replaced by one which differs in hidden columns alone says nothing. Cost, where versions have such
         columns and `eager` corrects: the answer of an epoch is in memory once.

@@ -78,7 +78,7 @@ class TimedJoin:
         return self._joins.absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of the join: what is taken back, then what is said.
+        """Yield the change of the join: what is retracted, then what is said.
 
         Raises:
             BadInputError: rows that break a relation's contract, with policy `error`.
@@ -87,7 +87,7 @@ class TimedJoin:
         return self._join.answer(tick, deltas)
 
     def corrections(self) -> int | None:
-        """Return how many earlier answers the last one took back because a right row came, changed or went; eager ones may."""
+        """Return how many earlier answers the last one retracted because a right row came, changed or went; eager ones may."""
         return self._join.pairs.corrections if self._join.shape.emit == "eager" else None
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
@@ -117,7 +117,7 @@ class TimedJoin:
         return self._joins.working_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         return self._joins.is_current()
 
     def statistics(self) -> dict[str, int]:

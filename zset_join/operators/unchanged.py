@@ -1,7 +1,7 @@
 """Rows as they come: the answer is the delta, netted, retractions first.
 
 The law: after every epoch the sum of all answers is the sum of the input. It stands where rows must pass a stage and no other
-one is asked for, such as a SELECT over one stream inside Spark.
+one is requested, such as a SELECT over one stream inside Spark.
 
 Remembers nothing but the number of the last epoch, in its directory where it has one.
 """
@@ -76,7 +76,7 @@ class Unchanged(StatelessOperator):
         self._write_down()
 
     def is_current(self) -> bool:
-        """Say whether the file says what is known here."""
+        """Return whether the file says what is known here."""
         if self._file is None:
             return True
         epoch = self._file.read_text(encoding="ascii") if self._file.exists() else "-1"

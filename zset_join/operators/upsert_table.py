@@ -152,7 +152,7 @@ class UpsertTable:
         return self._side.working_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole, so that the state need not be opened again."""
+        """Return whether the mapped files are still those of the directory and whole; if so, the state need not be reopened."""
         return self._side.is_current() and (self._hybrid is None or self._hybrid.is_current())
 
     def snapshot(self) -> Mapping[str, pa.Table]:
@@ -222,7 +222,7 @@ class UpsertTable:
     def _check_current(self, prepared: PreparedSide) -> None:
         if self._prepared is None or self._prepared[2] is not prepared:
             raise StateError(
-                "an answer was read on after the next one had begun; finish reading an answer before asking for another.",
+                "an answer was read on after the next one had begun; finish reading an answer before requesting another.",
                 code="ANSWER_OUTDATED",
             )
 

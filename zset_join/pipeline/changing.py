@@ -131,7 +131,7 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         self._go_on_with(plan, readings, operators, KnownTimes(sources, tuple(times)), {**mine.contents, **theirs.contents})
 
     def drop(self, name: str) -> None:
-        """Let go of a view, and of what only it remembers.
+        """Release a view, and the state only it uses.
 
         Raises:
             OptionError: `VIEW_NAME`: there is none of that name, or it is the only one: close the pipeline then.

@@ -41,7 +41,7 @@ class HeldRows:
         if rows is None:
             consolidated, pending, count = self._parts
             rows = self._rows = _summed(self._schema, [consolidated, *pending[:count]])
-            self._parts = rows, [], 0  # lets go of the deltas
+            self._parts = rows, [], 0  # releases the deltas
         return rows
 
 
@@ -97,7 +97,7 @@ def _of_schema(part: ZSet, schema: pa.Schema) -> ZSet:
 
 
 def repeated(rows: ZSet, schema: pa.Schema) -> pa.Table:
-    """Return the contents of a view as a table: a row stands there as often as its weight.
+    """Return the contents of a view as a table: a row is there as often as its weight.
 
     Raises:
         BadInputError: `ABSENT_ROW`, a row has a negative weight.
@@ -106,7 +106,7 @@ def repeated(rows: ZSet, schema: pa.Schema) -> pa.Table:
         first = int(np.flatnonzero(rows.weights < 0)[0])
         row, weight = shown_key(rows.rows.columns, first), int(rows.weights[first])
         raise BadInputError(
-            f"the view holds the row {row} {weight} times: a source that goes through no stage has retracted what was not "
+            f"the view holds the row {row} {weight} times: a source that goes through no stage has retracted what was not"
             "there. Correct the source.",
             code="ABSENT_ROW",
             row=row,

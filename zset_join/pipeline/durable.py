@@ -13,50 +13,63 @@ Cost: one file per stage that rows came to, one for the answer, and the record, 
 
 from __future__ import annotations
 
-import hashlib
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from zset_join.checkpoint.added_columns import conformed_rows, conformed_zset
 from zset_join.checkpoint.answer_parts import ArrowParts, read_arrow_parts
 from zset_join.checkpoint.bucket import BucketState
+from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
 from zset_join.checkpoint.owner import Ownership, claimed_query_id
-from zset_join.checkpoint.reading import checkpoint_folder, stored_description, stored_query_id
+from zset_join.checkpoint.reading import (
+    changed_plan_of,
+    checkpoint_folder,
+    read_record,
+    stored_description,
+    stored_query_id,
+)
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
-from zset_join.core.errors import OptionError
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.progress_line import ProgressLine, progress_line
 from zset_join.core.tick import Tick
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import write_dead_letters
+from zset_join.pipeline.directory_plans import DirectoryChange, described_plan, digest_of, written_plan
+from zset_join.pipeline.durable_epoch import DurableEpoch
 from zset_join.pipeline.engine import AnsweredEpoch
+from zset_join.pipeline.evolving import Evolution
 from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.place import Place, place_of
-from zset_join.pipeline.stage_states import operators_of
 from zset_join.pipeline.watermarks import Watermarks
-from zset_join.plan.query_plan import QueryPlan
-from zset_join.runners.common.bucket_receipt import BucketReceipt, dues_after, histories_after
-from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, log_input, report, report_due
+from zset_join.plan.query_plan import PlanSource, QueryPlan
+from zset_join.runners.common.bucket_receipt import dues_after, histories_after
 from zset_join.runners.common.start_checks import check_stages
-from zset_join.stages.effect import CHANGEABLE, EffectPlace, Effects, asks_outside
+from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.full_disk import EpochOutcome, nothing_committed, reporting_full_disk
 from zset_join.zset import ZSet, single_batch
-from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of
+from zset_join.zset.protocol import NOTHING_DUE, due_of
 
-__all__ = ["DurableEpoch", "PipelineDirectory"]
+__all__ = ["PipelineDirectory"]
 
 _VIEW = "view"
 _WEIGHT = "__weight"
+_BEGIN, _EARLIER = "begin", "earlier"
+_MOST_UNSEEN = 8
+_GivenEpoch: TypeAlias = tuple[int, Mapping[str, ZSet], ChainLink | None, Mapping[str, ZSet]]
 _CURES: Mapping[EpochOutcome, str] = {
     "open": "give the pipeline the rows of this epoch once more",
     "committed": "open the pipeline again: it goes on behind this epoch, and its outputs get what they do not have",
@@ -99,12 +112,15 @@ class PipelineDirectory:
         self._history = history
         self.statistics: dict[str, dict[str, int]] = {}
         self._seconds_before: Mapping[str, Any] = {}
+        self.runner = "process"
+        self.seconds_outside: Mapping[str, float] = {}
+        """Of the next epoch, the seconds of parts that its caller took before it, by their names; for its record."""
         self._snapshot_after_bytes = snapshot_after_bytes
         self.effects = Effects()
         self._entered: list[BucketState] = []
         check_stages((node.stage for node in plan.nodes), options)
         self._is_timed = [node.stage.waits_for_time for node in plan.nodes]
-        place = place_of(directory)
+        place = self._place = place_of(directory)
         location = self.location = place.location
         self._dead_letters = place.dead_letters
         self._owner, query_id = _claim(place)
@@ -116,14 +132,8 @@ class PipelineDirectory:
                     location,
                     query_id=query_id,
                     buckets=1,
-                    description={
-                        **_description(plan, keeps_view=contents is not None, keeps_inputs=history is not None),
-                        **place.described(stored_description(location)),
-                    },
-                    plan={
-                        "stages": [{"name": state.name, "stage": state.stage.to_json()} for state in plan.states],
-                        "plan": plan.to_json(),
-                    },
+                    description=self._described(plan),
+                    plan=written_plan(plan),
                     local_state_dir=place.local_state_dir,
                     snapshot_after_bytes=snapshot_after_bytes,
                     retain_input_log=place.retain_input_log,
@@ -131,10 +141,19 @@ class PipelineDirectory:
                     owner=self._owner,
                     begins=False,
                 )
-                self._load()
+                changed = self.checkpoint.changed
+                known = plan.sources if changed is None else tuple(map(PlanSource.from_json, changed.sources))
+                self._sources = tuple(known)
+                with progress_line(f"opening {location}") as line:
+                    self._load(line)
         except BaseException:
             self._owner.release()
             raise
+
+    def _described(self, plan: QueryPlan) -> dict[str, Any]:
+        """Return what the directory is recognised by under a plan."""
+        kept = {"keeps_view": self._contents is not None, "keeps_inputs": self._history is not None}
+        return {**described_plan(plan), **kept, **self._place.described(stored_description(self.location))}
 
     def begin(self) -> None:
         """Write down what the directory is for: the end of a start that nothing has refused."""
@@ -156,7 +175,7 @@ class PipelineDirectory:
         return self.checkpoint.last
 
     def next_time_us(self) -> int | None:
-        """Return the processing time at which an epoch has something to say though no row comes; None for never.
+        """Return the processing time at which an epoch has rows to emit though no row comes; None for never.
 
         What came in the last epoch is folded in only by the next one: where rows may wait in it, that one is due now.
         """
@@ -211,7 +230,7 @@ class PipelineDirectory:
         Raises:
             StateError: another process has taken over.
         """
-        begun = time.perf_counter()
+        begun, seconds = time.perf_counter(), {**self.seconds_outside, **progress["seconds"]}
         receipts = epoch.receipts({number: fed for number, (_, fed) in answered.asked.items()})
         histories = histories_after(self.checkpoint.histories, receipts, {})
         dues = dues_after({} if self.checkpoint.last is None else self.checkpoint.last.dues, receipts)
@@ -219,7 +238,7 @@ class PipelineDirectory:
         tick = Tick(answered.epoch, answered.processing_time_us)
         self._log_views(histories, tick, answered.answers)
         self._log_inputs(histories, tick, deltas)
-        parts = [part for name, delta in answered.answers.items() for part in self._parts(tick, name, delta)]
+        parts = [part for name, delta in answered.answers.items() for part in self._parts(tick, self._way(name), delta)]
         committed = self.checkpoint.commit(
             CommitRecord(
                 query_id=self.query_id,
@@ -227,16 +246,148 @@ class PipelineDirectory:
                 processing_time_us=answered.processing_time_us,
                 histories=histories,
                 parts=tuple(parts),
-                progress={**progress, **self._seconds_before, "remembers": dict(self.statistics)},
+                progress={**progress, "seconds": seconds, **self._seconds_before, "remembers": dict(self.statistics)},
                 watermarks=self._watermarks.written(answered.times),
                 dues=dues,
                 positions=positions,
-                offsets=_digest_of(deltas) if read is None else read,
+                offsets=digest_of(deltas) if read is None else read,
             )
         )
         self._seconds_before = {"seconds_before": {"commit": round(time.perf_counter() - begun, 6)}}  # for the next record
         self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
         return committed
+
+    def change(self, epoch: DurableEpoch, evolution: Evolution, change: DirectoryChange) -> CommitRecord:
+        """Make the epoch count in which the query changes to another plan; from then on the directory is one of that plan.
+
+        Args:
+            epoch: its stages, all of them opened.
+            evolution: how the plan before comes to the new one, built.
+            change: what the pipeline goes on with.
+
+        Raises:
+            StateError: another process has taken over.
+        """
+        before, plan, last = self._plan, change.plan, self.checkpoint.last
+        assert last is not None  # noqa: S101 - without an epoch there is `change_at_once`
+        files, tick = self.checkpoint.files, epoch.tick
+        receipts = epoch.receipts({})
+        kept = {plan.state_of[number].name for number in evolution.unbuilt}
+        there = histories_after(self.checkpoint.histories, receipts, {})
+        histories = {key: history for key, history in there.items() if key.rpartition("/")[0] in kept}
+        dues = {key: due for key, due in dues_after(last.dues, receipts).items() if key.rpartition("/")[0] in kept}
+        statistics = {**self.statistics, **{receipt.stage: receipt.statistics for receipt in receipts}}
+        statistics = {name: counts for name, counts in statistics.items() if name in kept}
+        for number, operator in evolution.built.items():
+            state = plan.state_of[number]
+            snapshot = write_snapshot(
+                files,
+                f"snapshot/{state.name}-0",
+                operator.snapshot_readers(),
+                through_epoch=tick.epoch,
+                identity=attempt_name(tick.epoch, "-changed"),
+            )
+            histories[f"{state.name}/0"] = BucketHistory(snapshot)
+            due = due_of(operator) if state.stage.waits_for_time else NOTHING_DUE
+            dues |= {} if due == NOTHING_DUE else {f"{state.name}/0": due}
+            statistics[state.name] = dict(operator.statistics())
+        sources = (*self._sources, *(one for one in plan.sources if one.name not in {known.name for known in self._sources}))
+        for number, view in enumerate(plan.views):
+            self._carry_view(histories, view.name, _folder(plan, number), evolution, tick, change.answers[view.name])
+        if self._history is not None:
+            histories |= {key: there[key] for at in range(len(self._sources)) if (key := f"{_input(at)}/0") in there}
+        known, self._plan, self._sources = self._sources, plan, sources
+        try:
+            self._log_inputs(histories, tick, {})
+            parts = [part for name, delta in change.answers.items() for part in self._parts(tick, self._way(name), delta)]
+            filled = {name: rows for name, rows in change.begins.items() if rows is not change.answers[name]}
+            parts += [part for name, rows in filled.items() for part in self._parts(tick, f"{_BEGIN} {name}", rows)]
+            unseen = self._unseen(last) if change.is_without_outputs else ()
+            if unseen:
+                parts += [
+                    part if part.way.startswith(_EARLIER) else replace(part, way=f"{_EARLIER} {last.epoch} {part.way}")
+                    for part in last.parts
+                ]
+            changed = ChangedPlan(
+                epoch=tick.epoch,
+                changes=1 + (0 if self.checkpoint.changed is None else self.checkpoint.changed.changes),
+                before=last.plan,
+                description=self._described(plan),
+                plan=written_plan(plan),
+                sources=tuple(source.to_json() for source in sources),
+                begins=tuple(sorted(change.begins)),
+                filled=tuple(sorted(filled)),
+                unseen=unseen,
+                bare_view=change.bare_view,
+                note=change.note,
+            )
+            record = CommitRecord(
+                query_id=self.query_id,
+                epoch=tick.epoch,
+                processing_time_us=tick.processing_time_us,
+                histories=histories,
+                parts=tuple(parts),
+                progress={**change.progress, "remembers": statistics},
+                watermarks=change.watermarks.written(change.watermarks.known),
+                dues=dues,
+                positions=change.positions,
+            )
+            committed = self.checkpoint.commit_change(record, changed)
+        except BaseException:
+            self._plan, self._sources = before, known
+            raise
+        self.statistics = statistics
+        self._go_over(change)
+        return committed
+
+    def _unseen(self, last: CommitRecord) -> tuple[int, ...]:
+        """Return the epochs that outputs may lack, those of changes without outputs among them.
+
+        Raises:
+            StateError: `EVOLVE_UNSEEN`: there are as many of them as records are kept.
+        """
+        changed = self.checkpoint.changed
+        unseen = (*(changed.unseen if changed is not None and changed.epoch == last.epoch else ()), last.epoch)
+        if len(unseen) > _MOST_UNSEEN:
+            raise StateError(
+                f"the query in {self.location} was changed {_MOST_UNSEEN} times since it last ran, and its outputs lack all "
+                "these changes. Start it once, so that they get them, and change it again.",
+                code="EVOLVE_UNSEEN",
+                epochs=unseen,
+            )
+        return unseen
+
+    def change_at_once(self, change: DirectoryChange) -> None:
+        """Change the query of a directory that no epoch has reached."""
+        self.checkpoint.begin_with(self._described(change.plan), written_plan(change.plan))
+        self._plan = change.plan
+        self._sources = change.plan.sources
+        self._go_over(change)
+
+    def _go_over(self, change: DirectoryChange) -> None:
+        self._watermarks, self._contents = change.watermarks, change.contents
+        self._is_timed = [node.stage.waits_for_time for node in change.plan.nodes]
+        effects, self.effects = self.effects, Effects()
+        effects.close()
+
+    def _carry_view(
+        self,
+        histories: dict[str, BucketHistory],
+        name: str,
+        folder: str,
+        evolution: Evolution,
+        tick: Tick,
+        answer: ZSet,
+    ) -> None:
+        """Let the log of a view go on under a new plan, or begin where its rows are all new."""
+        if self._contents is None:
+            return
+        before = BucketHistory()
+        if not evolution.begins(name):
+            at = [view.name for view in self._plan.views].index(name)
+            before = self.checkpoint.histories.get(f"{self._folder(at)}/0", before)
+        log = write_log(self.checkpoint.files, f"log/{folder}-0", tick=tick, deltas=[answer])
+        _keep(histories, f"{folder}/0", before.after(log=log))
 
     def _reporting_full_disk(self, outcome: Callable[[], EpochOutcome] = nothing_committed) -> AbstractContextManager[None]:
         return reporting_full_disk(f"the directory {self.location} lies", _CURES, outcome, location=self.location)
@@ -253,17 +404,60 @@ class PipelineDirectory:
         """
         return {view.name: self._answer(record, view.name) for view in self._plan.views}
 
+    def newest_answers(self, record: CommitRecord, newest_answer: Mapping[str, ZSet]) -> Iterator[_GivenEpoch]:
+        """Yield what outputs may lack: the newest epoch, and before it those that a change of the query left to the next start.
+
+        An epoch is its number, the answer of each view, its link, and all rows of the views whose outputs begin with it. A view
+        that was not there then, or had other columns, is left out.
+
+        Args:
+            record: the newest one.
+            newest_answer: what its epoch answered.
+
+        Raises:
+            StateError: a file is missing or damaged.
+        """
+        newest, files = self.checkpoint.changed, self.checkpoint.files
+        newest = newest if newest is not None and newest.epoch == record.epoch else None
+        epochs = () if newest is None else newest.unseen
+        records = [read_record(files, epoch) for epoch in epochs]
+        changes = [None if one is None else changed_plan_of(files.folder, one) for one in records]
+        begun = [
+            frozenset(change.begins if change is not None and change.epoch == epoch else ())
+            for change, epoch in zip((*changes, newest), (*epochs, record.epoch), strict=True)
+        ]
+        for at, (epoch, one) in enumerate(zip(epochs, records, strict=True)):
+            names = [view.name for view in self._plan.views if not any(view.name in later for later in begun[at + 1 :])]
+            change, before = changes[at], f"{_EARLIER} {epoch} "
+            answers = {name: self._read(record, name, (before, f"{before}{name}")) for name in names}
+            filled = () if change is None or change.epoch != epoch else change.filled
+            begins = {
+                name: self._read(record, name, (f"{before}{_BEGIN} {name}",)) if name in filled else answers[name]
+                for name in names
+                if name in begun[at]
+            }
+            yield epoch, answers, None if one is None else one.link, begins
+        filled = () if newest is None else newest.filled
+        begins = {
+            name: self._read(record, name, (f"{_BEGIN} {name}",)) if name in filled else newest_answer[name]
+            for name in begun[-1]
+        }
+        yield record.epoch, newest_answer, record.link, begins
+
     def _answer(self, record: CommitRecord, view: str) -> ZSet:
-        schema, way = self._plan.output_of(view).schema, self._way(view)
-        parts = [part for part in record.parts if part.way == way]
+        return self._read(record, view, (self._way(view),))
+
+    def _read(self, record: CommitRecord, view: str, ways: Collection[str]) -> ZSet:
+        schema = self._plan.output_of(view).schema
+        parts = [part for part in record.parts if part.way in ways]
         return ZSet.concat(
             [conformed_zset(chunk, schema) for chunk in read_arrow_parts(self.checkpoint.files, parts)], schema=schema
         )
 
-    def _parts(self, tick: Tick, view: str, delta: ZSet) -> list[PartEntry]:
+    def _parts(self, tick: Tick, way: str, delta: ZSet) -> list[PartEntry]:
         """Write down what a view answers."""
         written = ArrowParts(durable=True).write(self.checkpoint.files, 0, tick, delta.schema, [delta])
-        return [replace(part, way=self._way(view)) for part in written]
+        return [replace(part, way=way) for part in written]
 
     def _way(self, view: str) -> str:
         """Return how the answers of a view are told from those of others; the only one has no name, as in the past."""
@@ -283,21 +477,23 @@ class PipelineDirectory:
             self._entered[-1].release()
             self._entered.pop()
 
-    def _load(self) -> None:
+    def _load(self, line: ProgressLine) -> None:
         record = self.checkpoint.last
         if record is None:
             return
         self._watermarks.load(record.watermarks, record.progress.get("late_rows", {}))
         if self._contents is not None:
             for number, (name, contents) in enumerate(self._contents.items()):
+                line.now(f"reading view {name}", done=number, of=len(self._contents))
                 for delta in self._view_rows(name, record.histories.get(f"{self._folder(number)}/0", BucketHistory())):
                     contents.add(delta)
         if self._history is not None:
+            line.now("reading the kept inputs")
             self._load_inputs(record, self._history)
 
     def _folder(self, number: int) -> str:
         """Return what the log of a view is called, by its place in the plan."""
-        return f"{_VIEW}-{number}" if len(self._plan.views) > 1 else _VIEW
+        return _folder(self._plan, number)
 
     def _view_rows(self, name: str, history: BucketHistory) -> Iterator[ZSet]:
         schema = self._plan.output_of(name).schema
@@ -312,7 +508,7 @@ class PipelineDirectory:
 
     def _load_inputs(self, record: CommitRecord, history: InputHistory) -> None:
         epochs: dict[int, tuple[Tick, dict[str, ZSet]]] = {}
-        for number, source in enumerate(self._plan.sources):
+        for number, source in enumerate(self._sources):
             logs = record.histories.get(f"{_input(number)}/0", BucketHistory()).logs
             for log in logs:
                 for logged in read_log(self.checkpoint.files, log, schemas=[source.relation.schema]):
@@ -326,7 +522,7 @@ class PipelineDirectory:
         if self._history is None:
             return
         files = self.checkpoint.files
-        for number, source in enumerate(self._plan.sources):
+        for number, source in enumerate(self._sources):
             key = f"{_input(number)}/0"
             tail = histories.get(key, BucketHistory()).small_tail()
             merged = merge_logs(files, f"log/{_input(number)}-0", tail) if tail else None
@@ -360,86 +556,8 @@ class PipelineDirectory:
         _keep(histories, f"{folder}/0", history.after(snapshot=snapshot, merged=merged, log=log))
 
 
-@dataclass(kw_only=True)
-class DurableEpoch:
-    """One epoch of a pipeline with a directory: stages are opened as they are asked.
-
-    Args:
-        plan: the query.
-        checkpoint: its checkpoint.
-        options: what operators take from the options of a query.
-        opened: closes what is opened here.
-        tick: the epoch.
-        is_timed: per stage, whether its operator waits for times.
-        effects: what asks the outside.
-        entered: gets every state that is opened, before it is.
-    """
-
-    plan: QueryPlan
-    checkpoint: Checkpoint
-    options: StageOptions
-    is_timed: Sequence[bool]
-    effects: Effects
-    opened: ExitStack
-    tick: Tick
-    entered: list[BucketState]
-    states: dict[int, BucketState] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for state in self.plan.states:  # what was put off until the next epoch is done although no row comes
-            context = self.checkpoint.stage(state.name, self.tick)
-            if context.is_work_due(0):
-                self.operator(state.number, self.tick)
-
-    def operator(self, number: int, tick: Tick) -> DurableOperator:
-        """Return the operator of a stage, in the state before the epoch."""
-        node = self.plan.state_of[number]
-        state = self.states.get(node.number)
-        if state is not None:
-            state.context = replace(state.context, tick=tick)
-        else:
-            state = BucketState(
-                self.checkpoint.stage(node.name, tick), 0, lambda directory: node.stage.build(self.options, directory)
-            )
-            self.entered.append(state)
-            self.states[node.number] = self.opened.enter_context(state)
-        return operators_of(node, state.operator)[number]
-
-    def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
-        """Return the deltas that the operator of a stage is asked with, what the outside says among them."""
-        node = self.plan.nodes[number]
-        if not asks_outside(node.stage):
-            return fed
-        place = EffectPlace(options=self.options, name=node.name, folder=self.checkpoint.files.folder)
-        return self.effects.opened(node.stage, place).completed(operator, tick, fed)
-
-    def next_due(self, number: int) -> NextDue:
-        """Return when a stage must be asked though no row comes to it.
-
-        The commit record knows it, unless the last epoch had rows for the stage: these are folded in only now.
-        """
-        key = f"{self.plan.state_of[number].name}/0"
-        last = self.checkpoint.last
-        if last is None:
-            return NOTHING_DUE
-        logs = last.histories.get(key, BucketHistory()).logs
-        if logs and logs[-1].last_epoch == last.epoch and self.is_timed[number]:
-            return due_of(self.operator(number, self.tick))
-        return last.dues.get(key, NOTHING_DUE)
-
-    def receipts(self, fed: Mapping[int, Sequence[ZSet]]) -> list[BucketReceipt]:
-        """Write down what the stages were given, by their numbers; return what the epoch has left of every open state."""
-        receipts = []
-        for node in self.plan.states:
-            state = self.states.get(node.number)
-            if state is not None:
-                receipt = BucketReceipt(stage=node.name, bucket=GLOBAL_BUCKET)
-                if any(number in fed for number in node.readers):
-                    log_input(state, node.fed(fed), receipt, is_due=True)
-                report_due(state.operator, state.context.tick, receipt)
-                report(state, receipt)
-                receipts.append(receipt)
-        return receipts
+def _folder(plan: QueryPlan, number: int) -> str:
+    return f"{_VIEW}-{number}" if len(plan.views) > 1 else _VIEW
 
 
 def _input(number: int) -> str:
@@ -469,30 +587,3 @@ def _claim(place: Place) -> tuple[Ownership, str]:
 def _keep(histories: dict[str, BucketHistory], key: str, history: BucketHistory) -> None:
     if history != BucketHistory():
         histories[key] = history
-
-
-def _description(plan: QueryPlan, *, keeps_view: bool, keeps_inputs: bool) -> dict[str, Any]:
-    """Return what a directory is recognised by: the plan line by line, so that a message can say what differs."""
-    # Another run may have another bound, and a baseline that is loaded need not be given again.
-    unbounded = tuple(replace(source, max_watermark_jump=None, has_baseline=False) for source in plan.sources)
-    explained = replace(plan, sources=unbounded).explain(buckets=1)
-    lines = [line for line in explained.splitlines() if not line.startswith(CHANGEABLE)]
-    schemas = [f"{source.name}: {_columns(source.relation.schema)}" for source in plan.sources]
-    described = {f"line {number:03}": line for number, line in enumerate([*lines, *schemas])}
-    return {**described, "keeps_view": keeps_view, "keeps_inputs": keeps_inputs}
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name}: {field.type}" for field in schema)
-
-
-def _digest_of(deltas: Mapping[str, ZSet]) -> str:
-    """Return a digest of what an epoch was fed: the same rows in the same order have the same one."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, delta in sorted(deltas.items()):
-        if not len(delta):
-            continue
-        digest.update(f"{name} {len(delta)} ".encode())
-        digest.update(delta.weights.tobytes())
-        digest.update(delta.rows.serialize())
-    return digest.hexdigest()

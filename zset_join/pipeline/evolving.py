@@ -10,13 +10,14 @@ new view. Stages with an equal fingerprint keep their state, and are fed nothing
 An evolution is an epoch without input: it takes the next number, and its answer is the difference. What is refused is refused
 before anything changes, outputs included.
 
-`evolve` is for pipelines in memory. See `zset_join.pipeline.rebuilding` for what can be built from what.
+With a directory the commit record of that epoch names the new plan, so a kill leaves the old query or the new one, never half.
+See `zset_join.pipeline.rebuilding` for what can be built from what.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff, ViewDiff, difference
@@ -24,10 +25,11 @@ from zset_join.evolution.fingerprints import Fingerprints
 from zset_join.evolution.refusals import source_changed
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.history import InputHistory
-from zset_join.pipeline.kept_rows import KeptRows, kept_rows
+from zset_join.pipeline.kept_rows import KeptRows, kept_inputs, kept_rows
 from zset_join.pipeline.rebuilding import Rebuilding
 from zset_join.pipeline.watermarks import KnownTimes, SourceTime, Watermarks
 from zset_join.plan.query_plan import QueryPlan, StateNode
+from zset_join.stages.effect import EffectStage
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
@@ -49,6 +51,7 @@ class Standing:
         history: everything that came; None where it is not kept.
         known: what is known of event time.
         gone: names of sources that an earlier plan had, and of which rows were dropped.
+        as_now: new stages whose answer depends on when rows come are built as if all of them came now.
     """
 
     plan: QueryPlan
@@ -60,6 +63,7 @@ class Standing:
     history: InputHistory | None
     known: KnownTimes
     gone: frozenset[str] = frozenset()
+    as_now: bool = False
 
 
 class Evolution:
@@ -80,11 +84,12 @@ class Evolution:
         self._before, self._after = Fingerprints(standing.plan), Fingerprints(plan)
         self.kept: dict[int, int] = {}
         self._copied: set[int] = set()
-        self._built: dict[int, DurableOperator] = {}
+        self.built: dict[int, DurableOperator] = {}
         self._rows: dict[str, ZSet] = {}
         self._check_sources()
         self._match()
         rows = self._kept_rows()
+        now = [state.number for state in self._rebuilt if not state.is_shared and not isinstance(state.stage, EffectStage)]
         self._old, self._new = (
             Rebuilding(
                 prints=prints,
@@ -92,6 +97,7 @@ class Evolution:
                 empty=self._empty_sources(prints.plan),
                 options=standing.options,
                 tick=Tick(standing.epoch, standing.processing_time_us),
+                as_now=now if standing.as_now and prints is self._after else (),
             )
             for prints in (self._before, self._after)
         )
@@ -108,6 +114,13 @@ class Evolution:
                 raise source_changed(name, was_dropped=False)
             if name in self.standing.gone and name not in before and self.standing.history is None:
                 raise source_changed(name, was_dropped=True)
+            if name in self.standing.gone and not self._is_as_it_came(name):
+                raise source_changed(name, was_dropped=False)
+
+    def _is_as_it_came(self, name: str) -> bool:
+        """Return whether the rows that were kept of a source that went are of the columns that it is to have."""
+        schema, history = self.plan.source(name).relation.schema, self.standing.history
+        return all(past.deltas[name].schema.equals(schema) for past in history or () if name in past.deltas)
 
     def _empty_sources(self, plan: QueryPlan) -> frozenset[str]:
         """Return the sources of a plan of which no row has come, as far as their names say."""
@@ -134,7 +147,12 @@ class Evolution:
 
     def _kept_rows(self) -> list[KeptRows]:
         one = self.standing
-        return kept_rows(self._before, one.states, one.options, one.contents, one.history) if one.epoch else []
+        if not one.epoch:
+            return []
+        rows = kept_rows(self._before, one.states, one.options, one.contents, one.history)
+        if one.history is not None:
+            rows += [kept_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
+        return rows
 
     @property
     def _rebuilt(self) -> list[StateNode]:
@@ -166,6 +184,25 @@ class Evolution:
                 "unchanged" if same else "added" if name not in before else "dropped" if name not in after else "changed"
             )
         return found
+
+    @property
+    def unbuilt(self) -> dict[int, int]:
+        """Return the states of the new plan that go on as they are, by number, each with its number in the plan before."""
+        return {number: old for number, old in self.kept.items() if number not in self._copied}
+
+    def durable_plan(self) -> QueryPlan:
+        """Return the new plan for a directory: states that go on keep their names; no other name was ever there."""
+        before = {state.number: state.name for state in self.standing.plan.states}
+        names = {state.number: f"{state.name}-e{self.standing.epoch}" for state in self.plan.states}
+        names |= {number: before[old] for number, old in self.unbuilt.items()}
+        return replace(self.plan, state_names=tuple(sorted(names.items())))
+
+    def begins(self, name: str) -> bool:
+        """Return whether all rows of a view of the new plan are new: it was not there, or its columns were others."""
+        if name not in {view.name for view in self.standing.plan.views}:
+            return True
+        before, after = (plan.output_of(name).schema for plan in (self.standing.plan, self.plan))
+        return (before.names, before.types) != (after.names, after.types)
 
     def is_unchanged(self, name: str) -> bool:
         """Return whether a view of the new plan is that of the plan before."""
@@ -238,12 +275,12 @@ class Evolution:
         """
         try:
             for state in self._rebuilt:
-                self._built[state.number] = state.stage.build(self.standing.options, None)
+                self.built[state.number] = state.stage.build(self.standing.options, None)
             for number in self._copied:
                 state = self.plan.state_of[number]
-                copy = self._built[number] = state.stage.build(self.standing.options, None)
+                copy = self.built[number] = state.stage.build(self.standing.options, None)
                 copy.restore(self.standing.states[self.kept[number]].snapshot())
-            self._new.built = {state.number: self._built[state.number] for state in self._rebuilt if not state.is_shared}
+            self._new.built = {state.number: self.built[state.number] for state in self._rebuilt if not state.is_shared}
             if self.standing.epoch:
                 for number in self._new.built:
                     self._new.build(number)
@@ -253,8 +290,8 @@ class Evolution:
 
     def operators(self) -> dict[int, DurableOperator]:
         """Return the operators of the new plan by the number of their state: those that are kept, and those that were built."""
-        kept = {number: self.standing.states[old] for number, old in self.kept.items() if number not in self._copied}
-        return {**kept, **self._built}
+        kept = {number: self.standing.states[old] for number, old in self.unbuilt.items()}
+        return {**kept, **self.built}
 
     def unused(self) -> list[DurableOperator]:
         """Return the operators of the plan before that the new one has no use for."""
@@ -272,8 +309,19 @@ class Evolution:
         stages = tuple(old.stages[numbers[at]] if at in numbers else None for at in range(len(self.plan.nodes)))
         return KnownTimes(sources, stages)
 
+    def contents(self, before: Mapping[str, Contents]) -> dict[str, Contents]:
+        """Return what the views of the new plan hold; those that are unchanged are the objects of before."""
+        held: dict[str, Contents] = {}
+        for view in self.plan.views:
+            there = before.get(view.name)
+            if there is None or not self.is_unchanged(view.name):
+                there = Contents(self.plan.output_of(view.name).schema)
+                there.replace(self.rows_after(view.name))
+            held[view.name] = there
+        return held
+
     def close(self) -> None:
         """Drop what was built."""
-        for operator in self._built.values():
+        for operator in self.built.values():
             operator.close()
-        self._built = {}
+        self.built = {}

@@ -1,10 +1,10 @@
 """Which changes made and unmade a row of the view, found by asking the engine what would have been without them.
 
-The law: a change is told if the rows asked for had come out otherwise in its epoch without it, or without it and others of
+The law: a change is told if the rows requested had come out otherwise in its epoch without it, or without it and others of
 which each would have been enough. So it works for every kind of stage, and what is told is what the engine answers, not a
 second opinion about it. Of several rows of which each would have moved a watermark far enough none is told: time is the cause.
 
-How: everything that came is replayed through an empty pipeline in memory. In an epoch that changed rows asked for, changes are
+How: everything that came is replayed through an empty pipeline in memory. In an epoch that changed rows requested, changes are
 left out, half of them at a time; a half that makes no difference is left, another one is halved again. Where only both halves
 together make one, each is halved without the other. Both runners use it: a pipeline that keeps its inputs, and a Spark query
 whose logs reach back to its first epoch.
@@ -120,7 +120,7 @@ class _PastStates(MemoryStates):
 
 
 class _Causes:
-    """Find the changes of one epoch without which the rows asked for come out otherwise."""
+    """Find the changes of one epoch without which the rows requested come out otherwise."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class _Causes:
                 if len(causes) > self._most_changes:
                     raise OptionError(
                         f"explain_row({dict(self._row)!r}): more than {self._most_changes} changes of epoch {self._past.epoch} "
-                        "made these rows; ask for fewer rows, or raise most_changes.",
+                        "made these rows; request fewer rows, or raise most_changes.",
                         code="ROW_QUESTION",
                         epoch=self._past.epoch,
                     )
@@ -181,7 +181,7 @@ class _Causes:
         except StateError as error:
             if error.code != "KEY_NOT_FETCHED":
                 raise
-            return True  # without these changes another key would have been asked for
+            return True  # without these changes another key would have been requested
         finally:
             self._watermarks.held = None
         return _matching(answered.delta, self._row) != self._emitted

@@ -1,6 +1,6 @@
 """Row steps on Arrow: what a feed does to a delta on its way from a source or a stage to the next one.
 
-The law: a step turns each row into what it turned it into before, so the sum of what is handed on is the step over the sum.
+The law: a step turns each row into what it turned it into before, so the sum of what is passed on is the step over the sum.
 
 Upserts stay upserts: a row that does not pass becomes the delete of its key, see `zset_join.plan.row_steps`.
 
@@ -33,7 +33,7 @@ class Feeding:
     Args:
         plan: the plan.
         feeds: the feeds of the input.
-        schema: the columns that are handed on.
+        schema: the columns that are passed on.
     """
 
     def __init__(self, plan: QueryPlan, feeds: Sequence[Feed], schema: pa.Schema) -> None:

@@ -1,4 +1,4 @@
-"""Everything that came: the changes of every source, epoch by epoch, kept where `keep_inputs` asks for it.
+"""Everything that came: the changes of every source, epoch by epoch, kept where `keep_inputs` requests it.
 
 The law: replayed in order through an empty pipeline they give the same answers.
 
@@ -92,7 +92,7 @@ def _renumbered(by_stage: Mapping[int, _Value], stages: Sequence[int]) -> dict[i
 
 
 def inputs_not_kept(what: str) -> OptionError:
-    """Return the error of a pipeline that does not keep what came, and is asked for something that needs it."""
+    """Return the error of a call that needs the inputs of a pipeline that does not keep them."""
     return OptionError(
         f"{what} needs every change that came, and this pipeline does not keep them. Build it with keep_inputs=True.",
         code="INPUTS_NOT_KEPT",

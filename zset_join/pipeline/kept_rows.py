@@ -22,13 +22,13 @@ from zset_join.core.relation import Relation
 from zset_join.evolution.fingerprints import FeedPrint, Fingerprints
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.history import PastEpoch
-from zset_join.plan.query_plan import StateNode
+from zset_join.plan.query_plan import PlanSource, StateNode
 from zset_join.plan.unnamed import text_of
 from zset_join.stages.stage import StageInput, StageOptions
 from zset_join.zset import ZSet, single_batch
 from zset_join.zset.protocol import DurableOperator, ListingOperator
 
-__all__ = ["KeptRows", "gaps_of", "kept_rows"]
+__all__ = ["KeptRows", "gaps_of", "kept_inputs", "kept_rows"]
 
 _WEIGHT, _SEQUENCE = "_zset_weight", "_zset_sequence_"
 
@@ -84,12 +84,22 @@ def kept_rows(
         if held is not None:
             count = len(held.rows())
             found.append(KeptRows(prints.feeds(view.feeds), plan.output_of(view.name), f'view "{view.name}"', count, held.rows))
-    for source in () if history is None else plan.sources:
-        deltas = [past.deltas[source.name] for past in history or () if source.name in past.deltas]
-        feed = FeedPrint(prints.sources[source.name], ())
-        what = f'the inputs that were kept of "{source.name}"'
-        found.append(KeptRows((feed,), source.relation, what, sum(map(len, deltas)), _Summed(deltas, source.relation)))
+    if history is not None:
+        found += [kept_inputs(prints, source, history) for source in plan.sources]
     return found
+
+
+def kept_inputs(prints: Fingerprints, source: PlanSource, history: Iterable[PastEpoch]) -> KeptRows:
+    """Return everything that came of a source.
+
+    Args:
+        prints: of a plan that has the source.
+        source: the source.
+        history: everything that came.
+    """
+    deltas = [past.deltas[source.name] for past in history if source.name in past.deltas]
+    feed, what = FeedPrint(prints.sources[source.name], ()), f'the inputs that were kept of "{source.name}"'
+    return KeptRows((feed,), source.relation, what, sum(map(len, deltas)), _Summed(deltas, source.relation))
 
 
 def gaps_of(given: StageInput) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from zset_join.changelog import RecordForm
     from zset_join.sinks.record_texts import RecordWriter
 
+_IN_MEMORY = "in memory"
 _FORMS = ("upsert", "weight", "row_kind", "change_data_feed", "debezium")
 
 __all__ = ["FunctionSink", "Outputs", "OutputsByView", "PipelineOutputs", "outputs_by_view"]
@@ -75,7 +77,7 @@ def outputs_by_view(plan: QueryPlan, given: Outputs | OutputsByView, *, has_seve
 class FunctionSink:
     """Call a function with the delta of every epoch.
 
-    After a crash the last epoch may be handed out again: a function that keeps its number can tell.
+    After a crash the last epoch may be given out again: a function that keeps its number can tell.
 
     Args:
         function: called with the number of the epoch and its delta, also where that is empty; and where it has an argument
@@ -111,7 +113,7 @@ class FunctionSink:
             self._writer = RecordWriter(output.schema, self._form, output.primary_key if self._key is None else self._key)
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch this object has handed over; what was before, a function does not say."""
+        """Return the last epoch this object has passed on; what was before, a function does not say."""
         return self._last
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
@@ -133,10 +135,30 @@ class FunctionSink:
         return () if self._writer is None else self._writer.unfit(rows)
 
     def close(self) -> None:
-        """Let go of what makes texts."""
+        """Release what makes texts."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """Hold an epoch that counts and that outputs are still to be given; the arguments are those of `PipelineOutputs.add`."""
+
+    epoch: int
+    answers: Mapping[str, ZSet]
+    link: ChainLink | None
+    begins: Mapping[str, ZSet]
+
+    def of(self, view: str, sink: Sink) -> tuple[ZSet | None, ChainLink | None]:
+        """Return what an output of a view is given: one without any epoch begins with all rows, where the view begins.
+
+        None: nothing, since the view was not there, or not with these columns.
+        """
+        if view not in self.begins or sink.last_epoch() is not None:
+            return self.answers.get(view), self.link
+        link = ChainLink(_IN_MEMORY, begins=True) if self.link is None else replace(self.link, begins=True)
+        return self.begins[view], link
 
 
 class PipelineOutputs:
@@ -145,16 +167,17 @@ class PipelineOutputs:
     Args:
         sinks: the outputs of each view, by its name.
         quarantines: rows that an output can never hold are put aside and left out of it; else they are refused.
-        has_names: an output belongs to its view, by name, so that another view of the query cannot write to it.
+        bare_view: the view whose outputs belong to the id of the query alone; one of another view belongs to it by name, so
+            that another view of the query cannot write to it.
     """
 
-    def __init__(self, sinks: Mapping[str, Sequence[Sink]], *, quarantines: bool = False, has_names: bool = False) -> None:
+    def __init__(self, sinks: Mapping[str, Sequence[Sink]], *, quarantines: bool = False, bare_view: str | None = None) -> None:
         self._sinks = sinks
-        self._has_names = has_names
+        self.bare_view = bare_view
         self._quarantines = quarantines
         self._opened: list[tuple[str, SinkEpochs]] = []
         self._by_database: list[list[tuple[str, SinkEpochs]]] = []
-        self._pending: list[tuple[int, Mapping[str, ZSet], ChainLink | None]] = []
+        self._pending: list[_Pending] = []
 
     def open(self, outputs: Mapping[str, Relation], query_id: str | None) -> None:
         """Open all sinks.
@@ -169,20 +192,25 @@ class PipelineOutputs:
         for view, sinks in self._sinks.items():
             for sink in sinks:
                 with self._naming(view):
-                    own_id = f"{query_id}/{view}" if self._has_names and query_id is not None else query_id
+                    own_id = query_id if query_id is None or view == self.bare_view else f"{query_id}/{view}"
                     self._open(sink, outputs[view], own_id)
                     self._opened.append((view, SinkEpochs(sink, quarantines=self._quarantines)))
         self._group()
 
     def changed(
-        self, before: Mapping[str, Relation], after: Mapping[str, Relation], given: Mapping[str, Sequence[Sink]]
+        self,
+        before: Mapping[str, Relation],
+        after: Mapping[str, Relation],
+        given: Mapping[str, Sequence[Sink]],
+        query_id: str | None = None,
     ) -> PipelineOutputs:
-        """Return the outputs of a changed query in memory: those that were opened, and new ones.
+        """Return the outputs of a changed query: those that were opened, and new ones.
 
         Args:
             before: the rows of each view of the query before, by its name.
             after: the same of the changed query.
             given: new outputs by view; those of other views stay.
+            query_id: of a pipeline with a directory; None in memory.
 
         Raises:
             SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns, or another key; or as `open`.
@@ -198,9 +226,9 @@ class PipelineOutputs:
                 views=(view,),
             )
         kept = {view: () if view in given else self._sinks.get(view, ()) for view in after}
-        opened = PipelineOutputs(dict(given), quarantines=self._quarantines, has_names=self._has_names)
+        opened = PipelineOutputs(dict(given), quarantines=self._quarantines, bare_view=self.bare_view)
         try:
-            opened.open(after, None)
+            opened.open(after, query_id)
         except BaseException:
             opened.close()
             raise
@@ -269,29 +297,43 @@ class PipelineOutputs:
             rejected += [RejectedRows(epochs.name, aside)] if len(aside) else []
         return rejected
 
-    def add(self, epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None = None) -> None:
+    def add(
+        self,
+        epoch: int,
+        answers: Mapping[str, ZSet],
+        link: ChainLink | None = None,
+        begins: Mapping[str, ZSet] | None = None,
+    ) -> None:
         """Take an epoch that counts; `settle` writes it.
 
         Args:
             epoch: the epoch.
             answers: of each view, by its name.
             link: its place in the chain of epochs; None in memory.
+            begins: all rows of views whose outputs begin with the epoch where they have none, by name.
         """
         if self._opened:
-            self._pending.append((epoch, answers, link))
+            self._pending.append(_Pending(epoch, answers, link, {} if begins is None else begins))
 
-    def write(self, epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None = None) -> None:
+    def write(
+        self,
+        epoch: int,
+        answers: Mapping[str, ZSet],
+        link: ChainLink | None = None,
+        begins: Mapping[str, ZSet] | None = None,
+    ) -> None:
         """Give an epoch to every sink that does not have it, after those that a sink failed at before.
 
         Args:
             epoch: the epoch.
             answers: of each view, by its name.
             link: its place in the chain of epochs; None in memory.
+            begins: as for `add`.
 
         Raises:
             SinkError: a sink holds epochs of another chain.
         """
-        self.add(epoch, answers, link)
+        self.add(epoch, answers, link, begins)
         self.settle()
 
     def settle(self) -> None:
@@ -301,27 +343,26 @@ class PipelineOutputs:
             SinkError: a sink holds epochs of another chain, or can never hold a row of an epoch that counts already.
         """
         while self._pending:
-            number, answers, link = self._pending[0]
             for outputs in self._by_database:
-                self._write(outputs, number, answers, link)
+                self._write(outputs, self._pending[0])
             del self._pending[0]
 
-    def _write(
-        self, outputs: Sequence[tuple[str, SinkEpochs]], epoch: int, answers: Mapping[str, ZSet], link: ChainLink | None
-    ) -> None:
+    def _write(self, outputs: Sequence[tuple[str, SinkEpochs]], given: _Pending) -> None:
         """Give an epoch to outputs of one database that do not have it, in one transaction where there are several."""
-        missing = []
+        missing: list[tuple[str, SinkEpochs, ZSet, ChainLink | None]] = []
         for view, epochs in outputs:
             with self._naming(view):
-                missing += [(view, epochs)] if _is_missing(epochs.sink, epoch, link) else []
+                rows, link = given.of(view, epochs.sink)
+                if rows is not None and _is_missing(epochs.sink, given.epoch, link):
+                    missing.append((view, epochs, rows, link))
         first = missing[0][1].sink if len(missing) > 1 else None
         sharing = (
-            first.together([epochs.sink for _, epochs in missing[1:]]) if isinstance(first, DatabaseSink) else nullcontext()
+            first.together([epochs.sink for _, epochs, *_ in missing[1:]]) if isinstance(first, DatabaseSink) else nullcontext()
         )
         with sharing:
-            for view, epochs in missing:
+            for view, epochs, rows, link in missing:
                 with self._naming(view):
-                    epochs.write(epoch, [answers[view]], link)
+                    epochs.write(given.epoch, [rows], link)
 
     def close(self) -> None:
         """Close what was opened."""
@@ -330,7 +371,7 @@ class PipelineOutputs:
 
 
 def _is_missing(sink: Sink, epoch: int, link: ChainLink | None) -> bool:
-    """Say whether a sink is still to be given an epoch."""
+    """Return whether a sink is still to be given an epoch."""
     if isinstance(sink, ChainedSink):
         return not sink.has(epoch, link)
     last = sink.last_epoch()

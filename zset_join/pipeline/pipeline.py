@@ -14,7 +14,7 @@ epoch is folded in or committed, such as Ctrl-C, leaves a pipeline that refuses 
 
 With a directory the pipeline lasts: it goes on where it was, whenever it is opened again, see `zset_join.pipeline.durable`.
 
-Remembers what `explain()` says, and the contents of the views where `keep_view` asks for them.
+Remembers what `explain()` says, and the contents of the views where `keep_view` requests them.
 
 Known limits: one thread at a time uses a pipeline; others may call `snapshot()`.
 """
@@ -22,6 +22,7 @@ Known limits: one thread at a time uses a pipeline; others may call `snapshot()`
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -31,10 +32,12 @@ import pyarrow as pa
 
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import StateError
+from zset_join.core.notebook import html_progress
 from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.pipeline.contents import Contents, repeated
 from zset_join.pipeline.dead_letters import dead_letters
+from zset_join.pipeline.directory_plans import plan_of_directory
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.history import InputHistory
@@ -54,9 +57,11 @@ from zset_join.pipeline.taking import RowTaking
 from zset_join.pipeline.unfinished import closed, epoch_gap, out_of_memory, unfinished
 from zset_join.pipeline.watched import PublishedEpochs
 from zset_join.pipeline.watermarks import Watermarks
+from zset_join.plan.query_plan import KeepState
 from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery, planned
 from zset_join.query.view import View
+from zset_join.runners.common.epoch_spans import write_epoch_span
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
@@ -88,6 +93,9 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         options: what operators take from the options of a query.
         idle_timeout_seconds: processing time after which a source without rows does not hold up watermarks; None for never.
         snapshot_after_bytes: with a directory: a log that is smaller is not replaced by a snapshot.
+        keep_state: "needed": state holds no more than this query needs. Columns of sources that nothing reads are left out, and
+            groups over a many-to-many join keep sums per key in place of pairs; `explain` shows both. "all" keeps rows with all
+            columns, and `evolve` can read them later. A planned query keeps what it was planned with.
         before_begin: called with `positions` before anything is written down; what it raises refuses the start.
 
     Attributes:
@@ -137,10 +145,14 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         options: StageOptions | None = None,
         idle_timeout_seconds: float | None = None,
         snapshot_after_bytes: int = 64 * 1024 * 1024,
+        keep_state: KeepState = "all",
         before_begin: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
-        query = planned(view)
+        query = planned(view, keep_state=keep_state)
         self._has_several, self.plan, self._readings = query.has_several, query.plan, query.readings
+        self._views = view if isinstance(view, Mapping) else None
+        if directory is not None:
+            self.plan = plan_of_directory(directory, self.plan, has_names=self._has_several)
         compile_rest_in_background()
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
@@ -175,7 +187,11 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
                 self._history,
                 snapshot_after_bytes=snapshot_after_bytes,
             )
-        self._outputs = PipelineOutputs(sinks, quarantines=quarantines, has_names=self._has_several)
+        changed = None if self._directory is None else self._directory.checkpoint.changed
+        is_told = changed is not None and changed.bare_view != ""
+        bare_view = changed.bare_view if changed is not None and is_told else None if self._has_several else self.plan.name
+        self._dropped_sources = frozenset() if changed is None else changed.gone
+        self._outputs = PipelineOutputs(sinks, quarantines=quarantines, bare_view=bare_view)
         try:
             self._go_on(before_begin)
         except BaseException:
@@ -310,7 +326,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return cast("Answer", dict(answers) if self._has_several else answers[self.plan.name])
 
     def view(self, name: str | None = None) -> pa.Table:
-        """Return the contents of a view: a row stands there as often as its weight says.
+        """Return the contents of a view: a row is there as often as its weight says.
 
         Args:
             name: of the view; may be left out where there is one.
@@ -320,6 +336,22 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             BadInputError: a source that goes through no stage has retracted what was not there.
         """
         return repeated(self.contents(name), self.plan.output_of(self.plan.view(name).name).schema)
+
+    def show(self, n: int = 20, *, view: str | None = None) -> None:
+        """Print the first rows of a view, each behind its weight.
+
+        Raises:
+            OptionError: as `view`.
+        """
+        self.contents(view).show(n)
+
+    def __repr__(self) -> str:
+        """Return the views and the number of epochs in one line; `explain` prints the plan."""
+        return f"Pipeline(views: {', '.join(self.views)}; epochs: {self.epoch})"
+
+    def _repr_html_(self) -> str:
+        """Return the plan and what the newest epoch did, for a notebook."""
+        return self.plan._repr_html_() + html_progress(self.progress)
 
     def replay(self, *, stream: str | None = None, code: str | None = None) -> int:
         """Put the dead letters that are records through the decoder again, in one epoch, exactly once.
@@ -390,7 +422,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return statistics_of(self.plan, self._watermarks, operators, counts)
 
     def next_due(self) -> NextDue:
-        """Return when `step()` has something to say though no row comes: the earliest of all stages, in memory.
+        """Return when `step()` has rows to emit though no row comes: the earliest of all stages, in memory.
 
         With a directory a stage is known by its last commit record.
         """
@@ -412,7 +444,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         print(self.explanation())  # noqa: T201 - printing is what explain() does in PySpark
 
     def close(self) -> None:
-        """Let go of state, directory and outputs; the pipeline cannot be used afterwards. Closing twice is allowed."""
+        """Release state, directory and outputs; the pipeline cannot be used afterwards. Closing twice is allowed."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -441,7 +473,8 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             self.positions = record.positions
             self._processing_time_us = record.processing_time_us
             self._last = directory.answers(record)
-            self._outputs.write(record.epoch, self._last, record.link)
+            for epoch, answers, link, begins in directory.newest_answers(record, self._last):
+                self._outputs.write(epoch, answers, link, begins)
         self._publish()
         if before_begin is not None:
             before_begin(self.positions)
@@ -454,7 +487,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         return None if record is None else record.link
 
     def _prepared(self, rows: Mapping[str, Any], processing_time: datetime.datetime | int | None) -> PreparedEpoch:
-        """Return the next epoch, answered; what sources refused stands before what stages do."""
+        """Return the next epoch, answered; what sources refused is before what stages do."""
         deltas, unread, far = self._taking.deltas(rows, self.epoch, self._watermarks.known)
         time_us = processing_time_us(processing_time, self._processing_time_us)
         with ExitStack() as stack:
@@ -468,6 +501,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             return PreparedEpoch(answered, deltas, unread, opened, stack.pop_all())
 
     def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any], read: str | None = None) -> Mapping[str, ZSet]:
+        begun = time.perf_counter()
         answered, deltas = prepared.answered, prepared.deltas
         reached = {**self.positions, **positions}
         letters = dead_letters(answered.epoch, answered.rejected, prepared.unread)
@@ -481,11 +515,18 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         prepared.close()
         self.positions = reached
         self._take(answered, deltas)
+        taken = time.perf_counter()
         self._outputs.add(answered.epoch, answered.answers, self._link())
         self._unfinished = None
         self._outputs.settle()
         self._watching.publish(self, answered, letters)
+        self._trace(taken - begun, time.perf_counter() - taken)
         return answered.answers
+
+    def _trace(self, commit: float, output: float) -> None:
+        place, parts = self._directory, {**self.progress["seconds"], "commit": commit, "output": output}
+        query_id, runner = (None, "process") if place is None else (place.query_id, place.runner)
+        write_epoch_span(view=", ".join(self.views), query_id=query_id, runner=runner, progress=self.progress, parts=parts)
 
     def _commit_durably(self, prepared: PreparedEpoch, letters: pa.Table, reached: Mapping[str, Any], read: str | None) -> None:
         answered, directory = prepared.answered, self._directory

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 from zset_join.core.errors import OptionError
 from zset_join.pipeline.outputs import Outputs, OutputsByView
+from zset_join.plan.query_plan import KeepState
 from zset_join.stages.stage import StageOptions
 
 __all__ = ["PipelineOptions", "Place", "place_of"]
@@ -23,6 +24,7 @@ class PipelineOptions(TypedDict, total=False):
     options: StageOptions | None
     idle_timeout_seconds: float | None
     snapshot_after_bytes: int
+    keep_state: KeepState
     before_begin: Callable[[Mapping[str, Any]], None] | None
 
 

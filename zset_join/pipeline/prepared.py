@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from zset_join.core.errors import StateError
-from zset_join.pipeline.durable import DurableEpoch
+from zset_join.pipeline.durable_epoch import DurableEpoch
 from zset_join.pipeline.engine import AnsweredEpoch
 from zset_join.sources.unread import Undecodable
 from zset_join.zset import ZSet

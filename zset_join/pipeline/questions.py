@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from zset_join.checkpoint.row_history import RowHistory
+from zset_join.core.progress_line import progress_line
 from zset_join.pipeline.contents import Contents, view_not_kept
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.explaining import explain_row
@@ -29,6 +30,7 @@ from zset_join.zset.protocol import NOTHING_DUE
 
 if TYPE_CHECKING:
     from zset_join.console import Console
+    from zset_join.query.view import View
 
 __all__ = ["PipelineQuestions"]
 
@@ -42,6 +44,7 @@ class PipelineQuestions:
     _options: StageOptions
     _watermarks: Watermarks
     _processing_time_us: int | None
+    diff: Callable[[Any], Any]
     _contents: Mapping[str, Contents] | None
     _history: InputHistory | None
     _memory: MemoryStates | None
@@ -58,9 +61,10 @@ class PipelineQuestions:
 
         Raises:
             OptionError: the pipeline was told not to keep what is needed; or `VIEW_NAME`, see `QueryPlan.view`.
-            PlanError: DuckDB cannot be asked for a part of the query.
+            PlanError: DuckDB cannot run a part of the query.
         """
-        return self.verification(view=view, contents=contents, most_differences=most_differences)()
+        with progress_line(f"verifying {view or ', '.join(one.name for one in self.plan.views)}"):
+            return self.verification(view=view, contents=contents, most_differences=most_differences)()
 
     def verification(
         self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20
@@ -107,7 +111,7 @@ class PipelineQuestions:
         stages, sources = self.plan.stages_of(plan.name), [source.name for source in plan.sources]
         return lambda: explain_row(plan, part_of(history, stages, sources), self._options, row, most_changes=most_changes)
 
-    def console(self, *, port: int = 0) -> Console:
+    def console(self, *, port: int = 0, diff: View | Mapping[str, View] | None = None) -> Console:
         """Serve a page about the pipeline on this machine until it is closed; see `zset_join.console`.
 
         Close it before the pipeline. With a directory it reads that; in memory, the pipeline publishes a summary per epoch from
@@ -115,13 +119,14 @@ class PipelineQuestions:
 
         Args:
             port: of 127.0.0.1; 0 takes a free one. The address to open is the attribute `url` of the answer.
+            diff: another query; the page shows what it would answer otherwise, see `diff`.
 
         Raises:
             MissingPackageError: the extra `console` is not installed.
             OptionError: the port is taken.
         """
         directory = None if self._directory is None else self._directory.location
-        return open_pipeline_console(self, self._watching, directory, port=port)
+        return open_pipeline_console(self, self._watching, directory, port=port, changed=diff)
 
     def contents(self, name: str | None = None) -> ZSet:
         """Return the contents of a view, each distinct row with its weight.

@@ -107,7 +107,7 @@ def load_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
     if written.get("format") != _FORMAT or written["plan"] != json.loads(json.dumps(plan.to_json())):
         raise StateError(
             f"{path} holds the state of another query, or of another version of the library; state cannot be carried over. "
-            "Load it into the query that saved it, or start anew.",
+            "Load it into the query that saved it, or start over.",
             code="QUERY_CHANGED",
             path=str(path),
         )
@@ -149,7 +149,7 @@ def _view_files(plan: QueryPlan) -> dict[str, str]:
 
 
 def lasts(what: str) -> OptionError:
-    """Return the error of a pipeline with a directory that is asked for what only one in memory does."""
+    """Return the error of a call that only a pipeline in memory supports."""
     return OptionError(
         f"{what} is for a pipeline in memory; this one has a directory, which holds its state after every epoch. Copy the "
         "directory while no process uses it.",

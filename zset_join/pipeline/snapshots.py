@@ -65,7 +65,7 @@ class Snapshot:
         return self._held[self._plan.view(name).name].rows()
 
     def table(self, name: str | None = None) -> pa.Table:
-        """Return a view as a table: a row stands there as often as its weight says.
+        """Return a view as a table: a row is there as often as its weight says.
 
         Raises:
             OptionError: as `contents`.

@@ -97,7 +97,7 @@ class MemoryStates:
                 self.states[state.number].absorb(asked[first][0], state.fed(fed))
 
     def close(self) -> None:
-        """Let go of all state, and of what asks the outside."""
+        """Release all state, and the clients of lookup sources."""
         self.effects.close()
         for operator in self.states.values():
             operator.close()

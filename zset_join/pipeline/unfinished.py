@@ -25,7 +25,7 @@ _DURABLE: Mapping[EpochOutcome, str] = {
 
 def closed() -> StateError:
     """Return the error of a pipeline that was closed."""
-    return StateError("this pipeline was closed. Build it anew, or open it again from its directory.", code="PIPELINE_BROKEN")
+    return StateError("this pipeline was closed. Rebuild it, or open it again from its directory.", code="PIPELINE_BROKEN")
 
 
 def unfinished(epoch: int, outcome: EpochOutcome | None) -> StateError:
@@ -36,7 +36,9 @@ def unfinished(epoch: int, outcome: EpochOutcome | None) -> StateError:
         outcome: whether it is committed; None for a pipeline in memory.
     """
     if outcome is None:
-        what = "failed or was interrupted while it was folded in, and this pipeline is in memory: build it anew from its inputs"
+        what = (
+            "failed or was interrupted while it was folded in, and this pipeline is in memory: build it again from its inputs"
+        )
     else:
         what = _DURABLE[outcome]
     return StateError(f"epoch {epoch} {what}.", code="PIPELINE_BROKEN", epoch=epoch)
@@ -66,7 +68,7 @@ def out_of_memory(epoch: int, failure: MemoryError, refusal: StateError | None, 
 
 
 def epoch_gap(epoch: int, expected: int) -> StateError:
-    """Return the error of a step that is asked for an epoch that is neither the last nor the next one."""
+    """Return the error of a step with an epoch that is neither the last nor the next one."""
     return StateError(
         f"step(epoch={epoch}) was called, and the next epoch of this pipeline is {expected}; only that one can be taken, and "
         "the one before be answered again.",

@@ -9,7 +9,8 @@ Cost: one batch query over all that ever came. DuckDB is asked in memory, withou
 Known limits: tombstones that have expired are not known to the batch query; nor is what an append-only join has evicted.
 """
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ import pyarrow.types as pt
 
 from zset_join.core.errors import PlanError
 from zset_join.core.extras import needed_for
-from zset_join.core.notebook import html_table, html_text
+from zset_join.core.notebook import html_differences
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_rows
 from zset_join.pipeline.history import InputHistory
@@ -41,7 +42,7 @@ _CLOSED_BOX = {"enable_external_access": "false", "autoload_known_extensions": "
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verification:
-    """Say whether a view equals the batch query.
+    """Return whether a view equals the batch query.
 
     Args:
         equal: every row has the weight it should have.
@@ -68,11 +69,7 @@ class Verification:
 
     def _repr_html_(self) -> str:
         """Return the verdict and the differences for a notebook."""
-        if not self.differences:
-            return f"<p>{html_text(str(self).splitlines()[0])}</p>"
-        names = list(self.differences[0][0])
-        rows = [[expected, actual, *(row.get(name) for name in names)] for row, expected, actual in self.differences]
-        return html_table(["expected", "actual", *names], rows, caption=str(self).splitlines()[0], signs=[-1] * len(rows))
+        return html_differences(str(self).splitlines()[0], self.differences)
 
     def __str__(self) -> str:
         verdict = "equal" if self.equal else f"{self.different_rows} rows differ"
@@ -102,7 +99,7 @@ def verify(
         most_differences: differing rows to tell.
 
     Raises:
-        PlanError: DuckDB cannot be asked for a part of the plan.
+        PlanError: DuckDB cannot run a part of the plan.
     """
     view = batch_parts(plan, times, DUCKDB)
     with _connection() as connection:
@@ -150,7 +147,7 @@ def batch_view(plan: QueryPlan, history: InputHistory, times: Sequence[BatchTime
     """Return the view as DuckDB computes it from everything that came.
 
     Raises:
-        PlanError: DuckDB cannot be asked for a part of the plan.
+        PlanError: DuckDB cannot run a part of the plan.
     """
     with _connection() as connection:
         _register(connection, plan, history)

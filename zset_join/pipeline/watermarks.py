@@ -133,7 +133,7 @@ class Watermarks:
         return None if watermark_us is None else watermark_us + int(self._timed[name][1] or 0)
 
     def is_idle(self, name: str) -> bool:
-        """Say whether a source has been silent for so long that it holds up no watermark."""
+        """Return whether a source has been silent for so long that it holds up no watermark."""
         return self._clock.is_idle(self.known.sources[name].active_us, self._now_us)
 
     def next_idle(self, numbers: Sequence[int]) -> int | None:
@@ -141,7 +141,7 @@ class Watermarks:
         return self._clock.next_idle(numbers, *_of_sources(self.known.sources), self._now_us)
 
     def load(self, written: Mapping[str, int], late_rows: Mapping[str, int]) -> None:
-        """Go on from the watermarks of a commit record; a source counts as active until it has been silent anew."""
+        """Go on from the watermarks of a commit record; a source counts as active until it has been silent again."""
         self.known = KnownTimes(
             {name: SourceTime(written.get(name), None, late_rows.get(name, 0)) for name in self._timed},
             tuple(written.get(name) for name in self._names),

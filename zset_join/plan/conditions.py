@@ -3,10 +3,10 @@
     left.a = right.b AND left.x < right.y      ->   keys (a, b), condition left.x < right.y
     left.a = right.b AND FALSE                 ->   a key that never matches
 
-The law: a pair of rows matches what comes out exactly if the condition is TRUE for it.
+The law: a pair of rows matches the output exactly if the condition is TRUE for it.
 
 A condition that is constant and not TRUE matches nothing: an INNER join is empty, an outer join pads every row, and no row is
-compared with another. One that is TRUE asks for all pairs; that is refused, see `no_key`. An equality that is said twice counts
+compared with another. One that is TRUE requests all pairs; that is refused, see `no_key`. An equality that is said twice counts
 once.
 """
 

@@ -1,6 +1,6 @@
-"""Whether a feed hands on every row once: the change of a view need not be consolidated then.
+"""Whether a feed passes on every row once: the change of a view need not be consolidated then.
 
-The law: where this returns True, what the feed hands on is consolidated, whatever came. It is proven from
+The law: where this returns True, what the feed passes on is consolidated, whatever came. It is proven from
 keys: an answer whose rows differ (`Stage.answers_distinct_rows`), and steps of which no two rows make one. A condition leaves
 rows out and makes none alike. A selection makes two rows alike only where it drops what tells them apart; so every column of
 the answer must be handed through, or one that always has its value (`OutputKey.aliases`, where neither is NULL for padding).
@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from zset_join.plan.row_steps import RowStep, name_after
 from zset_join.stages.stage import Stage
 
-__all__ = ["hands_on_distinct_rows"]
+__all__ = ["emits_distinct_rows"]
 
 
-def hands_on_distinct_rows(stage: Stage, steps: Sequence[RowStep]) -> bool:
+def emits_distinct_rows(stage: Stage, steps: Sequence[RowStep]) -> bool:
     """Return whether no row can be twice in what steps make of an answer of a stage.
 
     Args:

@@ -30,7 +30,7 @@ def tell_inputs_apart(plan: QueryPlan) -> QueryPlan:
 
 
 def _is_filled(nodes: Sequence[StageNode], feeds: Sequence[Feed]) -> bool:
-    """Say whether rows are those of a stream, filled by the stage before: the same input, under the same name."""
+    """Return whether rows are those of a stream, filled by the stage before: the same input, under the same name."""
     return len(feeds) == 1 and isinstance(feeds[0].origin, int) and nodes[feeds[0].origin].stage.kind == "latest"
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from typing import get_args
 
+from zset_join.core.errors import OptionError
 from zset_join.plan.passes.choose_fast_paths import choose_fast_paths
 from zset_join.plan.passes.derive_keys import derive_keys
 from zset_join.plan.passes.fuse_steps import fuse_steps
@@ -13,26 +16,33 @@ from zset_join.plan.passes.insert_routes import insert_routes
 from zset_join.plan.passes.normalise_upserts import normalise_upserts
 from zset_join.plan.passes.number_stages import number_stages
 from zset_join.plan.passes.one_reader import one_reader
+from zset_join.plan.passes.prune_columns import prune_columns, unread_columns
 from zset_join.plan.passes.push_columns import push_columns
 from zset_join.plan.passes.reduce_first import reduce_first
 from zset_join.plan.passes.share_equal import share_equal
 from zset_join.plan.passes.share_versions import share_versions
-from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.passes.sum_pairs import sum_pairs
+from zset_join.plan.query_plan import KeepState, QueryPlan
 from zset_join.plan.sharing import share_tables
 from zset_join.plan.tree import Root
 
 __all__ = ["passes", "plan_query"]
 
 
-def passes(*, buckets: int | None = 1, is_spread: bool = False) -> tuple[Callable[[Root], Root], ...]:
+def passes(
+    *, buckets: int | None = 1, is_spread: bool = False, keep_state: KeepState = "all"
+) -> tuple[Callable[[Root], Root], ...]:
     """Return what is done to a tree, in this order, before its stages are numbered.
 
     Args:
         buckets: how many parts the state has; None when not yet known.
         is_spread: stages run in tasks on executors, and rows travel between them.
+        keep_state: "needed" leaves out the columns of sources that nothing reads; "all" keeps them.
     """
+    summing, pruning = ((sum_pairs,), (prune_columns,)) if keep_state == "needed" else ((), ())
     spread = (hand_on_sources, reduce_first, one_reader) if is_spread else ()
     return (
+        *summing,
         share_versions,
         normalise_upserts,
         derive_keys,
@@ -40,6 +50,7 @@ def passes(*, buckets: int | None = 1, is_spread: bool = False) -> tuple[Callabl
         choose_fast_paths,
         fuse_steps,
         share_equal,
+        *pruning,
         push_columns,
         *spread,
     )
@@ -52,6 +63,7 @@ def plan_query(
     buckets: int | None = 1,
     is_spread: bool = False,
     same: Mapping[str, str] | None = None,
+    keep_state: KeepState = "all",
 ) -> QueryPlan:
     """Return the plan of a query.
 
@@ -60,12 +72,23 @@ def plan_query(
         name: what the view is called; several have names of their own.
         buckets: how many parts the state has; None when not yet known, so that it may be more than one.
         is_spread: stages run in tasks on executors, and rows travel between them; every stage has one reader then.
+        keep_state: "needed" leaves out the columns of sources that nothing reads, so that no state holds them; "all" keeps
+            them for changes of the query to come.
         same: name of a source to that of another one that has the same rows.
 
     Raises:
         PlanError: it cannot be planned.
-        OptionError: two sources share a name.
+        OptionError: two sources share a name; another word than these for `keep_state`.
     """
-    for run in passes(buckets=buckets, is_spread=is_spread):
+    if keep_state not in get_args(KeepState):
+        raise OptionError(
+            f'keep_state={keep_state!r} is not one of {list(get_args(KeepState))}; "needed" leaves out the columns of '
+            'sources that nothing reads, "all" keeps them.',
+            code="OPTION_VALUE",
+            value=keep_state,
+        )
+    dropped: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    for run in passes(buckets=buckets, is_spread=is_spread, keep_state=keep_state):
+        dropped = unread_columns(root) if run is prune_columns else dropped
         root = run(root)
-    return share_tables(number_stages(root, name), same)
+    return replace(share_tables(number_stages(root, name), same), dropped=dropped)

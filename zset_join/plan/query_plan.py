@@ -15,22 +15,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.notebook import html_text
 from zset_join.core.relation import Relation
+from zset_join.plan.picture import plan_svg
 from zset_join.plan.row_steps import RowStep, read_row_step, relation_after
 from zset_join.stages.shared_table import SharedTableStage
 from zset_join.stages.stage import Stage, read_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset import ZSet
 
-__all__ = ["PLAN_FORMAT", "Feed", "PlanSource", "PlanView", "QueryPlan", "SharedIndex", "StageNode", "StateNode"]
+__all__ = ["PLAN_FORMAT", "Feed", "KeepState", "PlanSource", "PlanView", "QueryPlan", "SharedIndex", "StageNode", "StateNode"]
 
 PLAN_FORMAT = 1
+KeepState = Literal["all", "needed"]
+"""Which columns of sources a query keeps: all, or those that it reads."""
 SEVERAL_VIEWS_FORMAT = 2
 """Of a plan with several views: a version of the library that knows only one must not read the first of them."""
 
@@ -163,7 +166,7 @@ class StateNode:
         number: of the stage, or of the first of the joins.
         name: what its files and its lines in commit records are called.
         stage: how its operator is built.
-        readers: the numbers of the stages it stands for.
+        readers: the numbers of the stages it represents.
     """
 
     number: int
@@ -173,7 +176,7 @@ class StateNode:
 
     @property
     def is_shared(self) -> bool:
-        """Say whether several joins read it."""
+        """Return whether several joins read it."""
         return len(self.readers) > 1
 
     def fed(self, by_stage: Mapping[int, Sequence[ZSet]]) -> list[ZSet]:
@@ -198,6 +201,9 @@ class QueryPlan:
         views: the answers, one or more.
         shared: the tables that several joins look up in.
         copies: why a join keeps a copy of its own of a table that another one keeps too, by its number.
+        state_names: what states are called that have been in a plan before this one, by their numbers; the others are called by
+            their kind and number.
+        dropped: sources that are narrower in the plan than they come in, each with the columns that nothing reads.
 
     Raises:
         OptionError: sources, or views, of one name.
@@ -209,6 +215,8 @@ class QueryPlan:
     views: tuple[PlanView, ...]
     shared: tuple[SharedIndex, ...] = ()
     copies: tuple[tuple[int, str], ...] = ()
+    state_names: tuple[tuple[int, str], ...] = ()
+    dropped: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def __post_init__(self) -> None:
         names = [source.name for source in self.sources]
@@ -223,7 +231,7 @@ class QueryPlan:
         for place, node in enumerate(self.nodes):
             if node.number != place or len(node.feeds) != len(node.stage.inputs):
                 raise PlanError(
-                    f"stage {node.name} of {len(node.stage.inputs)} inputs stands at place {place} with {len(node.feeds)} fed.",
+                    f"stage {node.name} of {len(node.stage.inputs)} inputs is at place {place} with {len(node.feeds)} fed.",
                     code="PLAN_ORDER",
                 )
             self._check_feeds([feed for feeds in node.feeds for feed in feeds], place, names)
@@ -317,14 +325,16 @@ class QueryPlan:
         """Return what has a state, by the number of its first stage."""
         shared = {index.readers[0]: index for index in self.shared}
         taken = {number for index in self.shared for number in index.readers[1:]}
+        names = dict(self.state_names)
         states = []
         for node in self.nodes:
             index = shared.get(node.number)
             if index is not None:
                 stage: Stage = SharedTableStage(readers=tuple(self.nodes[number].stage for number in index.readers))
-                states.append(StateNode(node.number, f"{stage.kind}-{node.number}", stage, index.readers))
+                name = names.get(node.number, f"{stage.kind}-{node.number}")
+                states.append(StateNode(node.number, name, stage, index.readers))
             elif node.number not in taken:
-                states.append(StateNode(node.number, node.name, node.stage, (node.number,)))
+                states.append(StateNode(node.number, names.get(node.number, node.name), node.stage, (node.number,)))
         return tuple(states)
 
     @cached_property
@@ -347,12 +357,17 @@ class QueryPlan:
             name=name,
         )
 
+    @property
+    def keep_state(self) -> KeepState:
+        """Return which columns another query in place of this one can keep: those it reads where some were dropped."""
+        return "needed" if self.dropped else "all"
+
     def relation_of(self, origin: str | int) -> Relation:
         """Return the rows of a source or a stage."""
         return self.source(origin).relation if isinstance(origin, str) else self.nodes[origin].stage.output
 
     def relation_after(self, feed: Feed) -> Relation:
-        """Return the rows that a feed hands on."""
+        """Return the rows that a feed passes on."""
         return relation_after(self.relation_of(feed.origin), feed.steps)
 
     def feeds(self) -> Iterator[Feed]:
@@ -416,6 +431,8 @@ class QueryPlan:
             ],
             "shared": [index.to_json() for index in self.shared],
             "copies": [list(one) for one in self.copies],
+            **({"state_names": [list(one) for one in self.state_names]} if self.state_names else {}),
+            **({"dropped": [[name, list(columns)] for name, columns in self.dropped]} if self.dropped else {}),
         }
 
     @classmethod
@@ -445,6 +462,8 @@ class QueryPlan:
             ),
             shared=tuple(map(SharedIndex.from_json, written.get("shared", ()))),
             copies=tuple((int(number), why) for number, why in written.get("copies", ())),
+            state_names=tuple((int(number), name) for number, name in written.get("state_names", ())),
+            dropped=tuple((name, tuple(columns)) for name, columns in written.get("dropped", ())),
         )
 
     def explain(self, *, buckets: int | None = None) -> str:
@@ -466,7 +485,11 @@ class QueryPlan:
                 served = [f'"{name}"' for name in self.views_of(node.number)]
                 lines.append(f"  serves {'view' if len(served) == 1 else 'views'} {', '.join(served)}")
             lines += [f"  {line}" for feeds in node.feeds for feed in feeds for line in self._explained(feed)]
-        lines += [_explained_source(source) for source in self.sources]
+        dropped = dict(self.dropped)
+        for source in self.sources:
+            lines.append(_explained_source(source))
+            if source.name in dropped:
+                lines.append(f"  not kept, since nothing reads them: {', '.join(dropped[source.name])}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -475,9 +498,10 @@ class QueryPlan:
         return f"QueryPlan(views: {views}; {len(self.nodes)} stages; sources: {sources})"
 
     def _repr_html_(self) -> str:
-        """Return `explain` for a notebook: one line per view, stage and source, what each keeps below it."""
+        """Return a picture of it for a notebook, and `explain` folded below it."""
         parts = self.explain().split("\n")
-        return "".join(f"<div>{'&emsp;' * (len(one) - len(one.lstrip()))}{html_text(one.strip())}</div>" for one in parts)
+        text = "".join(f"<div>{'&emsp;' * (len(one) - len(one.lstrip()))}{html_text(one.strip())}</div>" for one in parts)
+        return f"{plan_svg(self)}<details><summary>what each stage keeps</summary>{text}</details>"
 
     def _explained_index(self, node: StageNode) -> list[str]:
         """Return which index a join uses, and why its copy is its own."""

@@ -40,7 +40,7 @@ class WhereStep:
 
     @property
     def needs(self) -> None:
-        """Return None: it may hand on any column."""
+        """Return None: it may pass on any column."""
         return None
 
     @property
@@ -171,7 +171,7 @@ class SelectStep:
 
 @dataclass(frozen=True)
 class OpaqueStep:
-    """Stand for a step that only Spark can do.
+    """Represent a step that only Spark can do.
 
     Args:
         text: what `explain` calls it.
@@ -179,7 +179,7 @@ class OpaqueStep:
         reason: why no tree expresses it, for the message of whoever cannot run it.
         relation: the rows after it.
         reads: the columns that it reads; None: any. It is not written down.
-        is_filter: it hands on all columns of the rows that it keeps. Not written down either.
+        is_filter: it passes on all columns of the rows that it keeps. Not written down either.
         kept: pairs of a column before it that is handed through as it is, and its name then. Not written down either.
     """
 
@@ -195,7 +195,7 @@ class OpaqueStep:
 
     @property
     def needs(self) -> frozenset[str] | None:
-        """Return the columns that it reads where its answer has no others; None where it may hand on any."""
+        """Return the columns that it reads where its answer has no others; None where it may pass on any."""
         return None if self.reads is None or self.is_filter else frozenset(self.reads)
 
     @property
@@ -285,7 +285,7 @@ def name_after(steps: Sequence[Renaming], name: str) -> str | None:
 
 
 def keeps_upserts(relation: Relation, step: RowStep) -> bool:
-    """Say whether a step can be done to upserts as they are."""
+    """Return whether a step can be done to upserts as they are."""
     if step.condition is not None:
         return True
     if step.columns is None:

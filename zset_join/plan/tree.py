@@ -42,6 +42,7 @@ __all__ = [
     "changelog_of",
     "drawn",
     "each_root",
+    "only_adds",
     "rebuilt",
     "sources_of",
     "visible",
@@ -95,7 +96,7 @@ class Apply:
 
     @property
     def takes_upserts(self) -> bool:
-        """Say whether the step can be done to the child's rows as they come."""
+        """Return whether the step can be done to the child's rows as they come."""
         return self.child.relation.mode != "upsert" or keeps_upserts(self.child.relation, self.step)
 
     @cached_property
@@ -208,7 +209,7 @@ class Operate:
             if keys:
                 relation = with_columns(relation, keys).output(relation)
                 hides = (*hides, *(name for name, _ in keys))
-            rows.append(InputRows(relation, hides, not is_as_is or is_derived(node)))
+            rows.append(InputRows(relation, hides, not is_as_is or is_derived(node), only_adds(node)))
         return self.request.with_keys_computed().stage(rows)
 
     @property
@@ -257,12 +258,23 @@ def each_root(root: Root, change: Callable[[Node], Node]) -> Root:
 
 
 def takes_as_is(node: Operate, place: int) -> bool:
-    """Say whether an input of a stage is fed as it comes; upserts may have to become a changelog first."""
+    """Return whether an input of a stage is fed as it comes; upserts may have to become a changelog first."""
     return node.inputs[place].relation.mode != "upsert" or node.request.takes_upserts(place)
 
 
+def only_adds(node: Node) -> bool:
+    """Return whether no row of a node is ever retracted: rows of append-only sources, and of stages that keep that."""
+    match node:
+        case Read(source):
+            return source.relation.mode == "append"
+        case Operate(_, inputs):
+            return node.stage.only_adds([only_adds(one) for one in inputs])
+        case _:
+            return all(map(only_adds, node.children))
+
+
 def is_derived(node: Node) -> bool:
-    """Say whether rows are the answer of a stage, at least in part; upserts name their rows by key all the same."""
+    """Return whether rows are the answer of a stage, at least in part; upserts name their rows by key all the same."""
     return node.relation.mode != "upsert" and (isinstance(node, Operate) or any(map(is_derived, node.children)))
 
 

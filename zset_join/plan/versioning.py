@@ -57,7 +57,7 @@ class Versioning:
 
 
 def versioning_of(node: Node) -> Versioning:
-    """Say whether the rows of a node are versions, and how to get at these."""
+    """Return whether the rows of a node are versions, and how to get at these."""
     if isinstance(node, Operate):
         known = node.request.versions_below(node.inputs[0].relation, node.relation)
         if known is not None:
@@ -104,7 +104,7 @@ def _over_upserts(child: Node, node: Apply) -> Apply:
 
 
 def _renames(node: Node) -> TypeGuard[Apply]:
-    """Say whether a node is all columns of another one under other names."""
+    """Return whether a node is all columns of another one under other names."""
     if not isinstance(node, Apply) or node.step.columns is None or node.hides:
         return False
     names: list[str] = node.child.relation.schema.names
@@ -119,7 +119,7 @@ def _held_now(node: Node) -> Node:
 
 
 def of_relation(relation: Relation) -> tuple[bool, str]:
-    """Say whether rows are versions by what they are alone, and why.
+    """Return whether rows are versions by what they are alone, and why.
 
     >>> import pyarrow as pa
     >>> of_relation(Relation(name="rates", schema=pa.schema({"currency": pa.string()})))
@@ -133,7 +133,7 @@ def of_relation(relation: Relation) -> tuple[bool, str]:
     kinds = {
         "append": "every row is a version",
         "upsert": "every change is a version, a delete too",
-        "changelog": "every row is a version until it is taken back",
+        "changelog": "every row is a version until it is retracted",
     }
     return True, f"{kinds[relation.mode]} of {', '.join(relation.primary_key)}, from {relation.event_time} on"
 

@@ -1,10 +1,10 @@
-"""Columns as users write them: of a view, as text, with a name; and the trees they stand for.
+"""Columns as users write them: of a view, as text, with a name; and the trees they represent.
 
     orders["total"] > 100      F.expr("total * 2")      "total > 100"      (F.col("a") + 1).alias("b")
 
 The law: every word of a view resolves what it is given, so a plan holds plain trees alone.
 
-A column of a view, `orders["total"]`, stands for that column of any rows that still have it as it is: of the view itself,
+A column of a view, `orders["total"]`, represents that column of any rows that still have it as it is: of the view itself,
 behind filters and selections that keep it, and of either side of a join, also where that calls it `total_right`. Where both
 sides have it, or neither, it is refused.
 
@@ -219,7 +219,7 @@ def schema_given(text: str) -> pa.Schema:
 def _bound(text: str, sides: Mapping[str, RowsOfView]) -> Expression:
     tree = _read(text, sides).tree
     if tree is None:
-        raise OptionError(f"{text!r} is no value; a star stands alone in a selection.", code="ARGUMENT", argument=text)
+        raise OptionError(f"{text!r} is no value; a star is alone in a selection.", code="ARGUMENT", argument=text)
     return tree
 
 

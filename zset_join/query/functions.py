@@ -107,7 +107,7 @@ def max(col: Argument) -> Aggregated:  # noqa: A001 - the name PySpark users typ
 
 
 def bool_and(col: Argument) -> Aggregated:
-    """Say whether a boolean is true in every row where it is not NULL."""
+    """Return whether a boolean is true in every row where it is not NULL."""
     return _of("bool_and", col)
 
 
@@ -115,7 +115,7 @@ every = bool_and
 
 
 def bool_or(col: Argument) -> Aggregated:
-    """Say whether a boolean is true in some row."""
+    """Return whether a boolean is true in some row."""
     return _of("bool_or", col)
 
 

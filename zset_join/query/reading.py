@@ -31,7 +31,7 @@ class Reading(Binding):
     """Say how the rows that a source is fed become changes.
 
     Args:
-        source: what comes out.
+        source: the output.
         given: the columns that are fed, in order.
         changelog_format: how a row says what it does.
         deletes: condition over the given columns under which a row deletes its key; None for never.

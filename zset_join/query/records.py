@@ -291,7 +291,7 @@ class RecordReading(Reading):
         if pc.any(pc.equal(changes, "truncate")).as_py():
             raise BadInputError(
                 f'source "{self.source.name}" was truncated, and a table without keys cannot tell which rows that takes away. '
-                "Name its keys, or start anew.",
+                "Name its keys, or start over.",
                 code="TRUNCATED_WITHOUT_KEYS",
                 relation=self.source.name,
             )

@@ -15,7 +15,7 @@ from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import is_plain, named, plain_column
 from zset_join.plan.planner import plan_query
-from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.query_plan import KeepState, QueryPlan
 from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
 from zset_join.plan.table_index import TableIndex
 from zset_join.plan.tree import Apply, Merge, Node, Operate, visible
@@ -67,13 +67,16 @@ class Rows:
         """Return the columns with their types."""
         return self.arrow_schema
 
-    def plan(self) -> QueryPlan:
+    def plan(self, *, keep_state: KeepState = "all") -> QueryPlan:
         """Return the plan of the query that keeps this view.
+
+        Args:
+            keep_state: "needed" leaves out the columns of sources that nothing reads.
 
         Raises:
             PlanError: two of its sources share a name.
         """
-        return plan_query(self.node, name=self.name)
+        return plan_query(self.node, name=self.name, keep_state=keep_state)
 
     def explain(self) -> None:
         """Print what the query will do and what it must remember, as DataFrame.explain does."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from zset_join.core.errors import OptionError
 from zset_join.expressions import Expression
 from zset_join.plan.planner import plan_query
-from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.query_plan import KeepState, QueryPlan
 from zset_join.plan.tree import Views
 from zset_join.query.binding import Binding
 from zset_join.query.reading import Reading, readings_of
@@ -35,8 +35,12 @@ class PlannedQuery:
     has_several: bool = False
 
 
-def planned(query: Rows | Mapping[str, Rows] | PlannedQuery) -> PlannedQuery:
+def planned(query: Rows | Mapping[str, Rows] | PlannedQuery, *, keep_state: KeepState = "all") -> PlannedQuery:
     """Return a view, or several views by their names, as a planned query; one that is planned stays as it is.
+
+    Args:
+        query: what to plan.
+        keep_state: "needed" leaves out the columns of sources that nothing reads.
 
     Raises:
         OptionError: as `plan_of`.
@@ -45,15 +49,17 @@ def planned(query: Rows | Mapping[str, Rows] | PlannedQuery) -> PlannedQuery:
     if isinstance(query, PlannedQuery):
         return query
     if isinstance(query, Mapping):
-        return PlannedQuery(plan=plan_of(query), readings=readings_of(bindings_of(query)), has_several=True)
-    return PlannedQuery(plan=query.plan(), readings=readings_of(query.bindings))
+        plan = plan_of(query, keep_state=keep_state)
+        return PlannedQuery(plan=plan, readings=readings_of(bindings_of(query)), has_several=True)
+    return PlannedQuery(plan=query.plan(keep_state=keep_state), readings=readings_of(query.bindings))
 
 
-def plan_of(views: Mapping[str, Rows]) -> QueryPlan:
+def plan_of(views: Mapping[str, Rows], *, keep_state: KeepState = "all") -> QueryPlan:
     """Return the plan that keeps several views.
 
     Args:
         views: by what each is called.
+        keep_state: "needed" leaves out the columns of sources that nothing reads.
 
     Raises:
         OptionError: `VIEW_NAME`, there is no view, or one without a name; `SAME_NAME`, a source is described in two ways.
@@ -67,7 +73,8 @@ def plan_of(views: Mapping[str, Rows]) -> QueryPlan:
             names=list(views),
         )
     bindings_of(views)
-    return plan_query(Views(tuple(views), tuple(view.node for view in views.values())))
+    root = Views(tuple(views), tuple(view.node for view in views.values()))
+    return plan_query(root, keep_state=keep_state)
 
 
 def bindings_of(views: Mapping[str, Rows]) -> tuple[Binding, ...]:

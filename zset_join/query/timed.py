@@ -81,7 +81,7 @@ def versioned_by(view: _R, column: str, *, delay: Any = None, max_watermark_jump
 
 
 def describe(view: Rows) -> Versioning:
-    """Say whether a view is versioned or latest-only, and why, and which indexes it has; see `View.describe`."""
+    """Return whether a view is versioned or latest-only, and why, and which indexes it has; see `View.describe`."""
     return replace(versioning_of(every_change(view.node)), indexes=tuple(map(str, indexes_of(view))))
 
 

@@ -76,7 +76,7 @@ class View(Rows):
         """Join with another view.
 
         Args:
-            other: the right rows; the same view may stand on both sides.
+            other: the right rows; the same view may be on both sides.
             on: a column name, a list of names, a list of pairs (left, right) of names or expressions over one row, or a
                 condition over `left(...)` and `right(...)`.
             how: any spelling PySpark accepts except cross.
@@ -109,7 +109,7 @@ class View(Rows):
             how: inner or left.
             hint: how to ask: `Lookup(async_=True, capacity=200, ...)`.
             columns: columns of the table that are wanted; default all.
-            constants: values that columns of the table must have; they are part of the key that is asked for.
+            constants: values that columns of the table must have; they are part of the key that is requested.
             condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
             alias: what the table is called here; hints may use it.
 
@@ -135,7 +135,7 @@ class View(Rows):
         return timed.versioned_by(self, column, delay=delay, max_watermark_jump=max_watermark_jump)
 
     def describe(self) -> Versioning:
-        """Say whether these rows are versioned or latest-only, and why; print it, or read its fields."""
+        """Return whether these rows are versioned or latest-only, and why; print it, or read its fields."""
         return timed.describe(self)
 
     def create_index(self, columns: Sequence[str] | str, *, name: str | None = None) -> Self:
@@ -166,7 +166,7 @@ class View(Rows):
         """Keep the first or last rows of every key: ROW_NUMBER() OVER (PARTITION BY keys ORDER BY order_by) <= n.
 
         Args:
-            keys: what rows are told apart by.
+            keys: what rows are distinguished by.
             order_by: columns, as `"t"` or `"price desc"`.
             keep: `first` in this order, or `last`.
             n: how many rows per key are shown.

@@ -228,7 +228,7 @@ def _result_type(call: AggregateCall, types: Sequence[pa.DataType]) -> pa.DataTy
 
 
 def is_orderable(declared: pa.DataType) -> bool:
-    """Say whether min and max are offered for a type."""
+    """Return whether min and max are offered for a type."""
     kind = storage_type(declared)
     return bool(
         pt.is_integer(kind)

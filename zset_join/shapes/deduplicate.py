@@ -80,7 +80,7 @@ def check_dedup(
     """
     if not keys or not order_by:
         raise PlanError(
-            f'the dedup of "{relation.name}" needs keys (what rows are told apart by, got {list(keys)}) and order_by (which of '
+            f'the dedup of "{relation.name}" needs keys (they distinguish rows, got {list(keys)}) and order_by (which of '
             f"them comes first, got {[str(column) for column in order_by]}).",
             code="DEDUP_COLUMNS",
             relation=relation.name,

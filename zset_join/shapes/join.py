@@ -186,7 +186,7 @@ def output_key(
 
 
 def _is_unique(relation: Relation) -> bool:
-    """Say whether at most one row has a given join key."""
+    """Return whether at most one row has a given join key."""
     return bool(relation.primary_key) and set(relation.primary_key) <= set(relation.join_key)
 
 

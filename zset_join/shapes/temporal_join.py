@@ -162,7 +162,7 @@ def _check_rules(left: Relation, right: Relation, options: TemporalOptions) -> N
         raise PlanError(
             f'the left side "{left.name}" of a temporal join with emit="{options.emit}" is in {left.mode} mode: what has '
             "been said "
-            f"there is never taken back, so its rows may not change. {cure}",
+            f"there is never retracted, so its rows may not change. {cure}",
             code="TEMPORAL_LEFT_CHANGES",
             mode=left.mode,
             emit=options.emit,

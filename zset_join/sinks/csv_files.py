@@ -9,7 +9,7 @@ again is the answer, for every row that the sink takes. An epoch without rows ha
 
 A line says what it does in a form: `weight` (`_weight`), `row_kind` (`_row_kind`; a line per copy) or `change_data_feed`
 (`_change_type`, `_commit_version`, `_commit_timestamp`), as in the other changelogs; `tp_delta` is `weight` in the column
-`_tp_delta`; `append` is the row alone, of a query that takes none back.
+`_tp_delta`; `append` is the row alone, of a query that retracts none.
 
 Values: text is quoted, so `""` is empty and nothing is NULL; instants are in UTC with a `Z`; bytes are written as they are.
 

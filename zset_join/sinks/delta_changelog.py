@@ -98,7 +98,7 @@ class DeltaChangelogSink:
         return self._last_epoch
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Say whether an epoch is there already.
+        """Return whether an epoch is there already.
 
         Raises:
             SinkError: an epoch before it is missing, or the table holds epochs of another chain.

@@ -108,7 +108,7 @@ class DeltaLog:
         self._table = table
 
     def close(self) -> None:
-        """Let go of the table."""
+        """Release the table."""
         self._table = None
 
     def last_epoch(self, *, look_again: bool = False) -> int | None:
@@ -125,7 +125,7 @@ class DeltaLog:
         return version
 
     def has(self, epoch: int, link: ChainLink | None = None) -> bool:
-        """Look again, and say whether the table holds an epoch.
+        """Look again, and return whether the table holds an epoch.
 
         Args:
             epoch: the epoch, at most the one after the last.
@@ -138,7 +138,7 @@ class DeltaLog:
         marks = None
         if link is not None:
             before = None if link.before is None else short_mark(epoch - 1, link.before)
-            marks = ChainLink(short_mark(epoch, link.digest), before)
+            marks = ChainLink(short_mark(epoch, link.digest), before, link.begins)
         return is_same_epoch(str(self), last, self.digest_of, epoch, marks)
 
     def digest_of(self, epoch: int) -> str | None:
@@ -223,7 +223,7 @@ class DeltaLog:
             Whether the commit is ours; False when the epoch was there.
 
         Raises:
-            ChangedTableError: somebody else committed meanwhile. What was made from the table's files is to be made anew.
+            ChangedTableError: somebody else committed meanwhile. What was made from the table's files is to be rebuilt.
             SinkError: the log cannot be written.
         """
         table = self._opened()

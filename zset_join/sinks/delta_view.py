@@ -4,13 +4,13 @@ The law: after epoch N the table holds every row of the sum of the answers 0..N 
 Delta log swaps files and carries the epoch (see `delta_log`), so readers see the view at the end of an epoch, a crash leaves it
 there, and an epoch that comes again changes nothing.
 
-Without a key the identity of a row is the whole row, and equal rows stand in the table several times; with one, at most one
+Without a key the identity of a row is the whole row, and equal rows are in the table several times; with one, at most one
 live row may hold it. `stored_rows` says what equal means, and what is refused: a retraction of a row that is not there, a
 second row for a key. A refused epoch leaves the table as it was.
 
-Delta files cannot be changed: a file that loses rows is written anew without them. So an epoch costs its own rows, the identity
-columns of the files that may hold its rows, and all of every file that does hold one. Whole numbers and dates as first key
-columns narrow the search by the bounds in the log; keys that come and go together (new orders, today's flights) lie in few
+Delta files cannot be changed: a file that loses rows is written again without them. So an epoch costs its own rows, the
+identity columns of the files that may hold its rows, and all of every file that does hold one. Whole numbers and dates as first
+key columns narrow the search by the bounds in the log; keys that come and go together (new orders, today's flights) lie in few
 files, random ones in all. Small files are merged on the way: into the new file when they lose rows, or once there are 16.
 
 Memory: the change of the epoch, one file, and 128k rows on their way to the disk.
@@ -128,7 +128,7 @@ class DeltaViewSink:
         return self._last_epoch
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Say whether an epoch is there already.
+        """Return whether an epoch is there already.
 
         Raises:
             SinkError: an epoch before it is missing, or the table holds epochs of another chain.
@@ -279,7 +279,7 @@ class DeltaViewSink:
 
 
 def _may_hold(file: DataFile, bounds: Mapping[str, tuple[Any, Any]]) -> bool:
-    """Say whether a file may hold a row between the bounds, by what the log says about it."""
+    """Return whether a file may hold a row between the bounds, by what the log says about it."""
     for name, (least, most) in bounds.items():
         lowest, highest = file.least.get(name), file.most.get(name)
         if lowest is not None and highest is not None and (highest < least or lowest > most):

@@ -85,7 +85,7 @@ class DuckDBFile:
 
     @property
     def is_open(self) -> bool:
-        """Say whether this process has the file open now."""
+        """Return whether this process has the file open now."""
         return self._connection is not None
 
     def make_directory(self) -> None:

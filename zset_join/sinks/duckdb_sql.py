@@ -6,11 +6,11 @@ columns
 
 | column     | type    | holds                                                                                |
 |------------|---------|--------------------------------------------------------------------------------------|
-| `weight`   | BIGINT  | how often the row stands in the view, at least 1; with a key always 1                |
+| `weight`   | BIGINT  | how often the row is in the view, at least 1; with a key always 1                |
 | `row_hash` | UBIGINT | DuckDB's hash of all columns                                                         |
 | `key_hash` | UBIGINT | DuckDB's hash of the key columns; only with a key                                    |
 
-The same row may stand on several lines; the view shows each line `weight` times. Temporary tables of one epoch:
+The same row may be on several lines; the view shows each line `weight` times. Temporary tables of one epoch:
 `delta` (the net change, one line per row), `candidate` (lines of the base table with the hash of a changed row),
 `matched` (those that a retraction takes away).
 
@@ -127,7 +127,7 @@ class ViewStatements:
         ]
 
     def rehash(self) -> str:
-        """Return the statement that computes the hashes anew, after DuckDB changed its version."""
+        """Return the statement that computes the hashes again, after DuckDB changed its version."""
         assignments = ", ".join(f"{name} = {value}" for value, name in (pair.split(" AS ") for pair in self._hashes))
         return f"UPDATE {self.base} SET {assignments}"
 

@@ -160,7 +160,7 @@ class DuckDBViewSink:
             return self._stored(connection)[0]
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Say whether an epoch is there already.
+        """Return whether an epoch is there already.
 
         Raises:
             SinkError: an epoch before it is missing, or the view holds epochs of another chain.
@@ -375,7 +375,7 @@ class DuckDBViewSink:
         if query_id != self._query_id:
             raise SinkError(
                 f'{self._described} belongs to query "{query_id}" (its last epoch is {epoch}), not to '
-                f'"{self._query_id}". Write to another file or table, or delete this one to start anew.',
+                f'"{self._query_id}". Write to another file or table, or delete this one to start over.',
                 code="SINK_QUERY_ID",
                 table=self.table,
                 expected=query_id,
@@ -416,7 +416,7 @@ class DuckDBViewSink:
         self._connected().register(CHUNK, pa.Table.from_arrays(columns, names=[*self._statements.columns, "weight"]))
 
     def _load(self, epoch: int, chunks: Iterable[ZSet]) -> bool:
-        """Put the answer into the delta, and say whether there is any."""
+        """Put the answer into the delta, and return whether there is any."""
         connection = self._connected()
         loaded = False
         for chunk in chunks:
@@ -478,7 +478,7 @@ class DuckDBViewSink:
             f"it {held} times"
             + (f" (key { ({name: key[name] for name in self._key}) })" if self._key else "")
             + (f"; {unheld - 1} more retractions are like it" if unheld > 1 else "")
-            + ". The view was changed by others or belongs to another checkpoint: delete both to start anew.",
+            + ". The view was changed by others or belongs to another checkpoint: delete both to start over.",
             code="SINK_RETRACTION",
             table=self.table,
             epoch=epoch,

@@ -108,7 +108,7 @@ class EpochFiles:
         return max(self._epochs(self._oldest), default=None)
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Say whether an epoch is there already.
+        """Return whether an epoch is there already.
 
         Raises:
             SinkError: an epoch before it is missing, or the directory has epochs of another chain.

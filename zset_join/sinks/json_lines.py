@@ -3,7 +3,7 @@
     <directory>/header.json                         whose it is, form, key and columns
     <directory>/<epoch>-<digest>.jsonl              {"key": "...", "value": "..."} per record
 
-Key and value are texts, as they would stand in a Kafka topic, so whatever reads the topic reads the files: a pipeline's
+Key and value are texts, as they would be in a Kafka topic, so whatever reads the topic reads the files: a pipeline's
 `records`, Spark's `json` source with `changes(df, format=...)`.
 
 The law: as every sink. A file is there whole or not at all, by one atomic rename; its name says epoch and digest.
@@ -94,7 +94,7 @@ class JsonLinesSink:
         return self._files.last_epoch()
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Say whether an epoch is there already.
+        """Return whether an epoch is there already.
 
         Raises:
             SinkError: an epoch before it is missing, or the directory has epochs of another chain.

@@ -78,7 +78,7 @@ class JsonWriter:
             self._connection.unregister(_ROWS)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Release the database."""
         self._connection.close()
 
 

@@ -150,7 +150,7 @@ class KafkaTopicSink:
         return self._last_epoch
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Say whether an epoch is there already.
+        """Return whether an epoch is there already.
 
         Raises:
             SinkError: an epoch before it is missing, or the topic holds epochs of another chain.
@@ -276,7 +276,7 @@ class KafkaTopicSink:
             if mark["query_id"] != self._query_id:
                 raise SinkError(
                     f'{self._described} belongs to query "{mark["query_id"]}" (its last epoch is {mark["epoch"]}), not to '
-                    f'"{self._query_id}". Write to another topic, or delete this one and {self._epochs} to start anew.',
+                    f'"{self._query_id}". Write to another topic, or delete this one and {self._epochs} to start over.',
                     code="SINK_QUERY_ID",
                     topic=self.topic,
                     expected=mark["query_id"],

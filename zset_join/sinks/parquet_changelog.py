@@ -124,7 +124,7 @@ class ParquetChangelogSink:
         return self._last_epoch
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Say whether an epoch is there already.
+        """Return whether an epoch is there already.
 
         Raises:
             SinkError: an epoch before it is missing, or the changelog holds epochs of another chain.
@@ -197,7 +197,7 @@ def write_part(
 
 
 def are_staged(directory: str | Path, epoch: int, parts: Sequence[PartFile]) -> bool:
-    """Say whether parts that were written still wait for their commit, in their full length."""
+    """Return whether parts that were written still wait for their commit, in their full length."""
     files = ChangelogDirectory(directory)
     with files.failures():
         return all(files.has_staged(epoch, part) for part in parts)
@@ -364,7 +364,7 @@ def _commit_epoch(
 
 
 def _is_there(files: ChangelogDirectory, header: Header, epoch: int, link: ChainLink | None) -> bool:
-    """Say whether an epoch is there; refuse one that would leave a hole, and one of another chain."""
+    """Return whether an epoch is there; refuse one that would leave a hole, and one of another chain."""
     if files.is_committed(epoch):
         last: int | None = epoch
     elif epoch == 0 or files.is_committed(epoch - 1):
@@ -395,7 +395,7 @@ def _check_header(files: ChangelogDirectory, wanted: Header) -> None:
     if stored.query_id != wanted.query_id:
         raise SinkError(
             f'{files} belongs to query "{stored.query_id}", not to "{wanted.query_id}". Write to another directory, or delete '
-            "this one to start anew.",
+            "this one to start over.",
             code="SINK_QUERY_ID",
             directory=files.location,
             expected=stored.query_id,

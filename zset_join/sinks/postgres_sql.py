@@ -222,7 +222,7 @@ class PostgresStatements:
         ).format(base=self.base, net=_NET, weight=_WEIGHT, same=self._same_row("net"))
 
     def remove_empty(self) -> sql.Composed:
-        """Return the statement that removes the lines that stand for no row any more."""
+        """Return the statement that removes the lines that represent no row any more."""
         return sql.SQL(
             "DELETE FROM {base} AS held USING {net} AS net WHERE held.{hashed} = net.{hashed} AND held.{weight} = 0"
         ).format(base=self.base, net=_NET, weight=_WEIGHT, hashed=_HASH)

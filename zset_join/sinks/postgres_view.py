@@ -141,7 +141,7 @@ class PostgresViewSink:
             raise self._failed("read", error) from error
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Say whether an epoch is there already.
+        """Return whether an epoch is there already.
 
         Raises:
             SinkError: an epoch before it is missing, or the view holds epochs of another chain.
@@ -307,7 +307,7 @@ class PostgresViewSink:
             raise SinkError(
                 f'{self._described} belongs to query "{query_id}" (its last epoch is {epoch}), not to '
                 f'"{self._query_id}". Write to '
-                f"another table, or drop this one and its line in _zset_join_epochs to start anew.",
+                f"another table, or drop this one and its line in _zset_join_epochs to start over.",
                 code="SINK_QUERY_ID",
                 table=self.table,
                 expected=query_id,
@@ -331,7 +331,7 @@ class PostgresViewSink:
         if comment is None:
             raise SinkError(
                 f"{self._described} has lost its line in _zset_join_epochs; the view was changed by others. Drop it and "
-                "start anew.",
+                "start over.",
                 code="SINK_RETRACTION",
                 table=self.table,
             )
@@ -387,7 +387,7 @@ class PostgresViewSink:
             raise SinkError(
                 f"{self._described}: epoch {epoch} retracts {retractions} rows and the view holds {changed} of them. "
                 "The view was "
-                "changed by others or belongs to another checkpoint: delete both to start anew.",
+                "changed by others or belongs to another checkpoint: delete both to start over.",
                 code="SINK_RETRACTION",
                 table=self.table,
                 epoch=epoch,
@@ -413,7 +413,7 @@ class PostgresViewSink:
                 f"{-weight} times "
                 f"and the view holds it {held} times. The view was changed by others or belongs to another checkpoint: "
                 "delete both "
-                "to start anew.",
+                "to start over.",
                 code="SINK_RETRACTION",
                 table=self.table,
                 epoch=epoch,

@@ -22,7 +22,7 @@ class PrintSink:
     """Print every change as a line of JSON, or nothing.
 
     Args:
-        prefix: stands before every line.
+        prefix: is before every line.
         stream: where to; default: the standard output as it is then.
         is_silent: print nothing.
 
@@ -47,7 +47,7 @@ class PrintSink:
         return self._last
 
     def has(self, epoch: int, link: object) -> bool:  # noqa: ARG002 - as the protocol has it
-        """Say whether an epoch was printed by this object; what another process printed is not known."""
+        """Return whether an epoch was printed by this object; what another process printed is not known."""
         return self._last is not None and epoch <= self._last
 
     def write(self, epoch: int, chunks: Any, *, link: object = None) -> Any:  # noqa: ARG002 - as `has`

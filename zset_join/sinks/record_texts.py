@@ -6,7 +6,7 @@
 | `debezium` | `before`, `after` and `op` (c, u, d) | `debezium-json`, decimals as text |
 | `weight` | the row and `_weight` | rows with a weight column |
 | `row_kind` | the row and `_row_kind` (+I -U +U -D) | rows with a row kind |
-| `append` | the row of a view that takes none back; a retraction is refused | rows |
+| `append` | the row of a view that retracts none; a retraction is refused | rows |
 | `change_data_feed` | the row, `_change_type`, `_commit_version`, `_commit_timestamp` | rows of a change feed |
 
 The law: what is read again is the answer, for every type that JSON can say (see `json_rows` for the values). For `upsert` it
@@ -150,7 +150,7 @@ class RecordWriter:
         return [UnfitRows(rows.schema.names[0], reason, flags)] if flags.any() else ()
 
     def close(self) -> None:
-        """Let go of the database that makes the texts."""
+        """Release the database that makes the texts."""
         self._keys.close()
         self._values.close()
 
@@ -162,7 +162,7 @@ class RecordWriter:
 
 
 def _envelopes(keys: Sequence[str], values: Sequence[str], kinds: Sequence[str]) -> Iterator[tuple[str, str | None, bool]]:
-    """Yield Debezium's envelopes: an update has both rows, and the -U of a key stand before its +U, in the same order."""
+    """Yield Debezium's envelopes: an update has both rows, and the -U of a key come before its +U, in the same order."""
     before: deque[str] = deque()
     for key, value, kind in zip(keys, values, kinds, strict=True):
         if kind == "-U":

@@ -105,7 +105,7 @@ class RowFilesSink:
         return self._files.last_epoch()
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Say whether an epoch was written already.
+        """Return whether an epoch was written already.
 
         Raises:
             SinkError: an epoch before it is missing, or the directory has epochs of another chain.
@@ -141,7 +141,7 @@ class RowFilesSink:
         return SinkProgress(epoch, len(delta), int((delta.weights < 0).sum()), time.perf_counter() - started)
 
     def close(self) -> None:
-        """Let go of what writes."""
+        """Release what writes."""
         if self._json is not None:
             self._json.close()
         self._json = self._output = None

@@ -10,7 +10,7 @@ Epochs come in order and without holes, empty ones included, and the first is 0.
 a replay: its answer is the one already there, so nothing is written. A hole means that somebody replaced the output
 or the checkpoint, and is refused: rows would be missing, and nobody would notice.
 
-Numbers alone do not say that. Beside an older checkpoint that was restored, the epochs planned anew have numbers the output
+Numbers alone do not say that. Beside an older checkpoint that was restored, the epochs planned again have numbers the output
 has, and other rows. So an epoch comes with its place in the chain of epochs (see `epoch_chain`), the sink keeps the digests of
 the last hundred epochs it took, and one of the same number with another digest is refused.
 """
@@ -103,7 +103,7 @@ class ChainedSink(Sink, Protocol):
     """A sink that keeps the digests of the epochs it took. A sink of a user's own need not."""
 
     def has(self, epoch: int, link: ChainLink | None) -> bool:
-        """Say whether an epoch is there already.
+        """Return whether an epoch is there already.
 
         Raises:
             SinkError: epochs before it are missing; or `SINK_OTHER_CHAIN`, see `write`.
@@ -146,7 +146,7 @@ class DatabaseSink(Sink, Protocol):
 
 
 def has_epoch(sink: Sink, epoch: int, link: ChainLink | None) -> bool:
-    """Ask a sink whether it has an epoch; one that knows no chain is asked for its last number.
+    """Ask a sink whether it has an epoch; a sink without a chain is compared by its last number.
 
     Args:
         sink: an open sink.
@@ -175,7 +175,7 @@ def is_same_epoch(
     epoch: int,
     link: ChainLink | None,
 ) -> bool:
-    """Say whether an epoch is in the output already, as `is_replay`, and compare its digest with the one that is there.
+    """Return whether an epoch is in the output already, as `is_replay`, and compare its digest with the one that is there.
 
     Args:
         sink: what messages call the output.
@@ -191,6 +191,8 @@ def is_same_epoch(
     >>> is_same_epoch("view", 3, known.get, 3, ChainLink("c")), is_same_epoch("view", 3, known.get, 4, ChainLink("d", "c"))
     (True, False)
     """
+    if link is not None and link.begins and last_epoch is None:
+        return False
     is_there = is_replay(sink, last_epoch, epoch)
     if link is None or last_epoch is None or digest_of(last_epoch) is None:
         return is_there
@@ -202,7 +204,7 @@ def is_same_epoch(
         f"{sink} holds epochs up to {last_epoch}, and its epoch {compared} is another one than the checkpoint's epoch "
         f"{compared}: it was made from other input, as happens when an older checkpoint is restored beside a newer output, or "
         "the other way round. Nothing was written. Bring back the output of the same time as the checkpoint (zset-join backup "
-        "keeps both together), or delete the output and start anew with a new checkpointLocation.",
+        "keeps both together), or delete the output and start over with a new checkpointLocation.",
         code="SINK_OTHER_CHAIN",
         sink=sink,
         last_epoch=last_epoch,
@@ -223,7 +225,7 @@ def newest_digests(digests: Mapping[int, str], epoch: int, link: ChainLink | Non
 
 
 def is_replay(sink: str, last_epoch: int | None, epoch: int) -> bool:
-    """Say whether an epoch of this number is in the output already.
+    """Return whether an epoch of this number is in the output already.
 
     Args:
         sink: what messages call the output.
@@ -241,7 +243,7 @@ def is_replay(sink: str, last_epoch: int | None, epoch: int) -> bool:
         holds = "holds no epoch yet" if last_epoch is None else f"ends with epoch {last_epoch}"
         raise SinkError(
             f"{sink} {holds} and was given epoch {epoch}; epoch {expected} was expected. The output or the "
-            f"checkpoint was replaced: bring back the one that fits the other, or start both anew.",
+            f"checkpoint was replaced: bring back the one that fits the other, or start both again.",
             code="SINK_EPOCH_GAP",
             sink=sink,
             last_epoch=last_epoch,
@@ -283,7 +285,7 @@ def check_chunk(sink: str, epoch: int, schema: pa.Schema, chunk: ZSet) -> None:
 
 
 def holds_duration(data_type: pa.DataType) -> bool:
-    """Say whether a type is a duration, or has one inside.
+    """Return whether a type is a duration, or has one inside.
 
     >>> holds_duration(pa.list_(pa.duration("us"))), holds_duration(pa.int64())
     (True, False)

@@ -71,7 +71,7 @@ class StoredRowsChange:
 
     @property
     def is_blind(self) -> bool:
-        """Say whether the stored rows need not be looked at."""
+        """Return whether the stored rows need not be looked at."""
         return not len(self._looked_for)
 
     def insertions(self) -> pa.RecordBatch:
@@ -185,7 +185,7 @@ class StoredRowsChange:
             f"{self._described}: epoch {self._epoch} retracts row {named} {-weight} times and {instead}"
             + (f" (key {self._named(row, self._key)})" if self._key else "")
             + (f"; {count - 1} more retractions are like it" if count > 1 else "")
-            + ". The view was changed by others or belongs to another checkpoint: delete both to start anew.",
+            + ". The view was changed by others or belongs to another checkpoint: delete both to start over.",
             code="SINK_RETRACTION",
             epoch=self._epoch,
             row=tuple(named.values()),

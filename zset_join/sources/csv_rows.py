@@ -44,7 +44,7 @@ class CsvForm:
     Args:
         delimiter: between fields, one character.
         quote: around fields, one character.
-        null: what stands for NULL, beside nothing.
+        null: what represents NULL, beside nothing.
     """
 
     delimiter: str = ","

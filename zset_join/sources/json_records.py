@@ -1,7 +1,7 @@
 """Records of JSON read in process, by DuckDB: what Debezium, Canal and Maxwell write becomes changes of a table.
 
 The law: lines out + records that mean no change = records in, but for Canal's, of which one may have several rows; a record
-that cannot be read is a line that says why. The lines stand in the order of the records.
+that cannot be read is a line that says why. The lines are in the order of the records.
 
 Cost: one pass in DuckDB, which parses every record twice, its key where the record itself does not say it, and a record in an
 envelope of schema and payload twice more; a regular expression per record.
@@ -163,7 +163,7 @@ class JsonRecordReader:
 
         Args:
             records: `key` and `value` as text or bytes, NULL for a tombstone; `topic`, `partition` and `offset` where their
-            metadata are asked for.
+            metadata are requested.
         """
         table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
         table, undecodable = self._as_text(table)
@@ -235,7 +235,7 @@ class JsonRecordReader:
             self._connection.unregister(_RECORDS)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Release the database."""
         self._connection.close()
 
 

@@ -3,7 +3,7 @@
     read = read_json_rows([b'{"id": 1, "day": "2024-01-02"}'], schema)
 
 The law: what our JSON files and topics are written as is read as the same rows. As in Spark, a name that is missing is NULL,
-one that is more is passed over, a number may stand in a text, and bytes are base64. A number where a time is wanted is refused:
+one that is more is passed over, a number may be in a text, and bytes are base64. A number where a time is wanted is refused:
 it may count seconds, milliseconds or microseconds. Values convert as `zset_join.conversions` says. Every text is a row, or is
 listed as unread.
 
@@ -71,7 +71,7 @@ def read_json_objects(text: bytes, schema: pa.Schema) -> pa.Table | None:
     """Return the rows of JSON objects behind each other; None where a value is not written as its type is, or by pyarrow else.
 
     Args:
-        text: JSON objects, which need not stand in a line each.
+        text: JSON objects, which need not are in a line each.
         schema: the columns wanted; at least one; one that is not nullable has a value in every row.
     """
     if not all(_is_plain(field.type) or _is_in_text(field.type) for field in schema) or _ODD.search(text):

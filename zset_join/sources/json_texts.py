@@ -1,4 +1,4 @@
-"""JSON values that stand in texts, one a row, as values of a column: a text in quotes is a string, one without is no string.
+"""JSON values that are in texts, one a row, as values of a column: a text in quotes is a string, one without is no string.
 
 The law: as `zset_join.sources.json_values`, which reads the same values parsed.
 

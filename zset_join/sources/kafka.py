@@ -5,7 +5,7 @@ of the topic; nothing is committed to Kafka, so the pipeline's checkpoint alone 
 read.
 
 Loss is told, never skipped: a topic whose records before the position were removed by retention, that ends before the
-position, that was made anew, or whose log was cut before the position and has grown again since (the broker knows where each
+position, that was rebuilt, or whose log was cut before the position and has grown again since (the broker knows where each
 leader epoch ended), stops the pipeline.
 
 Within a partition records come in the order of their offsets; those of several partitions come in the order of partitions per
@@ -59,7 +59,7 @@ class KafkaSource:
         config: what librdkafka takes; at least `bootstrap.servers`. It is never shown.
         topic: the topic.
         retry_seconds: how long a broker that does not answer is waited for.
-        partitions_every_seconds: how often the broker is asked for partitions that are new; one round trip each.
+        partitions_every_seconds: how often the broker is requested partitions that are new; one round trip each.
 
     Raises:
         OptionError: no bootstrap.servers, or no topic.
@@ -91,7 +91,7 @@ class KafkaSource:
         """Go to a position, or to the beginning.
 
         Raises:
-            StateError: the topic is not there, was made anew, ends before the position, or has lost records after it; or the
+            StateError: the topic is not there, was rebuilt, ends before the position, or has lost records after it; or the
                 broker does not answer.
         """
         self.close()
@@ -107,7 +107,7 @@ class KafkaSource:
             self._id, partitions = self._described()
             wanted = {} if position is None else {int(number): int(at) for number, at in position["next"].items()}
             if position is not None and position["id"] != self._id:
-                raise self._lost("was deleted and made anew", position["id"])
+                raise self._lost("was deleted and rebuilt", position["id"])
             epochs = {} if position is None else position.get("leader_epochs", {})
             self._leader_epochs = {int(number): int(epoch) for number, epoch in epochs.items()}
             # First of all, for the client compares leader epochs only of what it has not yet asked about.
@@ -198,7 +198,7 @@ class KafkaSource:
         try:
             topic = self._connected().list_topics(self.topic, wait_seconds).topics[self.topic]
         except KafkaException as error:
-            _log.warning("the partitions of Kafka topic %s cannot be asked for now: %s", self.topic, error.args[0].str())
+            _log.warning("the partitions of Kafka topic %s cannot be requested now: %s", self.topic, error.args[0].str())
             return
         come = sorted(topic.partitions.keys() - self._next.keys())
         if come:
@@ -227,8 +227,8 @@ class KafkaSource:
 
     def _lost(self, what: str, position: Any) -> StateError:
         return StateError(
-            f'Kafka topic "{self.topic}" {what} (the pipeline stands at {position}). What it lacks cannot be read any more: '
-            "start anew from a complete topic with a new directory and output, and give the topic a longer retention.",
+            f'Kafka topic "{self.topic}" {what} (the pipeline is at {position}). What it lacks cannot be read any more: '
+            "start over from a complete topic with a new directory and output, and give the topic a longer retention.",
             code="SOURCE_LOST_ROWS",
             topic=self.topic,
             position=position,

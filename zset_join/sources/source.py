@@ -37,5 +37,5 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections. Closing twice is allowed."""
+        """Release connections. Closing twice is allowed."""
         ...

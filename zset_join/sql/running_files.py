@@ -12,7 +12,7 @@ The law: with a directory, a pipeline that was stopped or killed goes on where i
 twice and none is missing, where its sinks are exactly-once; statements that inserted rows insert them once. A printed line may
 come again.
 
-Known limits: in process and without a directory everything is in memory, so a pipeline that runs again begins anew, and writes
+Known limits: in process and without a directory everything is in memory, so a pipeline that runs again begins again, and writes
 only to what is empty.
 A file is read once, by its name.
 """
@@ -34,7 +34,6 @@ from zset_join.core.errors import OptionError
 from zset_join.sinks.printed import PrintSink
 from zset_join.sql.commands import file_text, write_lines
 from zset_join.sql.session import Session
-from zset_join.sql.statements import execute
 from zset_join.sql.tables.results import Query
 from zset_join.sql_expressions.dialects import Statement, split
 
@@ -117,7 +116,7 @@ def _run_statements(session: Session, statements: Sequence[Statement], stream: T
     names = _StatementNames()
     for statement in statements:
         with session.once(names.of(statement)):
-            result = execute(session, statement)
+            result = session.run(statement)
         if isinstance(result, Query) and not result.bound.is_bounded:
             session.start(result, output=PrintSink(stream=stream))
         elif isinstance(result, Query):

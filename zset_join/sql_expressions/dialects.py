@@ -369,7 +369,7 @@ _PASSED_OVER = (("ON", "OVERFLOW"), ("SELECT", "AS"))
 def _check_passed_over(statement: Statement, tokens: tuple[Token, ...]) -> None:
     words = [token.text.upper() for token in tokens]
     if words[:1] == ["AS"]:
-        raise SqlError("syntax: AS stands here twice.", code="SQL_SYNTAX", at=Place(statement.text, tokens[0].start))
+        raise SqlError("syntax: AS is here twice.", code="SQL_SYNTAX", at=Place(statement.text, tokens[0].start))
     for place, token in enumerate(tokens):
         said = next((one for one in _PASSED_OVER if tuple(words[place : place + len(one)]) == one), None)
         if said is not None and token.token_type not in {TokenType.STRING, TokenType.IDENTIFIER}:
@@ -410,7 +410,7 @@ _BEFORE_JOIN = frozenset({"ANTI", "ASOF", "CROSS", "FULL", "INNER", "JOIN", "LEF
 def _check_join_words(statement: Statement, root: exp.Expr) -> None:
     """Refuse a word behind a table that another system reads as a kind of join, and the parser as the name of the table.
 
-    Where a column is qualified with it, or AS stands before it, it is a name.
+    Where a column is qualified with it, or AS is before it, it is a name.
     """
     cures = {**_JOIN_WORDS, **_AFTER_TABLES}
     aliases = [one.args.get("alias") for one in root.find_all(exp.Table, exp.Subquery)]
@@ -441,7 +441,7 @@ def _without_window_words(statement: Statement, tokens: tuple[Token, ...]) -> li
     """Leave out what names the operands of a window: TUMBLE(DATA => TABLE events, TIMECOL => ..., SIZE => ...).
 
     Raises:
-        SqlError: they stand in another order; or a window that is not offered.
+        SqlError: they are in another order; or a window that is not offered.
     """
     kept: list[Token] = []
     last = -1
@@ -460,7 +460,7 @@ def _without_window_words(statement: Statement, tokens: tuple[Token, ...]) -> li
             number = _OF_WINDOWS.index(token.text.upper())
             if number < last:
                 raise SqlError(
-                    f"the operands of a window stand in this order: {', '.join(_OF_WINDOWS)}.",
+                    f"the operands of a window are in this order: {', '.join(_OF_WINDOWS)}.",
                     code="NOT_OFFERED",
                     at=Place(statement.text, token.start),
                 )

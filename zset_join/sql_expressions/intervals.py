@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)")
 
 
 def is_interval(node: exp.Expr) -> bool:
-    """Say whether a node is an interval, or a multiple of one."""
+    """Return whether a node is an interval, or a multiple of one."""
     if isinstance(node, exp.Paren):
         return is_interval(node.this)
     if isinstance(node, exp.Mul):
@@ -42,7 +42,7 @@ def factors(node: exp.Expr) -> tuple[exp.Interval, exp.Expr | None]:
 
 
 def counts_days(node: exp.Interval) -> bool:
-    """Say whether an interval is written in days, weeks or longer: a date that it moves stays a date."""
+    """Return whether an interval is written in days, weeks or longer: a date that it moves stays a date."""
     unit, text = node.args.get("unit"), node.this.name if isinstance(node.this, exp.Literal) else ""
     if isinstance(unit, exp.IntervalSpan):
         return False
@@ -55,7 +55,7 @@ def span_of(node: exp.Interval) -> tuple[int, datetime.timedelta]:
     """Return the months and the rest of an interval.
 
     Raises:
-        ValueError: it is none; the message says why.
+        ValueError: it is none; the message gives the reason.
     """
     amount = node.this
     sign = 1

@@ -5,7 +5,7 @@
 | `get_json_object(j, '$.a')`, `json_value`, `json_extract_string(j, 'a')`, `j ->> 'a'`, `j -> 'a' ->> 'b'` | get_json_object |
 | `array(1, 2)`, `ARRAY[1, 2]`, `a[i]`, `element_at`, `size`, `cardinality`, `array_contains`, `split`, `array_join` | arrays |
 | `timestampdiff(unit, a, b)`, `timestampadd`, `date_format`, `to_char`, `unix_timestamp(t)`, `to_timestamp_ltz(n, 3)` | times |
-| `pmod`, `nvl2`, `iff`, `decode`, `isnull`, `zeroifnull`, `right`, `btrim` | what they stand for |
+| `pmod`, `nvl2`, `iff`, `decode`, `isnull`, `zeroifnull`, `right`, `btrim` | what they represent |
 
 The law: a call means what Spark means by it. `a[i]` counts from 0 in Spark's and LaminarDB's dialects and fails where nothing
 is; in the others it counts from 1 and is NULL there. `->` gives text, as `->>`.
@@ -189,7 +189,7 @@ def _dollar(path: str) -> str:
 
 def _bracket(binder: Binder, node: exp.Expr) -> Expression:
     if len(node.expressions) != 1 or isinstance(node.expressions[0], exp.Slice):
-        raise binder.refused(node, "an array is asked for one element")
+        raise binder.refused(node, "an array is subscripted to get one element")
     array, place = binder.bind(node.this), binder.bind(node.expressions[0])
     if node.args.get("offset") == 1:
         return Call("try_element_at" if node.args.get("safe") else "element_at", (array, place))

@@ -68,10 +68,10 @@ class ScalarBinder:
     """Bind expressions over rows whose columns are known.
 
     Args:
-        resolve: what a column stands for.
+        resolve: what a column represents.
         schemas: side to the columns of its rows, for types.
         statement: where the expressions come from.
-        replace: asked of every node first; what it returns stands for the node.
+        replace: asked of every node first; what it returns represents the node.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class ScalarBinder:
             case exp.Cast() | exp.TryCast():
                 return self._cast(node)
             case exp.Interval():
-                raise self.refused(node, "an interval stands alone; add it to a date or a timestamp")
+                raise self.refused(node, "an interval is alone; add it to a date or a timestamp")
             case exp.Coalesce():
                 return self._unified("coalesce", [node.this, *node.expressions])
             case exp.Greatest() | exp.Least():
@@ -285,7 +285,7 @@ class ScalarBinder:
             ) from error
 
     def _bytes(self, node: exp.HexString) -> Expression:
-        """Return the bytes of X'00ff'; of an odd number of digits the first stands for a byte alone, as in Spark."""
+        """Return the bytes of X'00ff'; of an odd number of digits the first represents a byte alone, as in Spark."""
         at, digits = place_of(node, self._statement.text), node.name
         if at is not None and at.text[at.offset] not in "xX":
             raise self.refused(node, f"0x{digits} is no number here; write it in decimal, or bytes as X'{digits}'")
@@ -311,7 +311,7 @@ class ScalarBinder:
 
     def _in(self, node: exp.In) -> Expression:
         if node.args.get("query") is not None:
-            raise self.refused(node, "IN with a subquery stands alone in WHERE, joined to the rest by AND")
+            raise self.refused(node, "IN with a subquery is alone in WHERE, joined to the rest by AND")
         if isinstance(node.this, exp.Tuple):
             return self._tuple_in(node)
         if not node.expressions:

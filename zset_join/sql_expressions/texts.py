@@ -36,7 +36,7 @@ Sides = Mapping[str, tuple[str, pa.Schema]]
 
 
 class BoundText(NamedTuple):
-    """What a text stands for.
+    """What a text represents.
 
     Args:
         title: what it is called: by AS, else its column, else as it is written; `"*"` of a star.
@@ -51,7 +51,7 @@ def bound_text(text: str, sides: Sides) -> BoundText:
     """Return the expression of a text, which may end with AS and a name, or be a star.
 
     Raises:
-        SqlError: it cannot be read, or asks for what is not offered.
+        SqlError: it cannot be read, or requests what is not offered.
 
     >>> bound_text("price * 2 AS double_price", {"row": ("sales", pa.schema({"price": pa.int32()}))})
     BoundText(title='double_price', tree=price * 2)

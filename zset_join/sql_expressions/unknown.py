@@ -29,8 +29,8 @@ _WHY: tuple[tuple[tuple[type[exp.Expr], ...], str], ...] = (
             "Aggregate with GROUP BY and join instead."
         ),
     ),
-    ((exp.Tuple,), "a list in brackets stands before IN. Compare column by column: a = c AND b = d."),
-    ((exp.Star,), "a * stands alone in a SELECT list or in count(*)."),
+    ((exp.Tuple,), "a list in brackets is before IN. Compare column by column: a = c AND b = d."),
+    ((exp.Star,), "a * is alone in a SELECT list or in count(*)."),
 )
 
 
@@ -46,7 +46,7 @@ def unknown(node: exp.Expr, statement: Statement, offered: Collection[str]) -> S
     at = place_of(node, statement.text) or statement.place(0)
     if name in _NON_DETERMINISTIC:
         return SqlError(
-            f"{name}() has another value each time it is called, so a row could not be taken back as it came. Give the "
+            f"{name}() has another value each time it is called, so a row could not be retracted as it came. Give the "
             "source a column that holds it.",
             code="NON_DETERMINISTIC",
             at=at,

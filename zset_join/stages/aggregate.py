@@ -1,15 +1,16 @@
 """GROUP BY as a stage; DISTINCT is one that computes nothing.
 
 Rows are brought down before they travel: to one partial line per group where all results are sums and counts, else to the
-columns that are read. A runner in which rows do not travel may ask for them as they are (`reduces=False`); the operator is
+columns that are read. A runner in which rows do not travel may request them as they are (`reduces=False`); the operator is
 another one then, and so is its log.
 """
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from zset_join.aggregates.group_tables import table_names
 from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.core.relation import Relation
 from zset_join.expressions import references
+from zset_join.expressions.rows import columns_read
 from zset_join.operators.aggregate import Aggregate
 from zset_join.shapes.aggregate import AggregateCall, grouped_relation
 from zset_join.stages.batch.dialect import Dialect
@@ -49,7 +51,7 @@ _KEEP_VALUES = ("min", "max", "count_distinct", "collect_list", "collect_set", "
 
 @dataclass(frozen=True, kw_only=True)
 class _Reduced(Reduction):
-    """What a `Preaggregation` leaves; made anew where it is used, so that the stage can travel."""
+    """What a `Preaggregation` leaves; rebuilt where it is used, so that the stage can travel."""
 
     source: Relation
     group_by: tuple[str, ...]
@@ -64,7 +66,7 @@ class _Reduced(Reduction):
 
     @property
     def is_partial(self) -> bool:
-        """Say whether sums are what comes out, not rows."""
+        """Return whether sums are the output, not rows."""
         return self._made.is_partial
 
     @property
@@ -110,7 +112,7 @@ class AggregateStage(Stage):
 
     @property
     def is_partial(self) -> bool:
-        """Say whether sums are what travels to it, not rows."""
+        """Return whether sums are what travels to it, not rows."""
         return self.reduces and self._reduction.is_partial
 
     @cached_property
@@ -160,7 +162,7 @@ class AggregateStage(Stage):
 
     @property
     def follows_from_rows(self) -> bool:
-        """Say yes."""
+        """Return true."""
         return True
 
     @property
@@ -241,6 +243,12 @@ class AggregateRequest(StageRequest):
         """
         source = replace(inputs[0].relation, primary_key=(), join_key=(), event_time=None, watermark_delay=None)
         return AggregateStage(source=source, group_by=self.group_by, calls=self.calls, reduces=self.reduces)
+
+    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - all are computed
+        """Return what it groups by, and what its calls read."""
+        read = [name for call in self.calls for name in call.columns]
+        conditions = [columns_read(call.where) for call in self.calls if call.where is not None]
+        return (frozenset(self.group_by).union(read, *conditions),)
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - there is one input
         """Return what it groups by."""

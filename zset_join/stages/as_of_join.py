@@ -1,6 +1,7 @@
 """An as-of join as a stage: each left row meets the nearest right row in time."""
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ class AsOfJoinStage(Stage):
 
     @property
     def waits_for_time(self) -> bool:
-        """Say yes: rows may wait for a time, or end by one."""
+        """Return true: rows may wait for a time, or end by one."""
         return True
 
     @property
@@ -115,7 +116,7 @@ class AsOfJoinStage(Stage):
         """Return the as-of join of one bucket.
 
         Raises:
-            OptionError: hybrid state is asked for.
+            OptionError: hybrid state is requested.
         """
         refuse_hybrid(options.hot_budget, title=self.title, option="default_hash_join")
         return AsOfJoin(

@@ -1,6 +1,7 @@
 """The versions that hold now as a stage: what a join by processing time looks up in, where its right side is versioned."""
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ class CurrentVersionsStage(Stage):
 
     @property
     def waits_for_time(self) -> bool:
-        """Say yes: rows may wait for a time, or end by one."""
+        """Return true: rows may wait for a time, or end by one."""
         return True
 
     @property
@@ -100,7 +101,7 @@ class CurrentVersionsStage(Stage):
         """Return the operator of one bucket.
 
         Raises:
-            OptionError: hybrid state is asked for.
+            OptionError: hybrid state is requested.
         """
         refuse_hybrid(options.table_budget, title=self.title, option="default_hash_table")
         return CurrentVersions(
@@ -124,7 +125,7 @@ class CurrentVersionsStage(Stage):
     def explain(self, buckets: int | None) -> list[str]:
         """Return what is shown, and what is remembered."""
         only = (
-            "all versions, for one may be taken back" if self.source.mode == "changelog" else "the version that holds, per key"
+            "all versions, for one may be retracted" if self.source.mode == "changelog" else "the version that holds, per key"
         )
         future = ", and versions of the future until the processing time reaches them" if self._has_clock else ""
         return [self.title, f"  remembers: {only}{future}; in {buckets or 'one per core'} buckets by {', '.join(self.key)}"]

@@ -1,11 +1,12 @@
 """The first rows of every key as a stage: ROW_NUMBER() OVER (PARTITION BY keys ORDER BY ...) <= n."""
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,11 +31,13 @@ class DeduplicateStage(Stage):
     """Describe a dedup.
 
     Args:
-        source: what comes in, in append or changelog mode.
-        keys: what rows are told apart by.
+        source: the input, in append or changelog mode.
+        keys: what rows are distinguished by.
         order_by: the order, as `"t"` or `"price desc"`.
         keep: `first` in this order, or `last`.
         n: how many rows per key are shown.
+        input_only_adds: no row of the input is ever retracted, so that those that are not shown need not be remembered. It
+            follows from the plan, and is not written down.
 
     Raises:
         PlanError: columns, types or modes that cannot be deduplicated (when `output` is asked or it is built).
@@ -45,6 +48,7 @@ class DeduplicateStage(Stage):
     order_by: tuple[str, ...]
     keep: Keep = "first"
     n: int = 1
+    input_only_adds: bool = field(default=False, compare=False)
 
     @property
     def kind(self) -> str:
@@ -101,7 +105,7 @@ class DeduplicateStage(Stage):
         """Return the dedup of one bucket.
 
         Raises:
-            OptionError: hybrid state is asked for.
+            OptionError: hybrid state is requested.
         """
         refuse_hybrid(options.table_budget, title=self.title, option="default_hash_table")
         return Deduplicate(
@@ -110,6 +114,7 @@ class DeduplicateStage(Stage):
             order_by=self.order_by,
             keep=self.keep,
             n=self.n,
+            only_adds=self.input_only_adds and (not options.buffer_limit.evicts or options.buffer_limit.forgets),
             on_bad_input=options.on_bad_input,
             chunk_rows=options.chunk_rows,
             hash_seed=options.hash_seed,
@@ -125,7 +130,8 @@ class DeduplicateStage(Stage):
 
     def explain(self, buckets: int | None) -> list[str]:
         """Return what is shown, and what is remembered."""
-        only = "the rows shown" if self.source.mode == "append" else "every live row, for a shown one may be taken back"
+        is_limited = self.input_only_adds or self.source.mode == "append"
+        only = "the rows shown" if is_limited else "every live row, for a shown one may be retracted"
         versioned = self.output.event_time is not None
         use = "a versioned relation" if versioned else "latest-only: not ordered by its event time alone, newest first"
         return [
@@ -151,7 +157,7 @@ class DedupRequest(StageRequest):
     """Request the first or last rows of every key.
 
     Args:
-        keys: what rows are told apart by.
+        keys: what rows are distinguished by.
         order_by: the order, as `"t"` or `"price desc"`.
         keep: `first` in this order, or `last`.
         n: how many rows per key are shown.
@@ -181,7 +187,14 @@ class DedupRequest(StageRequest):
             PlanError: columns or types that cannot be deduplicated.
         """
         source = replace(inputs[0].relation, join_key=(), primary_key=())
-        return DeduplicateStage(source=source, keys=self.keys, order_by=self.order_by, keep=self.keep, n=self.n)
+        return DeduplicateStage(
+            source=source,
+            keys=self.keys,
+            order_by=self.order_by,
+            keep=self.keep,
+            n=self.n,
+            input_only_adds=inputs[0].only_adds,
+        )
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
         """Return the column under its own name, where one input has it."""

@@ -5,7 +5,7 @@ first time it may ask the outside, and writes down what it heard before it retur
 their inputs.
 
 What a runner does: before it asks the operator of such a stage, it puts the deltas of the stage's inputs through `completed`,
-and from there on treats what comes out as the epoch's deltas: it answers them, logs them, folds them. The operator has one
+and from there on treats the output as the epoch's deltas: it answers them, logs them, folds them. The operator has one
 input more than the stage. Once an epoch is committed, with these deltas in its log, `forget` may drop what was written down
 for it.
 """
@@ -70,7 +70,7 @@ class Effect(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Release connections."""
         ...
 
 
@@ -141,7 +141,7 @@ class Effects:
         return {name: dict(effect.counts()) for (name, _), effect in self._opened.items()}
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Release all connections."""
         opened, self._opened = self._opened, {}
         for effect in opened.values():
             effect.close()

@@ -4,7 +4,8 @@ It lies in the same buckets as the stage inside. What it answers has no event ti
 said twice, once for each life of a row, is there twice.
 """
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
@@ -45,8 +46,8 @@ class StateTtl:
     Args:
         after: a duration such as "1 day"; a whole number where `by="event"` and the event time is one.
         by: `processing` reckons from the last write of a row; `event` from its event time, by the watermark.
-        on_expire: `retract` takes back what was said with a row that expires; `forget` lets it stand, and only frees the state.
-        refreshed_by: `write`: a row's own changes begin its time anew; `read`: changes of the other side of a join with the
+        on_expire: `retract` retracts what was said with a row that expires; `forget` lets it stand, and only frees the state.
+        refreshed_by: `write`: a row's own changes begin its time again; `read`: changes of the other side of a join with the
             same key do as well.
         of: `row`: each row has its own time; `key`: the rows of a group, or of a dedup key, live as long as the newest of them.
             Default: `row` for a join, `key` for a group and a dedup.
@@ -191,7 +192,7 @@ class ExpiringStage(Stage):
     Args:
         inside: the stage, over changelogs.
         sources: per input, its rows as they come.
-        ttls: per input, how long its rows live; None: until they are taken back.
+        ttls: per input, how long its rows live; None: until they are retracted.
     """
 
     inside: Stage
@@ -205,7 +206,7 @@ class ExpiringStage(Stage):
 
     @property
     def forgets(self) -> bool:
-        """Say whether rows are forgotten, so that what was said of them stands."""
+        """Return whether rows are forgotten, so that what was said of them stands."""
         return any(ttl is not None and ttl.forgets for ttl in self.ttls)
 
     @cached_property
@@ -255,7 +256,7 @@ class ExpiringStage(Stage):
 
     @property
     def waits_for_time(self) -> bool:
-        """Say yes: rows may wait for a time, or end by one."""
+        """Return true: rows may wait for a time, or end by one."""
         return True
 
     @property
@@ -267,7 +268,7 @@ class ExpiringStage(Stage):
         """Return the operator of one bucket.
 
         Raises:
-            OptionError: hybrid state is asked for.
+            OptionError: hybrid state is requested.
         """
         title = self.inside.explain(None)[0]
         refuse_hybrid(options.hot_budget, title=title, option="default_hash_join")
@@ -311,7 +312,7 @@ def _told(source: Relation, ttl: TimeToLive) -> str:
     end = (
         "are forgotten: what was said of them stands (lossy: a later change of the same rows is not known to belong to it)"
         if ttl.forgets
-        else "are taken back from the answer"
+        else "are retracted from the answer"
     )
     return f"{end}, {after} after {begins}{read}{together}"
 
@@ -321,8 +322,8 @@ class ExpiringRequest(StageRequest):
     """Request a stage whose inputs' rows end by time.
 
     Args:
-        inside: what is asked for.
-        ttls: per input, how long its rows live; None: until they are taken back.
+        inside: what is requested.
+        ttls: per input, how long its rows live; None: until they are retracted.
     """
 
     inside: StageRequest

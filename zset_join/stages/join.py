@@ -4,11 +4,12 @@ The rows of both inputs meet in the bucket of their join key. Columns that only 
 are remembered and not shown, and a change of nothing else says nothing.
 """
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -18,6 +19,7 @@ import pyarrow as pa
 from zset_join.core.relation import Relation
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import plain_column
+from zset_join.expressions.tree import Column, walk
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.join import JoinShape, join_shape, joined_schema, output_key
@@ -93,7 +95,7 @@ class JoinStage(Stage):
 
     @property
     def is_append_only(self) -> bool:
-        """Say whether rows are only ever added, on both sides."""
+        """Return whether rows are only ever added, on both sides."""
         return self.left.mode == self.right.mode == "append"
 
     @property
@@ -158,7 +160,7 @@ class JoinStage(Stage):
     @cached_property
     def output_key(self) -> OutputKey:
         """Return which columns show the join key, and which of them an outer join pads."""
-        shown = self._shown
+        shown = self.shown_columns
         absent = _ABSENT.get(self.how, ())
         first: list[str] = []
         aliases: list[tuple[str, str]] = []
@@ -188,7 +190,11 @@ class JoinStage(Stage):
                 full["right"] |= set() if safe else {right}
         full["both"] = full["left"] & full["right"]
         absent = _ABSENT.get(self.how, ())
-        return frozenset(name for name, (side, column) in self._shown if side not in absent and column in full[side])
+        return frozenset(name for name, (side, column) in self.shown_columns if side not in absent and column in full[side])
+
+    def only_adds(self, inputs: Sequence[bool]) -> bool:
+        """Return whether both inputs do and no row of the answer stands for a row that has no match yet."""
+        return self.how in ("inner", "left_semi") and all(inputs)
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
@@ -200,12 +206,12 @@ class JoinStage(Stage):
 
     @property
     def follows_from_rows(self) -> bool:
-        """Say yes."""
+        """Return true."""
         return True
 
     @property
     def is_append_buffer(self) -> bool:
-        """Say whether both sides are append-only."""
+        """Return whether both sides are append-only."""
         return self.is_append_only
 
     @property
@@ -264,7 +270,7 @@ class JoinStage(Stage):
         for relation, preserved in zip(self.relations, _PRESERVED, strict=True):
             what = "all live rows" if self.how in preserved or all(self.flags) else "live rows with a complete key"
             kept.append(f'{what} of "{relation.name}"')
-        bound = ", all told less than join_max_buffered_bytes" if self.is_append_only else ""
+        bound = ", together less than join_max_buffered_bytes" if self.is_append_only else ""
         return [
             f"Join {self.how.replace('_', ' ')} on {condition}",
             f"  remembers: {', '.join(kept)}{bound}; in {buckets or 'one per core'} buckets by join key",
@@ -285,7 +291,7 @@ class JoinStage(Stage):
         }
 
     @property
-    def _shown(self) -> list[tuple[str, tuple[str, str]]]:
+    def shown_columns(self) -> list[tuple[str, tuple[str, str]]]:
         """Return the output columns, each with side and column."""
         return list(zip(self.shape.output.schema.names, self.shape.sources, strict=True))
 
@@ -360,6 +366,20 @@ class JoinRequest(StageRequest):
             hidden=(inputs[0].hidden, inputs[1].hidden),
             row_keys=(_row_key(inputs[0]), _row_key(inputs[1])),
         )
+
+    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:
+        """Return keys, columns of the condition, and those that show; a right one that is renamed needs the left one."""
+        join = cast("JoinStage", stage)
+        read: dict[str, set[str]] = {side: set(one.join_key) for side, one in zip(_SIDES, join.relations, strict=True)}
+        if join.residual is not None:
+            for column in walk(join.residual):
+                if isinstance(column, Column):
+                    read[column.side].add(column.name)
+        for name, (side, source) in join.shown_columns:
+            if name in shown:
+                for one in _SIDES if side == "both" or name != source else (side,):
+                    read[one].add(source)
+        return tuple(frozenset(read[side]) for side in _SIDES)
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:
         """Return a column under its own name; the right one of two gets another, and a key shown once is of one side."""

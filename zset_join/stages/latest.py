@@ -1,13 +1,14 @@
 """From upserts to a changelog as a stage: bucketed by primary key, it tells the old and the new row of every key that changes.
 
-It stands before whatever needs whole rows with their old values: an aggregate, a union, a selection without the key, the view.
+It is before whatever needs whole rows with their old values: an aggregate, a union, a selection without the key, the view.
 """
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -77,7 +78,7 @@ class LatestStage(Stage):
 
     @property
     def follows_from_rows(self) -> bool:
-        """Say yes."""
+        """Return true."""
         return True
 
     @property
@@ -111,7 +112,7 @@ class LatestStage(Stage):
     def explain(self, buckets: int | None) -> list[str]:
         """Return why it is there, and what it remembers."""
         key = ", ".join(self.source.primary_key)
-        why = "an upsert does not say what the row was, and what comes next must take it back"
+        why = "an upsert does not say what the row was, and what comes next must retract it"
         if self.control is not None:
             why = "a change may leave out columns that were not touched, and a truncate names no row"
         return [
@@ -152,6 +153,10 @@ class LatestRequest(StageRequest):
         """Return the table of an input like this."""
         hidden = tuple(name for name in inputs[0].hidden if name != self.control)
         return LatestStage(source=replace(inputs[0].relation, join_key=()), hidden=hidden, control=self.control)
+
+    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as the contract
+        """Return what shows; all where the control column counts columns."""
+        return (None if self.control is not None else frozenset(shown),)
 
     def shown_as(self, name: str, side: int, *, is_of_both: bool) -> str | None:  # noqa: ARG002 - the same on every side
         """Return the column under its own name, where one input has it."""

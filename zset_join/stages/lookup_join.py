@@ -53,7 +53,7 @@ class LookupJoinStage(Stage):
         probe: the rows of the stream, with the lookup key as join key, hidden columns included.
         source: the outside table.
         key: its columns that are looked up by, in the order of the probe's join key; those of `constants` behind them.
-        columns: its columns that are asked for, the key among them.
+        columns: its columns that are requested, the key among them.
         hint: how the outside is queried.
         how: inner or left.
         constants: values that key columns of the table must have.
@@ -96,12 +96,12 @@ class LookupJoinStage(Stage):
 
     @property
     def parks(self) -> bool:
-        """Say whether a miss waits for another attempt."""
+        """Return whether a miss waits for another attempt."""
         return self.settings(StageOptions()).parks
 
     @cached_property
     def table(self) -> Relation:
-        """Return the columns of the outside table that are asked for."""
+        """Return the columns of the outside table that are requested."""
         names = tuple(dict.fromkeys((*self.key, *self.columns)))
         schema = pa.schema([self.source.schema.field(name) for name in self.source.schema.names if name in names])
         return Relation(name=self.alias or self.source.name, schema=schema, join_key=self.key)
@@ -112,7 +112,7 @@ class LookupJoinStage(Stage):
         return LookupShape.of(self.probe, self.table, self.how, constants=self.constants, using=self.using)
 
     def reading(self, shown: Collection[str]) -> LookupJoinStage:
-        """Return the join that asks for no more columns of the table than are read of its answer; itself where it does already.
+        """Return the join that requests no more columns of the table than are read of its answer; itself where it does already.
 
         Args:
             shown: columns of the answer that are read, by the names they have there.
@@ -199,7 +199,7 @@ class LookupJoinStage(Stage):
 
     @property
     def waits_for_time(self) -> bool:
-        """Say yes: rows may wait for a time, or end by one."""
+        """Return true: rows may wait for a time, or end by one."""
         return True
 
     @property
@@ -211,7 +211,7 @@ class LookupJoinStage(Stage):
         """Return the lookup join of one bucket.
 
         Raises:
-            OptionError: hybrid state is asked for.
+            OptionError: hybrid state is requested.
         """
         refuse_hybrid(options.hot_budget, title=self.explain(None)[0], option="default_hash_join")
         return cast("DurableOperator", self._made(options, directory))
@@ -266,7 +266,7 @@ class LookupJoinStage(Stage):
         return [
             f'Lookup join {self.how} with "{self.table.name}" ({self.source.explain()}) on {condition}',
             f"{CHANGEABLE}{self._told()}",
-            f"  asked for: {', '.join(self.table.schema.names)}; the answers are journaled before they are used",
+            f"  requested: {', '.join(self.table.schema.names)}; the answers are journaled before they are used",
             f"  remembers: {kept}; in {buckets or 'one per core'} buckets by lookup key",
         ]
 
@@ -342,7 +342,7 @@ class _Asking:
         return self._fetcher
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Release connections."""
         if self._fetcher is not None:
             self._fetcher.close()
 
@@ -478,7 +478,7 @@ def lookup_sql(stage: LookupJoinStage, inputs: Sequence[BatchTable], scope: Batc
     raise PlanError(
         f'verify() cannot compare a lookup join with a batch query: what "{stage.source.name}" said when each row came is '
         f"known to the "
-        "journal alone, and the table may have changed since. Verify what stands before it.",
+        "journal alone, and the table may have changed since. Verify what is before it.",
         code="NOT_VERIFIABLE",
         kind=stage.kind,
     )

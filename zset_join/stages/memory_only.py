@@ -12,12 +12,12 @@ def refuse_hybrid(budget: HotBudget | None, *, title: str, option: str) -> None:
     """Refuse a budget of hybrid state.
 
     Args:
-        budget: what was asked for; None: nothing.
+        budget: what was requested; None: nothing.
         title: what `explain` calls the stage.
-        option: the option that asks for it.
+        option: the option that requests it.
 
     Raises:
-        OptionError: it was asked for.
+        OptionError: it was requested.
     """
     if budget is not None:
         raise OptionError(

@@ -1,6 +1,7 @@
 """A temporal join by processing time as a stage: both inputs meet in the bucket of their join key; only the left one speaks."""
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
@@ -167,7 +168,7 @@ class ProcessTimeJoinStage(Stage):
         """Return the join of one bucket, perhaps over the rows of another one; see `ProcessTimeJoin`.
 
         Raises:
-            OptionError: hybrid state is asked for.
+            OptionError: hybrid state is requested.
         """
         refuse_hybrid(options.hot_budget, title=self.explain(None)[0], option="default_hash_join")
         return ProcessTimeJoin(
@@ -301,7 +302,7 @@ def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], 
     """Return the join of left rows with the right side of their epochs.
 
     Raises:
-        PlanError: rows may be taken back, or do not come from sources, so that nobody knows what they met.
+        PlanError: rows may be retracted, or do not come from sources, so that nobody knows what they met.
     """
     left, right = inputs
     versions = None if right.versions is None or right.versions[1].history is None else right.versions

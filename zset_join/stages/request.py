@@ -1,7 +1,7 @@
 """The contract of a request: what the word of a query asks of a stage, before the relations it meets are known.
 
 The fluent API and SQL write requests into the tree of a query (`zset_join.plan.tree.Operate`); passes rewrite the tree, and the
-plan asks each request for its stage. A request stands in the file of its stage; a new one subclasses `StageRequest`, and no
+plan asks each request for its stage. A request is in the file of its stage; a new one subclasses `StageRequest`, and no
 caller looks at its class.
 """
 
@@ -46,11 +46,13 @@ class InputRows:
         relation: the rows.
         hidden: columns that no answer shows.
         is_derived: they come from an earlier stage, so NULL in a primary key is a value like any other.
+        only_adds: no row is retracted, whatever their mode.
     """
 
     relation: Relation
     hidden: tuple[str, ...]
     is_derived: bool
+    only_adds: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,10 +126,19 @@ class StageRequest(Protocol):
         """Return the request of a stage that does no more than what these columns of its answer need; itself where it is that.
 
         Args:
-            stage: what it asks for.
+            stage: what it requests.
             shown: the columns.
         """
         return self
+
+    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as above
+        """Return, per input, the columns that its stage reads so that these columns of its answer come about; None: all.
+
+        Args:
+            stage: what it asks for, keys computed.
+            shown: the columns of the answer.
+        """
+        return (None,) * len(stage.inputs)
 
     def versions_below(self, source: Relation, output: Relation) -> VersionsBelow | None:  # noqa: ARG002 - for those that know
         """Return whether the rows of its input are versions of its answer; None for a stage of another kind.
@@ -154,7 +165,7 @@ class StageRequest(Protocol):
 
     @property
     def table_call(self) -> TableCall | None:
-        """Return the call of the SQL table function that asks for this; None where SQL asks in another way."""
+        """Return the call of the SQL table function that requests this; None where SQL asks in another way."""
         return None
 
     def stage(self, inputs: Sequence[InputRows]) -> Stage:

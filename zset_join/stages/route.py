@@ -7,7 +7,7 @@ and an upsert where it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -48,12 +48,12 @@ class RouteStage(Stage):
 
     @property
     def output(self) -> Relation:
-        """Return what comes out: at most one change per primary key and epoch, already in order."""
+        """Return the output: at most one change per primary key and epoch, already in order."""
         return replace(self.source, sequence_by=())
 
     @property
     def output_key(self) -> OutputKey:
-        """Return nothing: what comes out is on its way to another bucket."""
+        """Return nothing: the output is on its way to another bucket."""
         return OutputKey()
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
@@ -67,7 +67,7 @@ class RouteStage(Stage):
 
     @property
     def follows_from_rows(self) -> bool:
-        """Say yes."""
+        """Return true."""
         return True
 
     @property
@@ -111,7 +111,7 @@ class RouteStage(Stage):
 
 
 def needs_route(relation: Relation) -> bool:
-    """Say whether the join key of a live row can move without its old place being named.
+    """Return whether the join key of a live row can move without its old place being named.
 
     >>> import pyarrow as pa
     >>> orders = Relation(name="o", schema=pa.schema({"id": pa.int64(), "customer": pa.int64()}),
@@ -135,6 +135,10 @@ class RouteRequest(StageRequest):
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
         """Say that upserts are what it is for."""
         return True
+
+    def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as the contract
+        """Return what shows, and the key."""
+        return (frozenset((*shown, *self.key)),)
 
     def stage(self, inputs: Sequence[InputRows]) -> RouteStage:
         """Return the route of an input like this."""

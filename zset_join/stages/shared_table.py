@@ -77,14 +77,14 @@ class SharedTableStage(Stage):
 
     @property
     def waits_for_time(self) -> bool:
-        """Say yes: rows may wait for a time, or end by one."""
+        """Return true: rows may wait for a time, or end by one."""
         return True
 
     def build(self, options: StageOptions, directory: str | None) -> SharedTable:
         """Return the table of one bucket, with its readers.
 
         Raises:
-            OptionError: hybrid state is asked for.
+            OptionError: hybrid state is requested.
         """
         if isinstance(self.readers[0], TemporalJoinStage):
             return self._of_versions(options, directory)

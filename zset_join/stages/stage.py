@@ -4,14 +4,14 @@ The law: a runner that feeds a stage the deltas of its inputs, each row in the b
 over all buckets is what one operator over all rows would have given.
 
 A stage is frozen, knows no Spark, and is written as JSON, so a checkpoint can build its operators without the program that made
-the query. New stages subclass `Stage` and are registered with `register_stage`; a runner never asks for the class of one.
+the query. New stages subclass `Stage` and are registered with `register_stage`; a runner never requests the class of one.
 
 What a runner reads, and what for:
 
 | of a stage | for |
 |---|---|
 | `inputs`: key, key types, what becomes of a NULL key | the bucket of a row |
-| `inputs`: reduce | bringing rows down before they travel; the operator is fed what comes out |
+| `inputs`: reduce | bringing rows down before they travel; the operator is fed the output |
 | `output`, `output_key`, `never_null` | the next stage, and whether its rows are in their bucket already (fusing) |
 | `build` | the operator of a bucket |
 | `state_tables`, `regrouped` | another number of buckets, and the state as tables |
@@ -63,11 +63,11 @@ _EPOCH = b"zset_join.absorbed_epoch"
 
 
 class Reduction(Protocol):
-    """What brings the rows of an input down before they travel; what comes out is what the operator is fed."""
+    """What brings the rows of an input down before they travel; the output is what the operator is fed."""
 
     @property
     def relation(self) -> Relation:
-        """Return what comes out; the key columns are among its columns, under the same names."""
+        """Return the output; the key columns are among its columns, under the same names."""
         ...
 
     def reduce(self, delta: ZSet) -> ZSet:
@@ -245,17 +245,17 @@ class Stage(Protocol):
 
     @property
     def begins_alone(self) -> bool:
-        """Say whether bucket 0 answers in the first epoch though no row came."""
+        """Return whether bucket 0 answers in the first epoch though no row came."""
         return False
 
     @property
     def waits_for_time(self) -> bool:
-        """Say whether its operators may have something to say when time passes (`TimedOperator`)."""
+        """Return whether its operators may have rows to emit when time passes (`TimedOperator`)."""
         return False
 
     @property
     def follows_from_rows(self) -> bool:
-        """Say whether the sum of its answers follows from the sums of its inputs: no order, no time, nothing outside counts."""
+        """Return whether the sum of its answers follows from the sums of its inputs alone, not from order, time or lookups."""
         return False
 
     @property
@@ -298,7 +298,7 @@ class Stage(Protocol):
 
     @property
     def shows_newest(self) -> bool:
-        """Say whether its answer is the newest row of each key by event time, so that its input rows are versions of that."""
+        """Return whether its answer is the newest row of each key by event time, of which its input rows are versions."""
         return False
 
     @property
@@ -316,17 +316,17 @@ class Stage(Protocol):
 
     @property
     def forwards(self) -> bool:
-        """Say whether its answer is the table of its input, in other buckets: what it holds can be asked of the next stage."""
+        """Return whether its answer is the table of its input in other buckets: the next stage holds the same rows."""
         return False
 
     @property
     def is_append_buffer(self) -> bool:
-        """Say whether it only ever buffers rows, so that a limit in bytes is about it."""
+        """Return whether it only ever buffers rows, so that a limit in bytes is about it."""
         return False
 
     @property
     def parks(self) -> bool:
-        """Say whether rows may wait for a processing time, from the epoch on in which they come."""
+        """Return whether rows may wait for a processing time, from the epoch on in which they come."""
         return False
 
     @property
@@ -338,13 +338,20 @@ class Stage(Protocol):
         """Return output columns that are never NULL, given those of each input."""
         return frozenset()
 
+    def only_adds(self, inputs: Sequence[bool]) -> bool:  # noqa: ARG002 - for those that never retract
+        """Return whether its answer never retracts a row, given for each input whether that does not.
+
+        Rows that a limit of a buffer drops are another matter: who builds an operator looks at `StageOptions.buffer_limit`.
+        """
+        return False
+
     def regrouped(self, name: str, table: pa.Table, *, epoch: int, metadata: Sequence[Mapping[bytes, bytes]]) -> pa.Table:  # noqa: ARG002 - for those that have tables of several kinds
         """Return rows out of several snapshots as one table of a snapshot.
 
         Args:
             name: of the table.
             table: its rows; those of one key in the order in which they stood.
-            epoch: the epoch it stands at.
+            epoch: the epoch it is at.
             metadata: of the tables whose counts this one goes on with; what is JSON in it is added up.
         """
         return table.replace_schema_metadata({**_summed(metadata), _EPOCH: str(epoch).encode()})

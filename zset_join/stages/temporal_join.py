@@ -1,6 +1,7 @@
 """A temporal join by event time as a stage: each left row meets the version that was valid at its time."""
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
@@ -110,7 +111,7 @@ class TemporalJoinStage(Stage):
 
     @property
     def waits_for_time(self) -> bool:
-        """Say yes: rows may wait for a time, or end by one."""
+        """Return true: rows may wait for a time, or end by one."""
         return True
 
     @property
@@ -142,7 +143,7 @@ class TemporalJoinStage(Stage):
         """Return the temporal join of one bucket.
 
         Raises:
-            OptionError: hybrid state is asked for.
+            OptionError: hybrid state is requested.
         """
         return self.made(options, directory)
 
@@ -158,7 +159,7 @@ class TemporalJoinStage(Stage):
         """Return the temporal join of one bucket, perhaps over the versions of another one; see `TemporalJoin`.
 
         Raises:
-            OptionError: hybrid state is asked for.
+            OptionError: hybrid state is requested.
         """
         refuse_hybrid(options.hot_budget, title=self.title, option="default_hash_join")
         return TemporalJoin(
@@ -462,7 +463,7 @@ def _not(condition: str) -> str:
 
 
 def _versions(stage: TemporalJoinStage, right: BatchTable, dialect: Dialect, went: str = "true") -> str:
-    """Return the versions with `deleted`, `e`, `n` and `gone`; retractions that do not count take nothing back."""
+    """Return the versions with `deleted`, `e`, `n` and `gone`; retractions that do not count retract nothing."""
     marked = "false"
     if stage.options.delete_column is not None:
         marked = f"coalesce({right.column(stage.options.delete_column)}, false)"

@@ -1,6 +1,6 @@
 """Rows as they come, as a stage: what a query without any other one runs, such as a SELECT over one stream inside Spark.
 
-The rows are spread over the buckets by all they hold, so that a retraction meets the insertion it takes back.
+The rows are spread over the buckets by all they hold, so that a retraction meets the insertion it retracts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["UnchangedRequest", "UnchangedStage"]
 
 @dataclass(frozen=True, kw_only=True)
 class UnchangedStage(Stage):
-    """Describe rows that are handed on.
+    """Describe rows that are passed on.
 
     Args:
         source: the rows, in changelog or append mode.

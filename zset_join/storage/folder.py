@@ -159,7 +159,7 @@ def folder_below(location: str | Path, name: str, *, option: str = "checkpointLo
 
 
 def is_local(location: str) -> bool:
-    """Say whether a location is a path or a `file:` URI.
+    """Return whether a location is a path or a `file:` URI.
 
     >>> is_local("/data/cp"), is_local("file:///data/cp"), is_local("s3a://bucket/cp")
     (True, True, False)

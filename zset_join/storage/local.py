@@ -216,7 +216,7 @@ def _remove_leftover(beside: str) -> None:
 
 
 def _move_if_free(beside: str, path: str | Path) -> None:
-    """Do what `link` would, on a file system without links: two writers at the same moment are not told apart."""
+    """Do what `link` would, on a file system without links: two writers at the same moment are not distinguished."""
     if file_size(path) is not None:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     rename(beside, path)
@@ -466,7 +466,7 @@ def lock_file(path: str | Path) -> FileLock | None:
 
 
 def _is_named(path: str, descriptor: int) -> bool:
-    """Say whether an open file still has its name."""
+    """Return whether an open file still has its name."""
     held = os.fstat(descriptor)
     try:
         named = os.stat(path)  # noqa: PTH116 - a pair with fstat

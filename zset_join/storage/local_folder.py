@@ -124,7 +124,7 @@ class LocalFolder:
         try:
             self._prepare(path)
             return act()
-        except FileNotFoundError:  # a directory was removed since it was prepared, as one for a query that begins anew
+        except FileNotFoundError:  # a directory was removed since it was prepared, as one for a query that begins again
             _synced.clear()
             self._prepare(path)
             return act()
@@ -149,7 +149,7 @@ class LocalFolder:
 
 
 def _sync_name(directory: str) -> None:
-    """Put the name of a directory on the disk, and that of the one it stands in."""
+    """Put the name of a directory on the disk, and that of the one it is in."""
     parent = Path(directory).parent
     local.sync_directory(parent)
     with contextlib.suppress(PermissionError):  # not ours to read: whoever made the directory below it answers for its name

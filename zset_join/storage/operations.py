@@ -60,7 +60,7 @@ _observer: Observer | None = None
 
 @contextmanager
 def observe(observer: Observer) -> Iterator[None]:
-    """Let an observer stand between the project and its files; process-wide, until the context ends.
+    """Put an observer between the project and its files; process-wide, until the context ends.
 
     Args:
         observer: takes an operation and the act. The observer before is not asked meanwhile, and comes back afterwards.

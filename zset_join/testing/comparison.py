@@ -84,9 +84,7 @@ class EmittedRows:
             self._counts[key] = self._counts.get(key, 0) + weight
         for key, retracted in gone.items():
             if self._counts[key] < 0:
-                raise IllegalAnswerError(
-                    f"row {key} is retracted {retracted} times and stands at {self._counts[key]} afterwards"
-                )
+                raise IllegalAnswerError(f"row {key} is retracted {retracted} times and is at {self._counts[key]} afterwards")
         self._counts = {key: weight for key, weight in self._counts.items() if weight}
 
     def counts(self) -> Counts:

@@ -76,7 +76,7 @@ def assert_epochs_are_invisible(make_operator: MakeOperator, epochs: Sequence[Ep
 
 
 def assert_answers_are_pure(make_operator: MakeOperator, epochs: Sequence[Epoch]) -> None:
-    """Asked twice, or left half-read, an answer is the same to the bit, and the state stays as it was.
+    """Called twice, or left half-read, an answer is the same to the bit, and the state stays as it was.
 
     A hybrid operator with a small budget whose hashes collide may give the same lines in another order, and fail here.
 

@@ -1,10 +1,10 @@
 """Turning any row into a change that is legal at that point of a history.
 
 A history is made row by row against a model of what is live: a retraction takes a row that is there, a change of a row with a
-primary key takes the old one back first. So every prefix of a history is legal, and so is every way to cut it into epochs.
+primary key retracts the old one first. So every prefix of a history is legal, and so is every way to cut it into epochs.
 
 Edge cases are the point: duplicates, key moves, deletes of unknown keys and without payload, several copies, weight 0,
-retractions whose floats have other bits than the row they take back.
+retractions whose floats have other bits than the row they retract.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class LiveRows:
         self._previous: Values | None = None
 
     def change(self, row: Values, *, operation: int, pick: int = 0, copies: int = 0, bits: int = 0) -> list[Line]:
-        """Return the change or changes that a row and a few small numbers stand for.
+        """Return the change or changes that a row and a few small numbers represent.
 
         Args:
             row: values in column order; nothing of a primary key or a sequence is NULL.
             operation: 0 to 15; low numbers insert, 9 and above retract, repeat or delete.
             pick: which live row a retraction takes.
             copies: how many copies it takes.
-            bits: odd for a retraction with other bits than the row it takes back.
+            bits: odd for a retraction with other bits than the row it retracts.
         """
         if self._relation.mode == "append":
             repeated = self._previous if operation >= 12 and self._previous is not None else row

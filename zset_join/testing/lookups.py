@@ -86,7 +86,7 @@ class LookupCall:
 
     Args:
         at: seconds on the clock when it began.
-        keys: what was asked for.
+        keys: what was requested.
     """
 
     at: float

@@ -68,7 +68,7 @@ class _NotANumber(Enum):
 
 
 def identity(value: Any) -> Hashable:
-    """Return what stands for `value` when values are compared.
+    """Return what represents `value` when values are compared.
 
     Decimals, dates and zoned timestamps compare by value and by instant in Python already; floats do not.
 

@@ -65,7 +65,7 @@ class LiveRows:
         self._arrived = 0
 
     def add(self, changes: Iterable[tuple[TimedRow, int]]) -> None:
-        """Insert all that came in an epoch, then take back what was retracted in it.
+        """Insert all that came in an epoch, then retract what was retracted in it.
 
         Raises:
             IllegalHistoryError: a retraction of a row that is not there.

@@ -6,7 +6,7 @@
 The law: a letter is listed once, and only of an epoch that counts. A record that could not be decoded has its bytes as they
 came, key and value, with topic, partition and offset; a row that was refused later is there as JSON.
 
-Letters are known by file and number in it. Which of them were sent again stands in `<place>/replayed/`, one file per replay,
+Letters are known by file and number in it. Which of them were sent again is in `<place>/replayed/`, one file per replay,
 written after the sending: what is killed in between is sent twice, never left out. `Pipeline.replay` keeps that in the commit
 record of the epoch instead, which is exactly once.
 
@@ -327,7 +327,7 @@ def _marks(folder: Folder) -> Iterable[Sequence[Any]]:
 
 def _table(folder: Folder, name: str) -> pa.Table:
     data = folder.read(name)
-    try:  # without threads: one that lets go of Python's bytes while the interpreter ends aborts the process
+    try:  # without threads: one that releases Python's bytes while the interpreter ends aborts the process
         return pq.ParquetFile(pa.BufferReader(data if data is not None else b"")).read(use_threads=False)
     except pa.ArrowException as error:
         raise StateError(

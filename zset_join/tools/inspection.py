@@ -18,7 +18,7 @@ when reading began. Files that a running query has cleared away since make it be
 | `cold` | with `local_state_dir`: the runs in the DuckDB files of hybrid state (`cold_store="duckdb"`) on this host |
 | `about` | one line per view and nothing else: stage, side, stream, query, epoch, buckets, rows |
 
-Rows go bucket by bucket into a DuckDB file that has no name any more when it is handed out: the disk gets its space back when
+Rows go bucket by bucket into a DuckDB file that has no name any more when it is given out: the disk gets its space back when
 the connection is closed, or its process ends. It is opened read-only, without access to other files, networks, extensions or
 variables of Python, and its configuration is locked.
 

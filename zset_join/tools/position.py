@@ -172,7 +172,7 @@ def _untold(epoch: int, unknown: Sequence[str]) -> str:
 def _forked(first: int) -> str:
     return (
         f"forked: from epoch {first} on the outputs hold different epochs of the same number: one of them is of another time, "
-        "as after a restored backup. Bring back the one that goes with the checkpoint, or delete it and start anew."
+        "as after a restored backup. Bring back the one that goes with the checkpoint, or delete it and start over."
     )
 
 

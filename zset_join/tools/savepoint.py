@@ -147,7 +147,7 @@ def restore(
         directory: the savepoint.
         checkpoint: where the checkpoint is to be; default: where it was.
         outputs: where the outputs are to be, in the order of `backup`; default: where they were.
-        replace: what stands there now is moved aside; else it is in the way.
+        replace: what is there now is moved aside; else it is in the way.
 
     Returns:
         What was restored, and what was moved.
@@ -352,10 +352,10 @@ def _checksum(data: pa.Buffer) -> int:
 
 
 def _cleared(places: Sequence[str], query_id: str, checkpoint: str, *, replace: bool) -> list[tuple[str, str]]:
-    """Move aside what stands at the places; the checkpoint first, so that no query starts on half of it.
+    """Move aside what is at the places; the checkpoint first, so that no query starts on half of it.
 
     Raises:
-        OptionError: something stands there and may not be moved.
+        OptionError: something is there and may not be moved.
         StateError: a driver runs on the checkpoint.
     """
     taken = [place for place in places if _is_taken(place)]

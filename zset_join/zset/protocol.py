@@ -2,7 +2,7 @@
 
 The law: after every epoch the sum of all answers equals the plain query over the sum of all inputs.
 
-`answer` reads the state *before* the epoch and changes nothing; asked twice it gives the same answer twice. `absorb` folds
+`answer` reads the state *before* the epoch and changes nothing; called twice it gives the same answer twice. `absorb` folds
 the same deltas into the state. An answer is made while it is read: read after `absorb`, `restore` or `close` it raises
 `ANSWER_OUTDATED` (`zset_join.state.rows.answers`). An operator that raises has applied nothing. It knows no Spark, clock,
 randomness or log.
@@ -55,7 +55,7 @@ class NextDue:
     processing_time_us: int | None = None
 
     def is_due(self, *, watermark_us: int | None, processing_time_us: int | None) -> bool:
-        """Say whether it must answer at these times."""
+        """Return whether it must answer at these times."""
         return (self.watermark_us is not None and watermark_us is not None and watermark_us >= self.watermark_us) or (
             self.processing_time_us is not None
             and processing_time_us is not None
@@ -100,7 +100,7 @@ class Operator(Protocol):
 
 @runtime_checkable
 class TimedOperator(Protocol):
-    """An operator that may have something to say when time passes."""
+    """An operator that may have rows to emit when time passes."""
 
     def next_due(self) -> NextDue:
         """Return when the state of the last absorbed epoch wants to be asked again. Cost: O(1)."""
@@ -112,7 +112,7 @@ class CorrectingOperator(Protocol):
     """An operator that may correct what it has answered, and counts it."""
 
     def corrections(self) -> int | None:
-        """Return how many earlier answers, counted as rows, the last answer took back; None where nothing is corrected ever.
+        """Return how many earlier answers, counted as rows, the last answer retracted; None where nothing is corrected ever.
 
         It is known once that answer has been read.
         """
@@ -133,7 +133,7 @@ class ListingOperator(Protocol):
 
 
 def corrections_of(operator: Any) -> int | None:
-    """Return how many earlier answers, counted as rows, the last answer of an operator took back; None where it never does.
+    """Return how many earlier answers, counted as rows, the last answer of an operator retracted; None where it never does.
 
     Cost: a look into a table; what an operator can do is asked once per class.
     """
@@ -160,7 +160,7 @@ class DurableOperator(Operator, Protocol):
         ...
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, and whole."""
+        """Return whether the mapped files are still those of the directory, and whole."""
         ...
 
     def working_bytes(self) -> int:
@@ -176,7 +176,7 @@ class DurableOperator(Operator, Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Release the files."""
         ...
 
 
@@ -187,7 +187,7 @@ def due_of(operator: Any) -> NextDue:
 
 
 def is_timed(operator: Any) -> bool:
-    """Return whether an operator may have something to say when time passes. Cost: a look into a table."""
+    """Return whether an operator may have rows to emit when time passes. Cost: a look into a table."""
     kind: Any = type(operator)
     return _is_timed(kind)
 

@@ -255,7 +255,7 @@ class GatherPlan:
             self._columns.append((line[c.KIND], line[c.WIDTH], storage, layout.schema.field(position).type, narrow))
 
     def gather(self, refs: int, count: int, heap: int, allocate: Allocate = pa.allocate_buffer) -> list[pa.Array]:
-        """Return the columns of `count` records, whose addresses stand at address `refs`; address 0 gives NULLs.
+        """Return the columns of `count` records, whose addresses are at address `refs`; address 0 gives NULLs.
 
         Args:
             refs: an address.
@@ -264,11 +264,11 @@ class GatherPlan:
             allocate: where the columns take their memory.
 
         Raises:
-            OverflowError: the strings of one column exceed 2 GiB; ask for fewer rows at a time.
+            OverflowError: the strings of one column exceed 2 GiB; request fewer rows at a time.
         """
         if not self._columns:
             return []
-        bitmap_bytes = (count + 7) // 8  # no more is filled in, so no more is handed out
+        bitmap_bytes = (count + 7) // 8  # no more is filled in, so no more is given out
         size = 0
         places = []
         for kind, width, *_ in self._columns:

@@ -1,6 +1,6 @@
 """A table whose rows carry a signed count.
 
-A `ZSet` is an Arrow record batch plus one int64 weight per row. The same row may stand in it several times; its weight is
+A `ZSet` is an Arrow record batch plus one int64 weight per row. The same row may be in it several times; its weight is
 then the sum. `consolidated()` brings every distinct row down to one line and drops those with weight 0.
 
 Row identity is Spark's: NaN equals NaN, 0.0 equals -0.0, NULL equals NULL. The values kept are those of the first line.
@@ -241,12 +241,30 @@ class ZSet:
 
     def show(self, n: int = 20) -> None:
         """Print the first rows, each behind its weight."""
-        print(" | ".join(["weight", *self.schema.names]))  # noqa: T201 - asked for
+        print(" | ".join(["weight", *self.schema.names]))  # noqa: T201 - requested
         shown = [shown_column(column.slice(0, n)) for column in self.rows.columns]
         for place, weight in enumerate(self.weights[:n].tolist()):
-            print(" | ".join([f"{weight:+d}", *(str(column[place]) for column in shown)]))  # noqa: T201 - asked for
+            print(" | ".join([f"{weight:+d}", *(str(column[place]) for column in shown)]))  # noqa: T201 - requested
         if len(self) > n:
-            print(f"... and {len(self) - n} more rows")  # noqa: T201 - asked for
+            print(f"... and {len(self) - n} more rows")  # noqa: T201 - requested
+
+    def plot(self, x: str, y: str) -> Any:
+        """Return a bar chart of one column over another; rows that are retracted are red and negative.
+
+        Args:
+            x: the column on the horizontal axis.
+            y: the column on the vertical axis, numbers; a row counts as often as its weight says.
+
+        Returns:
+            An `altair.Chart` where altair is installed, else the `Axes` of matplotlib.
+
+        Raises:
+            PlanError: `DELTA_COLUMNS`: there is no such column.
+            MissingPackageError: neither is installed.
+        """
+        from zset_join.zset.plotting import bars
+
+        return bars(self, x, y)
 
     def _repr_html_(self) -> str:
         """Return the first rows as a table for a notebook, colored by sign."""

@@ -16,7 +16,7 @@ MIXED = [0.1, -0.2, 1e-19, 3e21, TINY, -HUGE, HUGE, 1e-30, 1e30, 2.0**-68, 2.0**
 
 
 class Line:
-    """The words of one accumulator of one group, without a heap: blocks stand beside it."""
+    """The words of one accumulator of one group, without a heap: blocks are beside it."""
 
     def __init__(self, *, squares: bool = False) -> None:
         self.squares = squares

@@ -68,7 +68,7 @@ def test_what_was_kept_is_loaded_and_what_is_damaged_is_compiled_anew(tmp_path: 
     data.write_bytes(whole[40:])
     printed, logged = use(tmp_path)
     assert printed == "42 0"
-    assert "is compiled anew: the file is damaged" in logged
+    assert "is compiled again: the file is damaged" in logged
     assert "Traceback" not in logged
     assert use(tmp_path)[0] == "42 1"
     data.chmod(0o622)
@@ -88,7 +88,7 @@ def test_a_damaged_file_holds_nothing_until_it_is_written_again(
     path.write_bytes(broken.get(damage, b"x" * 100))
 
     assert file.load("key") is None
-    assert "is compiled anew: the file is damaged" in caplog.text
+    assert "is compiled again: the file is damaged" in caplog.text
     file.save("key", {"code": 1})
     assert file.load("key") == {"code": 1}
 

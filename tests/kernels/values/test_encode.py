@@ -28,7 +28,7 @@ KINDS = {
 
 
 def value(kind: pa.DataType, number: int) -> Any:
-    """Return the value of a type that stands for a number."""
+    """Return the value of a type that represents a number."""
     if pa.types.is_boolean(kind):
         return number % 2 == 0
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):

@@ -72,5 +72,5 @@ def test_ordinary_values_are_asked_for(template: str, value: str) -> None:
 
 
 def test_an_empty_value_in_the_query_is_refused() -> None:
-    with pytest.raises(UnnameableKeyError, match="would ask for everything"):
+    with pytest.raises(UnnameableKeyError, match="would request everything"):
         url_of_key("http://crm/a?id={x}", {"x": ""})

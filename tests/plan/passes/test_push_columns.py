@@ -1,4 +1,4 @@
-"""Only the columns of an outside table that are read are asked for."""
+"""Only the columns of an outside table that are read are requested."""
 
 from __future__ import annotations
 

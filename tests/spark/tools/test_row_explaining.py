@@ -92,7 +92,7 @@ def test_rows_are_explained_by_what_the_view_shows_and_groups_by_their_rows(ask:
 @for_each(
     ("view", "row", "why"),
     [
-        (by_name, {"n": 2}, r'"n" is made of several rows by an aggregate.* ask for groups by their key: \[\'who\'\]'),
+        (by_name, {"n": 2}, r'"n" is made of several rows by an aggregate.* request groups by their key: \[\'who\'\]'),
         (
             lambda joined: shown(joined).groupBy("name").count().groupBy("count").agg(ZF.max("name")),
             {"count": 1},

@@ -149,7 +149,7 @@ def test_rows_that_a_changelog_can_never_hold_are_refused_or_put_aside_by_the_ta
     part, letters = output.parts.write(files, 0, Tick(0), SCHEMA, [answer])
 
     assert (part.file.rows, part.retractions, letters.form, letters.file.rows) == (2, 1, LETTERS, 1)
-    assert repr(output.parts) == repr(output.parts.writer)  # type: ignore[attr-defined]  # as it stands in records
+    assert repr(output.parts) == repr(output.parts.writer)  # type: ignore[attr-defined]  # as it is in records
     assert pq.read_table(tmp_path / "dead" / letters.file.name).column("code").to_pylist() == ["SINK_VALUE"]
 
 

@@ -1,4 +1,4 @@
-"""Rows leave memory and come back: nothing but their numbers differs, and what they weigh and were asked for is known."""
+"""Rows leave memory and come back: nothing but their numbers differs, and what they weigh and were requested is known."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def deltas_of(join: HashJoin, own: list[Any], other: list[Any]) -> list[ZSet]:
 
 
 def witness_id(hybrid: Any) -> int:
-    """Return the `id` of the one order in memory that stands for those on disk."""
+    """Return the `id` of the one order in memory that represents those on disk."""
     side = hybrid._sides[0]
     refs = side.refs_of(hybrid._hybrid.oversized._witnesses[0])
     (column,) = side.layout.gather_plan([0]).gather(int(refs.ctypes.data), len(refs), side.arena.heap_address)

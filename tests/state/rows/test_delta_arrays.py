@@ -1,4 +1,4 @@
-"""The working arrays of a delta are kept, and their addresses stand in the view."""
+"""The working arrays of a delta are kept, and their addresses are in the view."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ HASHES = np.random.default_rng(5).integers(0, 1 << 32, 3_000).tolist()
 
 
 def new_table(directory: Path | None = None, header: Any = None) -> SlotTable:
-    """Return a table whose count and size stand in words 3 and 4 of a header."""
+    """Return a table whose count and size are in words 3 and 4 of a header."""
     words = np.zeros(8, np.int64) if header is None else header
     return SlotTable(words, COUNT, BITS, directory=None if directory is None else str(directory), name="side.join")
 

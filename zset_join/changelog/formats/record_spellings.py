@@ -92,7 +92,7 @@ class SpellingWords(ABC):
 
     @abstractmethod
     def is_no_object(self, text: str, path: Sequence[str], row: str, names: Sequence[str]) -> str:
-        """Return the condition that what stands at a path of a record is neither an object nor null.
+        """Return the condition that what is at a path of a record is neither an object nor null.
 
         Args:
             text: of the record.
@@ -175,7 +175,7 @@ class Dialect(SpellingWords):
         return ", ".join(map(self.literal, texts))
 
     def is_placeholder(self, text: str, placeholder: str) -> str:
-        """Return the condition that a text stands for a value that was not sent, however the type of its column spells that."""
+        """Return the condition that a text represents a value that was not sent, however the type of its column spells that."""
         member = "{" + ":".join([_in_json(placeholder)] * 2) + "}"
         compact = self.replaced(text, "[ ]*([{:}])[ ]*", r"\1")
         spaced = f"{text} LIKE '{{%' AND {compact} = {self.literal(member)}"
@@ -183,7 +183,7 @@ class Dialect(SpellingWords):
 
 
 def is_exact(data_type: pa.DataType) -> bool:
-    """Return whether numbers and texts of a column are told apart: of all but floats, texts and nested ones.
+    """Return whether numbers and texts of a column are distinguished: of all but floats, texts and nested ones.
 
     Floats are read alike from both; inside Spark a VARIANT would forget the sign of zero.
     """

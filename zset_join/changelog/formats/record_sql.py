@@ -377,7 +377,7 @@ class RecordStatements:
         return [text.rpartition(" AS ")[2] for text in self._meta_texts()]
 
     def _meta_texts(self) -> list[str]:
-        """Return the texts of the metadata that are asked for."""
+        """Return the texts of the metadata that are requested."""
         texts = []
         for name in self.options.metadata:
             if name in self.record.times:

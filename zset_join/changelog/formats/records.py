@@ -16,7 +16,7 @@ changes it is a delete of the old key, then an upsert. Tables without a primary 
 Debezium writes `__debezium_unavailable_value` for a column that PostgreSQL did not send because it was not touched; such a
 column is marked as unavailable, and whoever applies the change takes its value from the row that is there.
 
-A row of this table is all that a format takes: in process, in files, Kafka, Spark and SQL it is read by what stands here.
+A row of this table is all that a format takes: in process, in files, Kafka, Spark and SQL it is read by what is here.
 
 DMS writes control records beside those of data; known ones are left out, and another one is bad input, for it may change rows.
 The key that an update changed is read from `before-image`, which is what `FieldName` of `BeforeImageSettings` must say.
@@ -90,7 +90,7 @@ class RecordFormat:
         table: path of the table's name.
         types: path of an object that has the database's type of each column.
         is_list: the rows are lists, one record may have several.
-        enveloped: the record may stand in `payload`, beside a schema.
+        enveloped: the record may be in `payload`, beside a schema.
         key_in_record_key: the record's key has the key columns, as JSON.
         times: metadata to its path and the unit it has; None: it is ISO text.
         older_times: metadata to its path in records of older writers, which have microseconds nowhere: milliseconds.
@@ -244,7 +244,7 @@ class RecordOptions:
                 )
         if not self.unavailable:
             raise OptionError(
-                "unavailable is empty; give the text that stands for a value.", code="OPTION_VALUE", option="unavailable"
+                "unavailable is empty; give the text that represents a value.", code="OPTION_VALUE", option="unavailable"
             )
         unknown = sorted(set(self.metadata) - set(METADATA))
         if unknown:
@@ -307,7 +307,7 @@ def record_format(name: str) -> RecordFormat:
 
 
 def is_record_format(name: str, format_name: str) -> bool:
-    """Say whether a format is one of records, not of rows.
+    """Return whether a format is one of records, not of rows.
 
     Args:
         name: of the stream.

@@ -189,11 +189,11 @@ ROW_FORMATS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "weight": ("weight_column", ("_weight",), ()),
     "tp-delta": ("weight_column", ("_tp_delta",), ()),
 }
-"""Formats of rows: the argument they stand for, the columns it may be, and columns that are none of the table."""
+"""Formats of rows: the argument they represent, the columns it may be, and columns that are none of the table."""
 
 
 def row_format_arguments(name: str, format_name: str, columns: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `changes` that a format of rows stands for.
+    """Return the arguments of `changes` that a format of rows represents.
 
     Args:
         name: of the source.

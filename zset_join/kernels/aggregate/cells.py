@@ -1,7 +1,7 @@
 """What a delta does to the ordered multisets of its groups: sorted, netted, and compared with what is there.
 
 A *cell* is one value of one entry, with the net weight of all its rows and the number of copies before the epoch. The cells of
-an entry stand in order, `cells[entry] .. cells[entry + 1]`. A cell that would fall below 0 copies says that a row was
+an entry are in order, `cells[entry] .. cells[entry + 1]`. A cell that would fall below 0 copies says that a row was
 retracted that is not there.
 
 Cost: a scatter by entry, and a merge sort within each; a binary search per cell.
@@ -144,7 +144,7 @@ def match_cells(
     words: int,
     texts: int,
 ) -> bool:
-    """Look every cell up and bring the counts of the touched multisets up to date; say whether a cell falls below 0.
+    """Look every cell up and bring the counts of the touched multisets up to date; return whether a cell falls below 0.
 
     `after` still holds what the multisets were before; their roots stay as they are.
     """

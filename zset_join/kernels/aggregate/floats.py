@@ -3,7 +3,7 @@
 A float is an integer times a power of two, so a sum of floats is an integer too, if it has enough bits. Two accumulators:
 
 - the *window*: 4 words that count units of 2**-120, for values from 2**-68 to 2**72 (3e-21 to 4e21), and 7 words that count
-  units of 2**-240 for their squares, where a variance is asked for. It stands in the group's state words.
+  units of 2**-240 for their squares, where a variance is requested. It is in the group's state words.
 - the *block*, in the heap and only where it is needed: how many NaN, +infinity, -infinity and *outliers* (values outside of
   the window) there are; and, while there are outliers, 34 words that count units of 2**-1074, which hold any sum of doubles,
   and 67 words for squares.
@@ -91,7 +91,7 @@ def _is_valid(validity: int, position: int) -> bool:
 
 @kernel
 def _is_special(bits: int) -> bool:
-    """Say whether a float is not 0 and does not fit the window."""
+    """Return whether a float is not 0 and does not fit the window."""
     exponent = shift_right(bits, 52) & 0x7FF
     if exponent == 0:
         return bits & _FRACTION != 0
@@ -177,7 +177,7 @@ def add_floats(
     heap: int,
     blocks: int,
 ) -> bool:
-    """Count and add values, and their squares if asked to; say whether a count fell below 0 on its way.
+    """Count and add values, and their squares if asked to; return whether a count fell below 0 on its way.
 
     `place` is the address of the count in the first line. `blocks` has room for as many blocks as `count_special` said.
     """

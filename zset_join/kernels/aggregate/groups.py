@@ -1,6 +1,6 @@
 """The groups of an aggregate: found by their key, loaded, and stored again.
 
-A group is a row record whose `weight` is the number of rows in the group and whose *state words* stand behind the key
+A group is a row record whose `weight` is the number of rows in the group and whose *state words* come after the key
 columns, at `state_offset`. One epoch works on dense copies: an *entry* is a group that the delta touches, and line e of
 `before` and of `after` holds its row count and its state words. Everything between loading and storing reads and writes
 these lines in order, so the state itself is touched twice per entry and epoch, however many aggregates there are.
@@ -157,7 +157,7 @@ def load_groups(
 
 @kernel
 def add_rows(count: int, entry_of: Any, weights: Any, words: int, after: int) -> bool:
-    """Add the weights of a delta to the row counts of its entries; say whether one left int64 or fell below 0 on its way."""
+    """Add the weights of a delta to the row counts of its entries; return whether one left int64 or fell below 0 on its way."""
     suspicious = False
     for index in range(count):
         place = after + entry_of[index] * words * 8

@@ -304,7 +304,7 @@ def to_scaled(address: int, words: int) -> tuple[float, int]:
     first = (-first if top == lowest else first ^ flip) if negative else first
     zeros = _leading_zeros(first)
     if zeros == 64:
-        # A negative number whose lowest word that is not 0 stands below a word of ones only.
+        # A negative number whose lowest word that is not 0 is below a word of ones only.
         return 0.0, 0
     value = first << zeros
     rest = 0

@@ -3,7 +3,7 @@
 What a multiset will be after the epoch is never built: a walk takes the values before it and the cells of the epoch side by
 side, both sorted.
 
-Cost: the first or last value after the epoch takes one step per cell that stands in its way, so never more than the cells.
+Cost: the first or last value after the epoch takes one step per cell that is in its way, so never more than the cells.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def list_state(
 
 @kernel
 def differing_keys(left: int, right: int, count: int, words: int, texts: int, differ: Any) -> None:
-    """Compare two lists of keys pairwise; long strings stand at plain addresses."""
+    """Compare two lists of keys pairwise; long strings are at plain addresses."""
     for index in range(count):
         step = index * words * 8
         differ[index] = 1 if compare_keys(left + step, 0, right + step, 0, words, texts) != 0 else 0

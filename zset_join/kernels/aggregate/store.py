@@ -88,7 +88,7 @@ def _merge(
 
 @kernel
 def _is_sparse_change(count: int, begin: int, end: int, room: int, cell_before: Any, cell_weights: Any) -> bool:
-    """Say whether some cells are few beside the `count` values of a leaf, and fit its room."""
+    """Return whether some cells are few beside the `count` values of a leaf, and fit its room."""
     if (end - begin) * 8 > count:
         return False
     size = count

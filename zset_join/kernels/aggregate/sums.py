@@ -2,7 +2,7 @@
 
 A line of `after` (see `aggregate_groups`) has a word for the number of values that are not NULL and, behind it, the sum as a
 number of 2 words (integers, decimals of up to 18 digits: at most 2**63 copies of 64 bits) or of 4 (wider decimals). Additions
-are modular, so only what stands there after the epoch must fit, and the final sum always does.
+are modular, so only what is there after the epoch must fit, and the final sum always does.
 
 Cost: a row touches one line; 2 to 4 ns when the lines fit the processor's second cache.
 """
@@ -35,7 +35,7 @@ def _is_valid(validity: int, position: int) -> bool:
 
 @kernel
 def add_counts(count: int, entry_of: Any, weights: Any, validity: int, start: int, line_words: int, place: int) -> bool:
-    """Count the values that are not NULL; `place` is the word's address in the first line. Say whether a count fell below 0."""
+    """Count the values that are not NULL; `place` is the word's address in the line. Return whether a count fell below 0."""
     below = False
     for index in range(count):
         if _is_valid(validity, start + index):
@@ -59,10 +59,10 @@ def add_integers(
     line_words: int,
     place: int,
 ) -> bool:
-    """Count and add values; say whether a count fell below 0 on its way.
+    """Count and add values; return whether a count fell below 0 on its way.
 
     `values` is the address of the first value of the Arrow buffer, `step` the bytes from one to the next; of a narrow decimal
-    only the lower half is read. `place` is the address of the count in the first line; the sum stands behind it.
+    only the lower half is read. `place` is the address of the count in the first line; the sum comes after it.
     """
     below = False
     for index in range(count):
@@ -106,7 +106,7 @@ def average_integers(entries: int, line_words: int, place: int, averages: Any) -
 
 @kernel
 def _magnitude(target: int, source: int, words: int, target_words: int) -> bool:
-    """Write the absolute value of a number to `target`, extended to `target_words`; say whether it was below 0."""
+    """Write the absolute value of a number to `target`, extended to `target_words`; return whether it was below 0."""
     for word in range(words):
         store_u64(target + word * 8, load_u64(source + word * 8))
     sign = load_u64(source + (words - 1) * 8) >> 63

@@ -1,7 +1,7 @@
 """Ordered multisets in the heap of an arena: sorted leaves, and a sorted directory of leaves once there are several.
 
 The state of one multiset is three words: its ROOT, the number of DISTINCT values, and their TOTAL number of copies. The root is
-0 for an empty multiset, else `2 * (heap offset + 1)`, plus 1 if a directory stands there and not a leaf.
+0 for an empty multiset, else `2 * (heap offset + 1)`, plus 1 if a directory is there and not a leaf.
 
     value      key words (`aggregate_keys`), copies
     leaf       values in order; the only leaf of a multiset is as long as its values, a leaf of a directory has room for
@@ -77,7 +77,7 @@ def leaf_capacity(words: int) -> int:
 
 @kernel
 def is_directory(root: int) -> bool:
-    """Say whether a root points to a directory."""
+    """Return whether a root points to a directory."""
     return (root & 1) != 0
 
 
@@ -97,7 +97,7 @@ def directory_count(heap: int, root: int) -> int:
 
 @kernel
 def leaf_line(heap: int, root: int, leaf: int, words: int) -> int:
-    """Return where the line of a leaf stands in its directory."""
+    """Return where the line of a leaf is in its directory."""
     return heap + root_offset(root) + DIRECTORY_HEAD + leaf * (8 * words + 16)
 
 

@@ -362,14 +362,35 @@ def absorb_upserts(view: int, delta: int, keep_tombstones: bool, watermark: int)
 
 
 @kernel
+def _fetch_entry(view: int, delta: int, entry: int) -> None:
+    """Request the row of an entry, or the slots that storing its first row will touch."""
+    number, index = word(word(delta, D_FOUND), entry), word(word(delta, D_FIRST_OF), entry)
+    prefetch_slot(word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS), word(word(delta, D_IDENTITY_CODES), index))
+    if number != 0:
+        _fetch_row(view, number)
+    else:
+        prefetch_slot(word(view, JOIN_SLOTS), word(view, JOIN_BITS), word(word(delta, D_JOIN_CODES), index))
+
+
+@kernel
 def absorb_weights(view: int, delta: int) -> None:
     """Store the outcome of `resolve_weights`; a row whose weight became 0 is gone."""
     header = word(view, HEADER)
     found, first_of = word(delta, D_FOUND), word(delta, D_FIRST_OF)
     before_of, after_of = word(delta, D_BEFORE_OF), word(delta, D_AFTER_OF)
     variables, codes = word(delta, D_VARIABLES), word(delta, D_IDENTITY_CODES)
-    for entry in range(word(delta, D_ENTRIES)):
-        if word(before_of, entry) == word(after_of, entry):
+    entries = word(delta, D_ENTRIES)
+    for ahead in range(entries + _AHEAD):
+        if ahead < entries:
+            _fetch_entry(view, delta, ahead)
+        middle = ahead - _AHEAD // 2
+        if 0 <= middle < entries:
+            if word(found, middle) != 0:
+                _fetch_chain(view, word(found, middle))
+            else:
+                _fetch_head(view, word(word(delta, D_JOIN_CODES), word(first_of, middle)))
+        entry = ahead - _AHEAD
+        if entry < 0 or word(before_of, entry) == word(after_of, entry):
             continue
         index, number = word(first_of, entry), word(found, entry)
         source = word(delta, D_ROWS) + index * word(view, STRIDE)
@@ -396,7 +417,17 @@ def absorb_weights(view: int, delta: int) -> None:
 def absorb_appends(view: int, delta: int) -> None:
     """Store every accepted row."""
     header, variables = word(view, HEADER), word(delta, D_VARIABLES)
-    for index in range(word(delta, D_COUNT)):
+    codes, count = word(delta, D_JOIN_CODES), word(delta, D_COUNT)
+    slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
+    for ahead in range(count + _AHEAD):
+        if ahead < count:
+            prefetch_slot(slots, bits, word(codes, ahead))
+        middle = ahead - _AHEAD // 2
+        if 0 <= middle < count:
+            _fetch_head(view, word(codes, middle))
+        index = ahead - _AHEAD
+        if index < 0:
+            continue
         if load_u8(word(delta, D_STATUS) + index) != 0:
             continue
         number = take_row(view)

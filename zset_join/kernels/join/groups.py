@@ -1,6 +1,6 @@
 """The changes of both sides, grouped by join key and looked up in both states.
 
-What comes in and what comes out stands in the epoch view (`zset_join.kernels.rows.epoch`). Cost: the changes.
+The input and the output are in the epoch view (`zset_join.kernels.rows.epoch`). Cost: the changes.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _is_asked(own: int, other: int, group: int, by_own: bool) -> bool:
 def _find_heads(epoch: int, side: int, groups: int) -> None:
     """Look the chains of one side's state up, fetching slots and rows ahead.
 
-    A head is the number of the first row of a group's key, 0 where there is none or where it is not asked for. A state is asked
+    A head is the number of the first row of a group's key, 0 where there is none or where it is not requested. A state is asked
     where the other side changes, and where its own side does if S_ASKED_BY_OWN.
     """
     own, other = side_word(epoch, side, S_FIRST), side_word(epoch, 1 - side, S_FIRST)
@@ -202,7 +202,7 @@ def _find_heads(epoch: int, side: int, groups: int) -> None:
 
 @kernel
 def in_changed_set(number: int, marks: int) -> bool:
-    """Say whether a state row is among the changed ones."""
+    """Return whether a state row is among the changed ones."""
     return (load_u8(marks + shift_right(number, 3)) >> (number & 7)) & 1 != 0
 
 
@@ -262,7 +262,7 @@ def partition_changes(left_count: int, total: int, part_bits: int, source: int, 
 
 @kernel
 def range_changes(home_bounds: Any, part_bits: int, source: int, target: int, bounds: Any) -> None:
-    """Sort changes that `partition_changes` has sorted anew, by 2**`part_bits` ranges of their hash, the order of rows on disk.
+    """Sort changes that `partition_changes` has sorted again, by 2**`part_bits` ranges of their hash: the order on disk.
 
     `home_bounds` are the bounds it wrote; else as there.
     """

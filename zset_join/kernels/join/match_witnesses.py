@@ -1,6 +1,6 @@
 """Of which join keys some row is in memory that an epoch does not change, and one row each of those of which there is none.
 
-Only whether a key has rows matters there, so that any one row that stays stands for all of its key.
+Only whether a key has rows matters there, so that any one row that stays represents all of its key.
 
 The keys that an epoch changes are named by records, ascending by hash: that of a delta by its address, that of a row in memory,
 which may move, by its number below 0.
@@ -35,7 +35,7 @@ def _first_at_least(number: int, numbers: Any) -> int:
 
 @kernel
 def _is_among(number: int, numbers: Any) -> bool:
-    """Say whether a number is one of some, which ascend."""
+    """Return whether a number is one of some, which ascend."""
     at = _first_at_least(number, numbers)
     return at < len(numbers) and numbers[at] == number
 
@@ -48,7 +48,7 @@ def _record(view: int, name: int) -> int:
 
 @kernel
 def _stands(view: int, own_columns: int, code: int, ref: int, heap: int, columns: int, replaced: Any) -> bool:
-    """Say whether a row with the key of a record is in memory that stays. Cost: those of the key that do not, at most."""
+    """Return whether a row with the key of a record is in memory that stays. Cost: those of the key that do not, at most."""
     rows, stride = word(view, ROWS), word(view, STRIDE)
     slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
     number = find_key(slots, bits, code, ref, heap, columns, rows, stride, word(view, HEAP), own_columns)

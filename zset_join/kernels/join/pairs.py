@@ -11,7 +11,7 @@ changes, three products cover every pair once: C_left x U_right, C_left x C_righ
 
 Every kernel here writes until the output is full, keeps its place in `cursor` (the address of six words), and is called
 again; `sign` chooses the retractions (-1), the insertions (+1) or both (0). A weight past int64 ends it with OVERFLOW in the
-first word of the cursor. Everything else stands in the epoch view (`zset_join.kernels.rows.epoch`).
+first word of the cursor. Everything else is in the epoch view (`zset_join.kernels.rows.epoch`).
 
 Cost: the changes, plus the pairs and rows that come out.
 """
@@ -79,7 +79,7 @@ def _keep(cursor: int, position: int, value: int) -> None:
 
 @kernel
 def overflows(left: int, right: int) -> bool:
-    """Say whether the product of two weights leaves int64."""
+    """Return whether the product of two weights leaves int64."""
     if -_SMALL < left < _SMALL and -_SMALL < right < _SMALL:
         return False
     if left == 0 or right == 0:
@@ -90,7 +90,7 @@ def overflows(left: int, right: int) -> bool:
 
 @kernel
 def is_wanted(weight: int, sign: int) -> bool:
-    """Say whether a weight belongs to the retractions (-1), the insertions (+1) or either (0)."""
+    """Return whether a weight belongs to the retractions (-1), the insertions (+1) or either (0)."""
     if sign > 0:
         return weight > 0
     if sign < 0:

@@ -1,7 +1,7 @@
 """What the changes of an epoch make of rows that are on disk and pass through memory: pairs, and rows alone that come or go.
 
-The law: the answer is that of the same rows in the state's chains, unchanged. Everything else stands in the epoch view
-(`zset_join.kernels.rows.epoch`); the groups of a part must have been matched. Cost: the rows, plus what comes out.
+The law: the answer is that of the same rows in the state's chains, unchanged. Everything else is in the epoch view
+(`zset_join.kernels.rows.epoch`); the groups of a part must have been matched. Cost: the rows, plus the output.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def _mark(directory: str) -> Path:
 
 
 def is_private(directory: str = compiled_kernels_directory) -> bool:
-    """Say whether compiled code goes with this process, as `find_directory` has it where there is no other place."""
+    """Return whether compiled code goes with this process, as `find_directory` has it where there is no other place."""
     return any(parent.name.startswith("zset_join-kernels-") for parent in Path(directory).parents)
 
 

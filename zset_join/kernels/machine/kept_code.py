@@ -2,7 +2,7 @@
 
 The law: code is loaded only from files that nobody but the user of this process could have written, and only whole ones. So a
 directory is taken if it belongs to the user and nobody else may write to it or replace it; it is made with mode 0700, its files
-with 0600. Every file begins with a digest of the rest: what is cut short, empty or not ours is compiled anew, and told.
+with 0600. Every file begins with a digest of the rest: what is cut short, empty or not ours is compiled again, and told.
 
 The first that will do is taken: the directory `NUMBA_CACHE_DIR` names, or else the user's cache directory, which all
 installations of the user share, beside the sources, and as the last resort a directory for this process alone, which is removed
@@ -66,7 +66,7 @@ def find_directory(beside_sources: Path) -> Path:
     private = Path(tempfile.mkdtemp(prefix="zset_join-kernels-"))
     atexit.register(shutil.rmtree, private, ignore_errors=True)
     _logger.warning(
-        "no place of your own to keep compiled kernels in: neither %s nor %s will do, so each process compiles them anew. Set "
+        "no place of your own to keep compiled kernels in: neither %s nor %s will do, so each process compiles them again. Set "
         "NUMBA_CACHE_DIR to a directory that only you can write to.",
         platformdirs.user_cache_path("zset_join"),
         beside_sources,
@@ -75,7 +75,7 @@ def find_directory(beside_sources: Path) -> Path:
 
 
 def _make_own(parent: Path) -> bool:
-    """Make a directory and `compiled` in it; say whether both are the user's own and can be written to."""
+    """Make a directory and `compiled` in it; return whether both are the user's own and can be written to."""
     place = parent / "compiled"
     try:
         if not parent.is_dir():
@@ -156,7 +156,7 @@ class KeptCode:
             content = b"" if reason is not None else file.read()
         if reason is None and hashlib.sha256(content[_DIGEST_BYTES:]).digest() == content[:_DIGEST_BYTES]:
             return content[_DIGEST_BYTES:]
-        _logger.warning("%s is compiled anew: %s", path, reason or "the file is damaged, or of another program")
+        _logger.warning("%s is compiled again: %s", path, reason or "the file is damaged, or of another program")
         return None
 
     def _write(self, path: str, content: bytes) -> None:

@@ -5,7 +5,7 @@ once in the state; then the rows of the entry are folded in arrival order into w
 out is a list of *changes*: record address, row number in the state (0 when it is not there), weight before and after, hash of
 the join key, and whether the key can match at all. Rows that break the contract get a status instead.
 
-All arrays stand in the delta view (`zset_join.kernels.rows.delta`). `marks`, where it is not 0, is the address of one bit per
+All arrays are in the delta view (`zset_join.kernels.rows.delta`). `marks`, where it is not 0, is the address of one bit per
 row number: the bits of the state rows that change are set.
 """
 
@@ -136,7 +136,7 @@ def hash_delta(view: int, delta: int, has_identity: bool, is_append: bool) -> tu
 
 @kernel
 def _older(left: int, right: int, offset: int, words: int) -> bool:
-    """Say whether the sequence of record `left` is smaller than that of record `right`."""
+    """Return whether the sequence of record `left` is smaller than that of record `right`."""
     for place in range(words):
         left_word = load_u64(left + offset + place * 8)
         right_word = load_u64(right + offset + place * 8)

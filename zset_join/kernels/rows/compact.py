@@ -1,6 +1,6 @@
 """Bringing together what lives of one side's state, in place.
 
-Used records behind the place where the last one will stand fill the holes before it, so a row that stands before it keeps its
+Used records behind the place where the last one will be fill the holes before it, so a row that is before it keeps its
 number, and chains their order. Blocks slide to the beginning of the heap in the order they have.
 
 To find who owns a block while it slides, its first word and the word of the record that points to it change places: the block

@@ -54,7 +54,7 @@ __all__ = [
     "put",
 ]
 
-# What comes in: record addresses, how many, int64 weights.
+# The input: record addresses, how many, int64 weights.
 D_ROWS, D_COUNT, D_WEIGHTS = 0, 1, 2
 # One byte per row.
 D_STATUS, D_UNMATCHABLE, D_IDENTITY_NULLS = 3, 4, 5
@@ -70,7 +70,7 @@ D_TABLE, D_TABLE_BITS = 18, 19
 D_JOIN_COLUMNS, D_IDENTITY_COLUMNS, D_COMPARED_COLUMNS, D_OTHER_COLUMNS, D_VARIABLES = 20, 21, 22, 23, 24
 # Columns of an upsert that are not compared: all of them, and those among them that may have bytes on the heap.
 D_SILENT_COLUMNS, D_SILENT_VARIABLES = 34, 35
-# What comes out: counts.
+# The output: counts.
 D_ENTRIES, D_STALE, D_UNKNOWN_DELETES, D_REJECTED = 25, 26, 27, 28
 D_INSERTED, D_DELETED, D_MOVED, D_OVERWRITTEN, D_OTHERS = 29, 30, 31, 32, 33
 DELTA_WORDS = 36

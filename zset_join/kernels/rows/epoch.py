@@ -3,7 +3,7 @@
 A *change* is a record of CHANGE_WORDS words, one cache line: the address of its row record (REFS), the row number in the
 state, 0 for a new row (NUMBERS), the weights BEFORE and AFTER, the hash of the join key (HASHES), whether the key can match at
 all (MATCHABLE), and the next change of its group (NEXT_CHANGE). The view holds the address of each word of the first change;
-the changes of the left side stand first.
+the changes of the left side come first.
 
 A *group* is one join key: the first change of either side (S_FIRST, a list through NEXT_CHANGE) and the first row of its chain
 in either state (S_HEAD). The two groups behind the last hold the changes of either side that can never match.
@@ -90,7 +90,7 @@ def side_word(epoch: int, side: int, position: int) -> int:
 
 @kernel
 def of_change(address: int, change: int) -> int:
-    """Return the word of a change that stands at `address` in the first one."""
+    """Return the word of a change that is at `address` in the first one."""
     return load_u64(address + change * (CHANGE_WORDS * 8))
 
 

@@ -44,7 +44,7 @@ def accepted_bytes(delta: int, stride: int, variables: int) -> int:
 
 @kernel
 def bytes_of_rows(refs: int, count: int, stride: int, variables: int, sizes: int) -> None:
-    """Write the bytes that each of `count` records counts for; their addresses stand at `refs`."""
+    """Write the bytes that each of `count` records counts for; their addresses are at `refs`."""
     for index in range(count):
         put(sizes, index, row_bytes(load_u64(refs + index * 8), stride, variables))
 

@@ -3,7 +3,7 @@
 The law: inserting the records of rows that were dropped gives the state they were dropped from, save for row numbers and the
 order within chains. Nothing here changes what a row means: no tombstone is left, no weight changes.
 
-Two arrays stand beside the arena, one value per record. A *stamp* says when a row was last needed: the stamp of an epoch is
+Two arrays are beside the arena, one value per record. A *stamp* says when a row was last needed: the stamp of an epoch is
 even, and one more says that the whole chain of the row was. A *score* is that of `spill.residency`.
 
 The caller makes room first; nothing here allocates.
@@ -106,7 +106,7 @@ def touch_rows(numbers: Any, stamps: Any, scores: Any, stamp: int, now: Any) -> 
 def probe_identities(view: int, delta: int, numbers: Any, hashes: Any, stamps: Any, scores: Any, stamp: int, now: Any) -> None:
     """Find for every row of a delta the row of the state that it names, and touch it.
 
-    `numbers` gets its row number (0: none), `hashes` the hash of its join key (-1 where it stands in no chain).
+    `numbers` gets its row number (0: none), `hashes` the hash of its join key (-1 where it is in no chain).
     """
     rows, count = word(delta, D_ROWS), word(delta, D_COUNT)
     codes, columns = word(delta, D_IDENTITY_CODES), word(delta, D_IDENTITY_COLUMNS)
@@ -175,7 +175,7 @@ def touch_codes(view: int, codes: Any, bits: Any, known: Any, stamps: Any, score
     """Touch all rows whose join key has one of these hashes, passing over all records in their order; for many hashes or rows.
 
     `bits` are zeroed bytes, a power of two of them, and at least one per hash. Two hashes may share a bit, and then rows are
-    touched that were not asked for: they stay in memory for this epoch. `known` remembers what some scores become, since many
+    touched that were not requested: they stay in memory for this epoch. `known` remembers what some scores become, since many
     rows have the same: two lines of float32, a power of two long, the first filled with NaN.
     """
     rows, stride, end = word(view, ROWS), word(view, STRIDE), load_u64(word(view, HEADER) + H_ROWS_END * 8)

@@ -1,6 +1,6 @@
 """The tombstones of one side: the queue in which they wait to expire, and those that come and go between memory and disk.
 
-The law: the queue is ordered by the watermark the tombstones were left at, so that whoever expires stands first.
+The law: the queue is ordered by the watermark the tombstones were left at, so that whoever expires comes first.
 
 `expire_tombstones` of `zset_join.kernels.join.absorb` takes them out for good. The caller makes room first; nothing here
 allocates.
@@ -98,7 +98,7 @@ def date_newest(view: int, watermarks: Any) -> None:
 
 @kernel
 def requeue(view: int, numbers: Any) -> None:
-    """Put all tombstones into the queue anew, in the order given."""
+    """Put all tombstones into the queue again, in the order given."""
     rows, stride = word(view, ROWS), word(view, STRIDE)
     for index in range(len(numbers)):
         watermark = load_u64(rows + (numbers[index] - 1) * stride + WEIGHT)

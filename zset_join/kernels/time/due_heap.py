@@ -1,4 +1,4 @@
-"""A binary heap of (time, number): what is due first stands first.
+"""A binary heap of (time, number): what is due first comes first.
 
 Listing what is due changes nothing and touches only that and what stands right behind it. Taking it out costs a logarithm each,
 or one pass over the heap where much of it is due.

@@ -1,7 +1,7 @@
 """Freeing what the watermark has passed.
 
 Every run has a time at which something of it may go: the second version (the first one is then no longer needed), a DELETE that
-stands first, or for rows that only wait for corrections the first of them. The runs wait in a heap by that time, so that an
+comes first, or for rows that only wait for corrections the first of them. The runs wait in a heap by that time, so that an
 advance of the watermark touches only what is due, and no more of it in one epoch than the caller says.
 
 An entry of the heap that its key does not name any more is passed over.
@@ -153,7 +153,7 @@ def forget_deletes(
     most: int,
     touched: Any,
 ) -> tuple[int, int, int]:
-    """Forget DELETEs that stand first and whose time to be remembered is over.
+    """Forget DELETEs that come first and whose time to be remembered is over.
 
     Returns:
         The length of the heap, how many keys were touched, and the newest time of a DELETE that was forgotten.

@@ -1,6 +1,6 @@
 """The first rows of every key that an epoch touches, before it and after it.
 
-Of a group only as much is read as is shown, plus what was taken back.
+Of a group only as much is read as is shown, plus what was retracted.
 """
 
 from __future__ import annotations

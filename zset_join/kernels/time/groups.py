@@ -75,7 +75,7 @@ def group_keys(
 
 @kernel
 def find_groups(keys: int, columns: int, source_columns: int, reps: Any, codes: Any, groups: int, numbers: Any) -> None:
-    """Look every group up among the keys of the state (their side view); number 0 stands for a new key."""
+    """Look every group up among the keys of the state (their side view); number 0 represents a new key."""
     slots, bits = word(keys, JOIN_SLOTS), word(keys, JOIN_BITS)
     rows, stride, heap = word(keys, ROWS), word(keys, STRIDE), word(keys, HEAP)
     for group in range(groups):
@@ -91,7 +91,7 @@ def find_groups(keys: int, columns: int, source_columns: int, reps: Any, codes: 
 
 @kernel
 def group_of_code(table: Any, bits: int, numbers: Any, code: int, number: int) -> int:
-    """Return the group of this epoch that stands for a key of the state, by its hash and number; -1 if there is none."""
+    """Return the group of this epoch that represents a key of the state, by its hash and number; -1 if there is none."""
     mask = (1 << bits) - 1
     position = _home(code, bits)
     while True:
@@ -157,7 +157,7 @@ def order_groups(
 ) -> int:
     """Write the chosen rows group by group, each in order of its words; return how many there are.
 
-    `begin` gets `groups + 1` places; `scratch` has room for all rows. Row records stand at `rows`, their words `at` bytes in.
+    `begin` gets `groups + 1` places; `scratch` has room for all rows. Row records are at `rows`, their words `at` bytes in.
     """
     for group in range(groups + 1):
         begin[group] = 0

@@ -295,7 +295,7 @@ def retract_rows(
     removed_weight: Any,
     oldest_last: bool,
 ) -> int:
-    """Find what every retraction takes back: rows of the state, oldest first, then rows that came in this epoch.
+    """Find what every retraction retracts: rows of the state, oldest first, then rows that came in this epoch.
 
     `left` is what is left of the weight of each new row; `removed_*` lists what is taken off the entries of each group's run,
     by position. A retraction of more than there is gets the status `absent` and takes nothing. Return how many of these there
@@ -484,7 +484,7 @@ def merge_groups(
     supersedes: bool,
     limit: int,
 ) -> None:
-    """Fold the new rows of every group into its run, after what was taken back has left.
+    """Fold the new rows of every group into its run, after what was retracted has left.
 
     With `supersedes` of several rows with one first word only the last one stays; with `limit` above 0 only so many copies per
     key, the first ones.
@@ -510,6 +510,8 @@ def merge_groups(
         if added == 0:
             continue
         length = run_length(key, at)
+        if 0 < limit <= length and _stays_behind(keys, key, at, side, limit, rows + order[begin[group]] * stride):
+            continue
         _make_room(keys, key, at, length + added)
         base = run_base(keys, key, at)
         kept, target, place = length - 1, length + added - 1, begin[group + 1] - 1
@@ -554,6 +556,17 @@ def _drop_superseded(keys: int, key: int, at: int, side: int, variables: int, be
         store_u64(base + ENTRY * target + 8, number)
         target += 1
     set_run_length(key, at, target)
+
+
+@kernel
+def _stays_behind(keys: int, key: int, at: int, side: int, limit: int, source: int) -> bool:
+    """Return whether a new row, the first of its group, comes after so many rows of the run."""
+    words_at, entry = word(side, SEQUENCE_OFFSET), run_base(keys, key, at) + ENTRY * (limit - 1)
+    first, own = load_u64(source + words_at), load_u64(entry)
+    if own != first:
+        return bool(own < first)
+    last = row_address(side, load_u64(entry + 8))
+    return bool(compare_words(last + words_at, source + words_at, word(side, SEQUENCE_WORDS)) <= 0)
 
 
 @kernel

@@ -36,7 +36,7 @@ _AHEAD = 8
 
 @kernel
 def _is_gone(side: int, row: int, removed_at: Any, removed_weight: Any, begin: int, end: int, position: int) -> bool:
-    """Say whether an entry of a run has no weight left after the epoch."""
+    """Return whether an entry of a run has no weight left after the epoch."""
     low, high = begin, end
     while low < high:
         middle = (low + high) >> 1
@@ -325,7 +325,7 @@ def change_probes(
 ) -> int:
     """Write the transitions of left rows that stay, where the version of their time changes; return how many there are.
 
-    Between two versions in a row, of the state or new, the version does not change: so each changed time stands for the left
+    Between two versions in a row, of the state or new, the version does not change: so each changed time represents the left
     rows from it up to the next one, and no left row is met twice. What `refs` has no room for is counted only.
     """
     stride, words_at = word(side, STRIDE), word(side, SEQUENCE_OFFSET)
@@ -428,7 +428,7 @@ def probe_changes(
     afters: Any,
     weights: Any,
 ) -> int:
-    """Write the transitions of left rows that were taken back, and what they were joined with; return how many there are."""
+    """Write the transitions of left rows that were retracted, and what they were joined with; return how many there are."""
     lines = 0
     for group in range(groups):
         if removed_begin[group] == removed_begin[group + 1]:

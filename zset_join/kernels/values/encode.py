@@ -4,7 +4,7 @@
 and `gather_variable` build Arrow columns from any list of record addresses. Both walk the rows in blocks and the columns
 inside a block, so that a record is fetched from memory once however many columns it has.
 
-Address 0 stands for "no row": all its columns come out NULL (the padded side of an outer join).
+Address 0 represents "no row": all its columns come out NULL (the padded side of an outer join).
 
 Cost: encoding about 2 ns per value, gathering about 3 ns per value plus one cache miss per row.
 """

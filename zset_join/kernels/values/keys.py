@@ -108,13 +108,13 @@ def _short_word(address: int, kind: int, width: int) -> int:
 
 @kernel
 def is_null(row: int, columns: int, column: int) -> bool:
-    """Say whether a column of a row record is NULL."""
+    """Return whether a column of a row record is NULL."""
     return (load_u8(row + field(columns, column, NULL_BYTE)) & field(columns, column, NULL_MASK)) != 0
 
 
 @kernel
 def has_null(row: int, columns: int) -> bool:
-    """Say whether a key can never match: NULL in a column compared with `=`."""
+    """Return whether a key can never match: NULL in a column compared with `=`."""
     for column in range(column_count(columns)):
         if field(columns, column, NULL_SAFE) == 0 and is_null(row, columns, column):
             return True
@@ -241,7 +241,7 @@ def _equal_values(kind: int, width: int, left: int, left_heap: int, right: int, 
 def equal_columns(left: int, left_heap: int, left_columns: int, right: int, right_heap: int, right_columns: int) -> bool:
     """Compare some columns of two records pairwise; NULL equals NULL."""
     if column_count(left_columns) == 1 and field(left_columns, 0, KIND) == FIXED and field(left_columns, 0, WIDTH) == 8:
-        # The value of a NULL is zero in every record, so one NULL and one zero are told apart by their bits alone.
+        # The value of a NULL is zero in every record, so one NULL and one zero are distinguished by their bits alone.
         return load_u64(left + field(left_columns, 0, OFFSET)) == load_u64(right + field(right_columns, 0, OFFSET)) and (
             is_null(left, left_columns, 0) == is_null(right, right_columns, 0)
         )

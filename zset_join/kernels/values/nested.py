@@ -92,7 +92,7 @@ _FLOAT_BITS = {
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """Encoded values: value i stands at `starts[i]:ends[i]` of `content`; `width` is their common length, or None."""
+    """Encoded values: value i is at `starts[i]:ends[i]` of `content`; `width` is their common length, or None."""
 
     content: _Bytes
     starts: _Int64s
@@ -300,7 +300,7 @@ def _differing(canonical: _Slots, raw: _Slots) -> _Bools:
     """Say for each value whether its two encodings differ; they always have the same layout."""
     unequal = np.flatnonzero(canonical.content != raw.content)
     differs = np.zeros(len(canonical.starts), np.bool_)
-    # The slots of one packed level stand in ascending order without overlap, zero-width ones aside.
+    # The slots of one packed level are in ascending order without overlap, zero-width ones aside.
     differs[np.searchsorted(canonical.ends, unequal, side="right")] = True
     return differs
 

@@ -253,7 +253,7 @@ def get_fixed(dense: _Bytes, width: int, content: _Bytes, starts: _Int64s, ends:
 def get_variable(
     content: _Bytes, starts: _Int64s, ends: _Int64s, end_position: int, head_bytes: int, is_first: bool
 ) -> tuple[_Int64s, _Int64s]:
-    """Return where the part whose end stands at `end_position` starts and ends, in every slot."""
+    """Return where the part whose end is at `end_position` starts and ends, in every slot."""
     part_starts = np.zeros(len(starts), np.int64)
     part_ends = np.zeros(len(starts), np.int64)
     for row in range(len(starts)):

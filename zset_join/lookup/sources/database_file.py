@@ -41,7 +41,7 @@ class _FileSource:
 
     Args:
         name: what it is called in plans and messages.
-        schema: the columns that may be asked for.
+        schema: the columns that may be requested.
         path: of the file.
         table: its name in there.
     """
@@ -85,7 +85,7 @@ class DuckDBFileSource(_FileSource):
 
     Args:
         name: what it is called in plans and messages.
-        schema: the columns that may be asked for.
+        schema: the columns that may be requested.
         path: of the file.
         table: its name in there.
     """
@@ -115,7 +115,7 @@ class SQLiteFileSource(_FileSource):
 
     Args:
         name: what it is called in plans and messages.
-        schema: the columns that may be asked for.
+        schema: the columns that may be requested.
         path: of the file.
         table: its name in there.
     """

@@ -1,7 +1,7 @@
 """An outside table that is read once per epoch by the driver, and lies in the checkpoint for the tasks to look rows up in.
 
 The law: all tasks and attempts of an epoch see the same rows. The driver puts them there before the epoch's job, only if new,
-so an epoch that is asked for again after a failure finds those of the first time; what was looked up is journaled as ever.
+so an epoch that is requested again after a failure finds those of the first time; what was looked up is journaled as ever.
 
 With `reload_interval` the rows of an earlier epoch are taken again until that much processing time has passed; which ones an
 epoch took is written down before its job, too, so a repeated epoch finds the same.
@@ -54,7 +54,7 @@ class DataFrameSource:
         dataframe: the DataFrame, or a function without arguments that makes it for every epoch: of files that are listed when a
             DataFrame is made, only the latter sees new ones.
         max_rows: how many rows it may have.
-        reload_interval: how much processing time passes before it is read anew, such as "10 minutes"; None: every epoch.
+        reload_interval: how much processing time passes before it is read again, such as "10 minutes"; None: every epoch.
 
     Raises:
         OptionError: the interval is no duration.
@@ -164,7 +164,7 @@ class DataFrameSource:
                 folder.remove(other)
 
     def has(self, folder: Folder, stage: str, epoch: int) -> bool:
-        """Say whether the rows of an epoch are there already."""
+        """Return whether the rows of an epoch are there already."""
         return folder.size(_file(stage, epoch)) is not None
 
     def of_epoch(self, folder: Folder | None, stage: str, epoch: int) -> LookupSource:

@@ -74,7 +74,7 @@ class FunctionSource:
 
 
 class _WrittenFunction:
-    """Stand in for a function that a checkpoint names.
+    """Replace a function that a checkpoint names.
 
     The law: reading a checkpoint runs no code that it names. So the function is looked up when it is called, and only in a
     module that the program has imported itself.

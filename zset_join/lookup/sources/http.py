@@ -1,6 +1,6 @@
-"""An HTTP service that answers with JSON, asked for one or for many keys per request.
+"""An HTTP service that answers with JSON, requested one or for many keys per request.
 
-Two ways, told apart by the URL:
+Two ways, distinguished by the URL:
 
 - `https://crm/customers/{id}`: one request per key, the key's values put into the path. The answer is one object, or a list of
 them; 404
@@ -13,7 +13,7 @@ The law: 404 of a single key is a miss; 408, 425, 429 and 5xx are transient, aft
 most after `error_max_delay`; any other status that is not 2xx is an error for good. Redirects are not followed. Answers are
 parsed to the declared columns.
 
-A key asks for its own resource or for none: values that would change the path are refused (see `http_paths`). A request ends
+A key requests its own resource or for none: values that would change the path are refused (see `http_paths`). A request ends
 after `timeout_seconds`, however slowly its answer trickles, and an answer takes at most `max_answer_bytes`, decompressed
 (see `http_bodies`).
 
@@ -56,7 +56,7 @@ class HttpSource:
 
     Args:
         name: what it is called in plans and messages.
-        schema: the columns that may be asked for.
+        schema: the columns that may be requested.
         url: of one key, with its columns in braces; or of many.
         many: how many keys are sent in one request: None, `query` or `body`.
         rows_at: the name under which an answer has its list of objects; None: it is the answer.
@@ -97,7 +97,7 @@ class HttpSource:
         outside = columns_before_the_path(self.url)
         if outside:
             raise OptionError(
-                f"url={self.url!r}: the columns {outside} would choose the host that is asked. Columns stand in the path or in "
+                f"url={self.url!r}: the columns {outside} would choose the host that is asked. Columns are in the path or in "
                 "the query of a URL; describe one source per host.",
                 code="OPTION_VALUE",
                 option="url",
@@ -137,7 +137,7 @@ class HttpSource:
         return None
 
     def explain(self) -> str:
-        """Return the URL, without what stands behind `?`."""
+        """Return the URL, without what comes after `?`."""
         return f"HTTP {self.url.partition('?')[0]}"
 
     def to_json(self) -> dict[str, Any]:
@@ -258,7 +258,7 @@ class _HttpClient(LookupClient):
             return url_of_key(self._source.url, key)
         except UnnameableKeyError as error:
             raise LookupFailedError(
-                f'the lookup source "{self._source.name}" ({self._source.explain()}) cannot be asked for a key: {error}. It '
+                f'the lookup source "{self._source.name}" ({self._source.explain()}) cannot look a key up: {error}. It '
                 "was not asked, and the epoch was not applied. Leave such rows out with where(...) before the lookup, or use a "
                 'service that takes keys in a body, many="body".',
                 code="LOOKUP_KEY_VALUE",
@@ -338,7 +338,7 @@ class _HttpClient(LookupClient):
 
 
 def _retry_after(text: str | None) -> float | None:
-    """Return the seconds that a Retry-After header asks for, as a number or as a date; None where it says neither."""
+    """Return the seconds that a Retry-After header requests, as a number or as a date; None where it says neither."""
     if text is None:
         return None
     if _SECONDS.fullmatch(text.strip()):

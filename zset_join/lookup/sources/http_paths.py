@@ -6,7 +6,7 @@ has a meaning in a URL is written as `%XX`. What cannot be written so is refused
 contains `.` or `..` as a name between slashes, in any spelling. Such a URL names another resource, and its answer would be
 joined.
 
-Placeholders stand in path and query only, never in scheme, host or port.
+Placeholders are in path and query only, never in scheme, host or port.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_DECODINGS = 8
 
 
 class UnnameableKeyError(Exception):
-    """A key whose URL would be that of another resource; the message says why."""
+    """A key whose URL would be that of another resource; the message gives the reason."""
 
 
 def columns_before_the_path(template: str) -> list[str]:
@@ -57,7 +57,7 @@ def url_of_key(template: str, key: Mapping[str, Any]) -> str:
             _check_segment(_filled(segment, key, quoted=False), COLUMN.findall(segment), key)
     for name in COLUMN.findall(query):
         if str(key[name]) == "":
-            raise UnnameableKeyError(f'"{name}" is empty, and the query of the URL would ask for everything')
+            raise UnnameableKeyError(f'"{name}" is empty, and the query of the URL would request everything')
     return _filled(path + query_mark + query, key, quoted=True)
 
 

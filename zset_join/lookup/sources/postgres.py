@@ -1,7 +1,7 @@
 """A table or query of PostgreSQL, looked up by one statement per batch of keys.
 
 The law: one call is one round trip, whatever its keys: `SELECT ... FROM table JOIN unnest(keys) ...`, with the keys as arrays,
-never as text in the statement. Only the wanted columns are asked for. A dropped or refused connection, a server that starts or
+never as text in the statement. Only the wanted columns are requested. A dropped or refused connection, a server that starts or
 stops, a deadlock, a statement that timed out and a network that is silent are transient; a wrong password, a missing table or
 column are not.
 
@@ -63,7 +63,7 @@ class PostgresSource:
 
     Args:
         name: what it is called in plans and messages.
-        schema: the columns that may be asked for, with their Arrow types.
+        schema: the columns that may be requested, with their Arrow types.
         table: the table, `schema.table` if need be; or a query in parentheses.
         host: where the server is.
         port: of the server.
@@ -283,7 +283,7 @@ class _PostgresClient(LookupClient):
         return text.encode()
 
     def _is_unread(self, rows: list[tuple[Any, ...]]) -> bool:
-        """Say whether an array is of a type that psycopg does not know, such as an enum: from then on rows are asked for."""
+        """Return whether an array is of a type that psycopg does not know, such as an enum: from then on rows are requested."""
         is_unread = not all(column is None or isinstance(column, list) for column in rows[0])
         self._by_columns = self._by_columns and not is_unread
         return is_unread
@@ -307,7 +307,7 @@ class _PostgresClient(LookupClient):
         state = getattr(error, "sqlstate", None)
         if self._by_columns and str(state)[:2] == _LIMIT_EXCEEDED:
             self._by_columns = False
-            return TransientLookupError(f"{said}; rows are asked for one by one")
+            return TransientLookupError(f"{said}; rows are requested one by one")
         is_connection = isinstance(error, self._psycopg.OperationalError) and state is None
         refused_for_good = any(word in said for word in ("authentication failed", "no password supplied", "does not exist"))
         if (is_connection or str(state or "")[:2] in _TRANSIENT_STATES) and not refused_for_good:
@@ -396,7 +396,7 @@ def _array_type(source: PostgresSource, column: str) -> str:
     if pt.is_timestamp(kind):
         return "timestamp[]" if kind.tz is None else "timestamptz[]"
     raise OptionError(
-        f'the lookup source "{source.name}" is looked up by "{column}" of type {kind}, which PostgreSQL is not asked for '
+        f'the lookup source "{source.name}" is looked up by "{column}" of type {kind}, which PostgreSQL is not requested '
         f"here; use an "
         "integer, text, date, timestamp or decimal column.",
         code="LOOKUP_KEY_TYPE",

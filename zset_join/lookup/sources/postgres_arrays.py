@@ -49,7 +49,7 @@ class BinaryArray:
 
 
 def possible_keys(keys: pa.Table) -> pa.Table:
-    """Return the keys that a row can have: no text of PostgreSQL contains U+0000, and the server refuses to be asked for one.
+    """Return the keys that a row can have: no text of PostgreSQL contains U+0000, and the server refuses such a text.
 
     >>> possible_keys(pa.table({"k": ["a", "a" + chr(0)]})).column("k").to_pylist()
     ['a']

@@ -3,7 +3,7 @@
 The law: a key's values, put into `key_pattern` (such as `customer:{id}`), name a Redis key. With `layout="hash"` its fields
 are the
 columns; with `layout="json"` its value is the text of one JSON object, or of a list of them, which are several matches. A key
-that is not there is a miss. Only the wanted columns are asked for, where Redis can: `HMGET`, not `HGETALL`.
+that is not there is a miss. Only the wanted columns are requested, where Redis can: `HMGET`, not `HGETALL`.
 
 Values in Redis are text: they are parsed to the declared types, and one that cannot be fails the epoch with its column. Sync
 and async; a batch is one pipeline on one connection, and at most `max_connections` are open.
@@ -39,7 +39,7 @@ class RedisSource:
 
     Args:
         name: what they are called in plans and messages.
-        schema: the columns that may be asked for, those of the key among them.
+        schema: the columns that may be requested, those of the key among them.
         key_pattern: how a Redis key is made of key columns: `customer:{id}`.
         layout: `hash` or `json`.
         host: where the server is.

@@ -42,7 +42,7 @@ class ParquetSource:
     Args:
         name: what it is called in plans and messages.
         path: of the file or the folder.
-        schema: the columns that may be asked for; None: those of the files, read now.
+        schema: the columns that may be requested; None: those of the files, read now.
     """
 
     name: str
@@ -84,7 +84,7 @@ class DeltaSource:
     Args:
         name: what it is called in plans and messages.
         path: of the table.
-        schema: the columns that may be asked for; None: those of the table, read now.
+        schema: the columns that may be requested; None: those of the table, read now.
     """
 
     name: str
@@ -121,12 +121,12 @@ class DeltaSource:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrowSource:
-    """Describe a table in memory, or a function that makes it anew for each load.
+    """Describe a table in memory, or a function that rebuilds it for each load.
 
     Args:
         name: what it is called in plans and messages.
         table: the rows, or a function without arguments that returns them.
-        schema: the columns that may be asked for; needed with a function.
+        schema: the columns that may be requested; needed with a function.
 
     >>> ArrowSource(name="rates", table=pa.table({"k": [1], "v": [2]})).schema.names
     ['k', 'v']

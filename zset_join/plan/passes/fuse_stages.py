@@ -13,7 +13,7 @@ could match, keep or count. Two stages are *fused* where that follows from the p
 - every branch of a union that meets in the next stage fulfils this.
 
 Row steps between two stages move no row to another partition, so these are fused all the same, in one task of two functions.
-They can stand in one place of a task only, or behind each other: a task has one stream of rows.
+They can be in one place of a task only, or behind each other: a task has one stream of rows.
 
 The law: buckets, state, logs and receipts of a fused stage are those of one that is not. A checkpoint does not know the
 difference, and goes on with either.
@@ -39,7 +39,7 @@ __all__ = ["Fusing", "fuse_stages", "fused_together"]
 
 @dataclass(frozen=True, kw_only=True)
 class Fusing:
-    """Say whether the rows for one input of a stage stay where they are made.
+    """Return whether the rows for one input of a stage stay where they are made.
 
     Args:
         target: number of the stage.

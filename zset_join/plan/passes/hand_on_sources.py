@@ -1,7 +1,7 @@
-"""Give every answer a stage: what comes straight from a source is handed on by one, where only a stage can answer.
+"""Give every answer a stage: what comes straight from a source is passed on by one, where only a stage can answer.
 
 On executors the output, and a union of which other parts are answers of stages, take what tasks of stages emit. A step that
-only Spark can do stands behind a stage as well.
+only Spark can do comes after a stage as well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _handed_on(node: Node) -> Node:
 
 
 def _is_of_source(node: Node) -> bool:
-    """Say whether rows come from sources without a stage; a union of such rows is one stream."""
+    """Return whether rows come from sources without a stage; a union of such rows is one stream."""
     match node:
         case Read():
             return True

@@ -1,7 +1,7 @@
 """Ask an outside table only for the columns that the query goes on to read.
 
-The law: what stands above the lookup join gives the same rows. The key columns and those of the ON condition stay; a column of
-the table that no selection above reads is not asked for, nor journaled, nor remembered.
+The law: what is above the lookup join gives the same rows. The key columns and those of the ON condition stay; a column of
+the table that no selection above reads is not requested, nor journaled, nor remembered.
 
 A lookup join whose rows go two ways, or past anything else than conditions to the first selection, is left as it is.
 """
@@ -19,7 +19,7 @@ __all__ = ["push_columns"]
 
 
 def push_columns(root: Root) -> Root:
-    """Return a tree whose lookup joins ask for what is read."""
+    """Return a tree whose lookup joins request what is read."""
     nodes = list(_nodes(root))
     parents = Counter(id(child) for node in nodes for child in node.children)
     pruned: dict[int, StageRequest] = {}

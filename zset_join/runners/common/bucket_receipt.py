@@ -31,12 +31,12 @@ class BucketReceipt:
         snapshot: a snapshot made on the way.
         merged: a log file merged on the way.
         statistics: the operator's own counts.
-        corrections: earlier answers that this one took back; None for a stage that does not count them.
+        corrections: earlier answers that this one retracted; None for a stage that does not count them.
         seconds: wall-clock seconds per step.
         due: when the state before the epoch wants to be asked though no row comes: event time and processing time, None for
             never; None for a stage that never does.
         is_warm: the local state was there, at most one epoch behind; None when there was nothing to remember, or no need to.
-        was_rebuilt: the mapped state could not be used and was made anew.
+        was_rebuilt: the mapped state could not be used and was rebuilt.
     """
 
     stage: str

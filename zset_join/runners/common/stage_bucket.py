@@ -39,7 +39,7 @@ class StageBucket:
     Args:
         stage: what is computed.
         shown: the columns of its answer.
-        is_timed: it may have something to say when time passes.
+        is_timed: it may have rows to emit when time passes.
         begins_alone: it answers in the first epoch though no row came.
     """
 

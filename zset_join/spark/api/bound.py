@@ -1,4 +1,4 @@
-"""What the parts of a view stand for inside Spark, beside the tree that says what was asked for."""
+"""What the parts of a view represent inside Spark, beside the tree that says what was requested."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class BoundTransform:
 
 
 def bindings_of(steps: Sequence[BoundTransform], streams: Mapping[str, SourceStream]) -> Bindings:
-    """Return what the names of a plan stand for.
+    """Return what the names of a plan represent.
 
     Args:
         steps: of a view.
@@ -65,7 +65,7 @@ def bindings_of(steps: Sequence[BoundTransform], streams: Mapping[str, SourceStr
 def opaque_after_dedup(node: Node) -> list[str]:
     """Return the steps of Spark's own behind a dedup of versions, from whose rows these cannot be told any more.
 
-    What a filter rejects ends the version before it, and what the dedup takes back was valid at its time all the same: neither
+    What a filter rejects ends the version before it, and what the dedup retracts was valid at its time all the same: neither
     shows in the rows of such a view.
     """
     titles: list[str] = []

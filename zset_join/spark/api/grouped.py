@@ -1,4 +1,4 @@
-"""`groupBy(...).agg(...)`: which aggregates a view asks for, however they were written.
+"""`groupBy(...).agg(...)`: which aggregates a view requests, however they were written.
 
 An aggregate comes as a call of `zset_join.spark.functions`, as an `AggregateCall`, as a Column of Spark's own
 (`F.sum("x")`), or as the dictionary PySpark takes. A Column is translated only where that is certain: Spark analyses it,
@@ -277,7 +277,7 @@ class _Lowering:
 
 
 def _translated(rows: DataFrame, column: Column) -> AggregateExpression:
-    """Return the aggregate that a Column of Spark's asks for.
+    """Return the aggregate that a Column of Spark's requests.
 
     Raises:
         PlanError: it is none of ours, or more than one.
@@ -351,7 +351,7 @@ def _of_spark(given: Any) -> Any:
         return F.expr(given.name)
     if isinstance(given, Expression):
         raise OptionError(
-            f"agg: the expression {given!r} stands beside Columns of Spark. Write all arguments and keys of one agg with "
+            f"agg: the expression {given!r} is beside Columns of Spark. Write all arguments and keys of one agg with "
             "zset_join.spark.functions, or all with pyspark.sql.functions.",
             code="ARGUMENT",
             argument=repr(given),
@@ -364,5 +364,5 @@ def _as_column(given: str | Column) -> Column:
 
 
 def _is_plain(rows: Any, column: Column) -> bool:
-    """Say whether an expression is a column of a view as it is."""
+    """Return whether an expression is a column of a view as it is."""
     return reader_of(rows.session).expression(template(rows.session, rows.output), column).column is not None

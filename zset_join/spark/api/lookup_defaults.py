@@ -25,7 +25,7 @@ _CONF = "spark.zset_join.lookup."
 
 
 def is_lookup_option(name: str) -> bool:
-    """Say whether an option of the writer is about lookups.
+    """Return whether an option of the writer is about lookups.
 
     >>> is_lookup_option("lookup.capacity"), is_lookup_option("buckets")
     (True, False)

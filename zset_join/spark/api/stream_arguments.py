@@ -127,7 +127,7 @@ def table_columns(df: DataFrame, name: str, column_list: Any, except_column_list
     Args:
         df: the rows.
         name: of the stream.
-        column_list: those that were asked for.
+        column_list: those that were requested.
         except_column_list: or those that were not.
         own: columns that say what a row does.
 

@@ -350,7 +350,7 @@ def _needed_columns(table: RecordTable, columns: Sequence[str], sequence_by: Any
 
 
 def _of_row_format(df: DataFrame, name: str, format_name: str, keys: Any, **given: Any) -> SourceStream:
-    """Describe a stream of rows of a known format: the arguments that it stands for."""
+    """Describe a stream of rows of a known format: the arguments that it represents."""
     arguments = row_format_arguments(name, format_name, df.columns, {"keys": keys, **given})
     return changed_stream(df, name=name, **arguments)
 

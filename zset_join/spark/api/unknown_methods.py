@@ -26,7 +26,7 @@ _ON_WRITER: Mapping[str, str] = {
         ("table", "format", "foreach", "partitionBy", "clusterBy"),
         "outputs here are toTable, toDuckDB, toDelta, toParquet, toSink and foreachBatch",
     ),
-    "outputMode": "what comes out are changes; choose their form with form=...",
+    "outputMode": "the output is a changelog; choose their form with form=...",
 }
 
 

@@ -1,6 +1,6 @@
 """Views of Spark: the words of a pipeline's views, over streaming DataFrames, with Spark's own expressions.
 
-A view is a tree (`zset_join.plan.tree`) over named sources; which stream a name stands for lies beside it (`bound`). Joins,
+A view is a tree (`zset_join.plan.tree`) over named sources; which stream a name represents lies beside it (`bound`). Joins,
 groups, versions and lookups are the words that a pipeline in process has. What is done to single rows may be written as PySpark
 users do, with text, Columns and functions of their own: such a step is Spark's, and opaque to the plan.
 
@@ -275,7 +275,7 @@ class View(words.View):
         return replace(self, **{name: getattr(View.over(stream), name) for name in ("node", "bindings")})
 
     def describe(self) -> Any:
-        """Say whether these rows are versioned or latest-only, and why; and which indexes they have or are looked up by."""
+        """Return whether these rows are versioned or latest-only, and why; and which indexes they have or are looked up by."""
         titles = opaque_after_dedup(self.node)
         if titles:
             return f"latest-only: from a dedup with {' and '.join(titles)} behind it the versions cannot be told inside Spark"
@@ -302,7 +302,7 @@ class View(words.View):
     ) -> Self:
         """Join each row with another view as it was at the time of the row; see `zset_join.query.View.temporal_join`.
 
-        By processing time `other` may also be a batch DataFrame; it is read anew every epoch, or after `reload_interval`.
+        By processing time `other` may also be a batch DataFrame; it is read again every epoch, or after `reload_interval`.
         """
         titles = opaque_after_dedup(other.node) if isinstance(other, View) else []
         if titles:

@@ -15,7 +15,7 @@ class ChosenSink:
     """Hold a sink; where it has a connector's name, only name and options travel to another process.
 
     Args:
-        made: the sink; None: it is made when it is asked for.
+        made: the sink; None: it is made when it is requested.
         connector: its name in `zset_join.connectors`; None of a sink of the user's own, which travels as it is.
         options: of the connector.
     """

@@ -71,7 +71,7 @@ def driver_query(root: Root, sources: Mapping[int, SourceStream], bindings: Bind
         name: what the only view is called.
 
     Raises:
-        PlanError: it cannot be planned; `SPARK_ONLY_STEP`: a step of Spark's own stands behind a stage.
+        PlanError: it cannot be planned; `SPARK_ONLY_STEP`: a step of Spark's own comes after a stage.
         OptionError: two sources share a name.
     """
 

@@ -28,9 +28,18 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from zset_join.checkpoint.reading import checkpoint_folder, has_commits, read_committed
+from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.reading import (
+    START_ANEW,
+    changed_plan_of,
+    checkpoint_folder,
+    has_commits,
+    read_committed,
+    read_record,
+)
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
+from zset_join.core.progress_line import progress_line
 from zset_join.core.shown_values import shown_names, shown_value
 from zset_join.core.tick import Tick
 from zset_join.pipeline import Pipeline
@@ -83,6 +92,7 @@ class DriverSettings:
         name: what log lines call the query.
         inputs: what a checkpoint remembers of the streams.
         functions: the user's own functions in them.
+        is_served: a client of Spark Connect started the query, and a process of the server runs it.
     """
 
     query: PlannedQuery
@@ -94,6 +104,7 @@ class DriverSettings:
     name: str
     inputs: tuple[Mapping[str, Any], ...] = ()
     functions: tuple[UserFunction, ...] = ()
+    is_served: bool = False
 
     def described(self, stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Return what a checkpoint remembers beside the plan, under which the query goes on.
@@ -110,7 +121,7 @@ class DriverSettings:
 
     @property
     def is_timed(self) -> bool:
-        """Return whether a stage may have something to say when time passes."""
+        """Return whether a stage may have rows to emit when time passes."""
         return any(node.stage.waits_for_time for node in self.query.plan.nodes)
 
 
@@ -147,6 +158,16 @@ class DriverEpochs:
     def location(self) -> str:
         """Return `checkpointLocation`."""
         return self.settings.options.checkpoint_location
+
+    @property
+    def options(self) -> QueryOptions:
+        """Return the options of the query."""
+        return self.settings.options
+
+    @property
+    def dead_letters(self) -> str:
+        """Return where rows that were put aside are written."""
+        return self.settings.dead_letters
 
     @property
     def _sinks(self) -> dict[str, list[Sink]]:
@@ -231,7 +252,11 @@ class DriverEpochs:
         """
         try:
             with self.lock:
-                self._run(batch, epoch)
+                if epoch:
+                    self._run(batch, epoch)
+                    return
+                with progress_line(f"{self.settings.name}: first load"):
+                    self._run(batch, epoch)
         except BaseException as error:
             failure = self.failure_of(error)
             self.error = error if failure is None else failure
@@ -244,7 +269,7 @@ class DriverEpochs:
         return disk_failure(error, self.location, self._last_outcome) or lost_records(error, self.location)
 
     def close(self) -> None:
-        """Close the outputs and let go of the checkpoint, once no epoch runs."""
+        """Close the outputs and release the checkpoint, once no epoch runs."""
         with self.lock:
             pipeline, self._pipeline = self._pipeline, None
             if pipeline is not None:
@@ -287,6 +312,11 @@ class DriverEpochs:
         seconds: dict[str, float] = {}
         read = offsets_digest(self.location, epoch)
         checkpoint = pipeline.directory.checkpoint
+        if (changed := checkpoint.changed) is not None:
+            epoch += changed.changes
+            if epoch == changed.epoch and changed.unseen:  # outputs got it at the start, before the change
+                check_same_batch(checkpoint, changed.unseen[0], read)
+                return
         is_replay = checkpoint.committed(epoch, read) is not None
         rows: dict[str, Any] = {}
         now_us = processing_time_us(None, None if checkpoint.last is None else checkpoint.last.processing_time_us)
@@ -294,6 +324,8 @@ class DriverEpochs:
             rows = self._collected(batch, epoch)
             keep_epoch_rows(self.settings.query.plan.nodes, checkpoint_folder(self.location), Tick(epoch, now_us))
             seconds["collect"] = time.perf_counter() - started
+        pipeline.directory.runner = "driver"
+        pipeline.directory.seconds_outside = {name: round(value, 4) for name, value in seconds.items()}
         answering = time.perf_counter()
         pipeline.step(rows, epoch=epoch, read=read, processing_time=now_us)
         finished = time.perf_counter()
@@ -304,7 +336,7 @@ class DriverEpochs:
         _log.info("%s: epoch %d on the driver, %s", self.settings.name, epoch, rounded)
         if self.heartbeat is not None:
             self.heartbeat.wake()
-        refuse_outgrown(held, self.settings.options, epoch)
+        refuse_outgrown(held, self.settings.options, epoch, is_served=self.settings.is_served)
 
     def _collected(self, batch: DataFrame, epoch: int) -> dict[str, Any]:
         """Return the rows of an epoch; those of baselines come before the first ones of any stream."""
@@ -359,10 +391,32 @@ def _letters(rejected: Rejected) -> pa.Table:
 
 
 def _completed_epoch(location: str) -> int | None:
-    """Return the last committed epoch, where Spark has completed it and does not ask for it again."""
+    """Return the last committed epoch, where Spark has completed it and does not request it again."""
     committed = read_committed(location)
     last = None if committed is None else committed.last
-    return last.epoch if last is not None and is_completed(location, last.epoch) else None
+    if committed is None or last is None:
+        return None
+    changed = changed_plan_of(committed.files.folder, last)
+    batch = last.epoch - (0 if changed is None else changed.changes)
+    newest = changed.unseen[0] if changed is not None and changed.epoch == last.epoch and changed.unseen else last.epoch
+    return newest if is_completed(location, batch) else None
+
+
+def check_same_batch(checkpoint: Checkpoint, epoch: int, read: str | None) -> None:
+    """Refuse a batch of Spark's that is not the one which an epoch before a change of the query has taken.
+
+    Raises:
+        StateError: `EPOCH_REPLANNED`.
+    """
+    record = read_record(checkpoint.files, epoch)
+    if record is None or record.offsets is None or read is None or record.offsets == read:
+        return
+    raise StateError(
+        f"epoch {epoch} is committed in the checkpoint {checkpoint.files.folder.location}, and Spark runs it again with other "
+        f"input: Spark's own files beside it were rolled back. {START_ANEW}",
+        code="EPOCH_REPLANNED",
+        epoch=epoch,
+    )
 
 
 def _at_rest(sink: Sink) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Steps that only Spark can do, done to the rows of their source before these are collected.
 
-    where(text or Column)     a column says whether a row passes; rows without key and event time Spark leaves out
+    where(text or Column)     a column holds whether a row passes; rows without key and event time are left out by Spark
     select, withColumn, ...   the columns are computed beside the key, what orders changes, and the event time
 
 The law: the rows that the plan sees after the steps are those of the steps done behind the source. A step depends on the row
@@ -165,7 +165,7 @@ class _SteppedRows:
         self._flags.append(flag)
 
     def _select(self, step: RowStep) -> None:
-        """Compute columns beside those that rows are told apart and ordered by."""
+        """Compute columns beside those that rows are distinguished and ordered by."""
         kept = {*self._kept.values()}
         for flag in self._flags:
             masked = {name: F.when(F.col(flag), F.col(quoted(name))) for name in self._visible if name not in kept}
@@ -299,11 +299,11 @@ def refuse_spark_steps(plan: QueryPlan, reasons: Mapping[int, str]) -> None:
     for step in [step for feed in feeds for step in feed.steps]:
         if isinstance(step, OpaqueStep):
             raise PlanError(
-                f"{step.text} stands behind a stage, and on the driver Spark sees rows only before the first one; this library "
+                f"{step.text} comes after a stage, and on the driver Spark sees rows only before the first one; this library "
                 f"cannot compute it itself: {reasons.get(id(step), 'it was written for Spark')}. {_CURE}.",
                 code="SPARK_ONLY_STEP",
                 step=step.text,
-                reason=reasons.get(id(step), "it stands behind a stage"),
+                reason=reasons.get(id(step), "it comes after a stage"),
             )
 
 

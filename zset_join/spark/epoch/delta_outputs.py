@@ -118,5 +118,5 @@ class DeltaChangelogOutput:
         return (self._sink.log.location,)
 
     def close(self) -> None:
-        """Let go of the table."""
+        """Release the table."""
         self._sink.close()

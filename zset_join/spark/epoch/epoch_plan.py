@@ -62,7 +62,7 @@ class EpochPlan:
         buffer: what an append-only join holds.
         local_state_dir: `localStateDir`.
         ticks: number of a stage to its tick, where it has watermarks of its own.
-        timed: the numbers of the stages that may have something to say when time passes.
+        timed: the numbers of the stages that may have rows to emit when time passes.
         locality: binds rows that were sent to their buckets to the executors that have the state.
     """
 
@@ -187,7 +187,7 @@ class EpochPlan:
         return {number: layout for one in self.fused_stages if one.fed for number, layout in self._layouts(one).items()}
 
     def _due(self, planned: PlannedStage) -> frozenset[int]:
-        """Return the buckets of a stage that may have something to say though no row comes.
+        """Return the buckets of a stage that may have rows to emit though no row comes.
 
         Those whose time has come, as they said when they were opened last; and those that had rows in the last epoch, or were
         moved since, which are folded only now: nobody knows yet when they are due.

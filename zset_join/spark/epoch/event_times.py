@@ -63,7 +63,7 @@ class EventTimes:
         idle_timeout_us: processing time after which a silent stream is left out; None for never.
 
     Attributes:
-        timed: the numbers of the stages that may have something to say when time passes.
+        timed: the numbers of the stages that may have rows to emit when time passes.
     """
 
     def __init__(self, planned_stages: Sequence[PlannedStage], *, idle_timeout_us: int | None = None) -> None:
@@ -81,7 +81,7 @@ class EventTimes:
 
     @property
     def is_needed(self) -> bool:
-        """Say whether a stage waits for the event time of a stream, or the rows of one may be only so far ahead of it."""
+        """Return whether a stage waits for the event time of a stream, or the rows of one may be only so far ahead of it."""
         return bool(self._streams)
 
     def within_bounds(

@@ -1,11 +1,11 @@
 """Records that Kafka does not have any more, told as what they are, wherever in a query they were missed.
 
 Spark's connector (`failOnDataLoss`, which is true unless a user said otherwise) stops a query whose topic begins after the
-offset where the query stands (retention), ends before it (made anew, or rewound), or is gone. It does so while it plans an
+offset where the query stands (retention), ends before it (rebuilt, or rewound), or is gone. It does so while it plans an
 epoch, or inside a task, as a Java stack trace. All become one `StateError`, SOURCE_LOST_ROWS, as a pipeline in process raises
 it. Nothing was committed.
 
-Spark knows a topic by its name: one that was made anew and already has as many records as the query had read looks to it like
+Spark knows a topic by its name: one that was rebuilt and already has as many records as the query had read looks to it like
 the old one. `zset_join.spark.epoch.kafka_topics` tells it.
 
 Limit: a topic of the same id whose log was cut before the offset of the query, and has grown past it since, is not noticed.
@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import re
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.spark.epoch.disk_failures import causes
+from zset_join.spark.frames.facts import is_of_spark
 
 __all__ = ["lost_records"]
 
@@ -50,7 +48,7 @@ def lost_records(error: BaseException, location: str) -> StateError | None:
     for one in causes(error):
         if isinstance(one, ZsetJoinError):
             return None
-        text = str(one) if isinstance(one, PySparkException | Py4JError) else ""
+        text = str(one) if is_of_spark(one) else ""
         match = _TOLD.search(text)
         if match is not None:
             return _failure(match[1], match[2], location)
@@ -65,7 +63,7 @@ def _failure(condition: str, text: str, location: str) -> StateError:
     message = " ".join((text if reason is None else reason[1]).split()).removesuffix(".")
     return StateError(
         f"Kafka has lost records that this query had not read: {message}. Nothing was committed, and what is missing cannot be "
-        f"read any more: start anew from a complete topic with a new checkpointLocation (this one is {location}) and a new "
+        f"read any more: start over from a complete topic with a new checkpointLocation (this one is {location}) and a new "
         "output, and give the topic a longer retention. The option failOnDataLoss=false would go on without them, and the "
         "output would be wrong.",
         code="SOURCE_LOST_ROWS",

@@ -1,8 +1,8 @@
 """What Spark writes of its epochs: what an epoch reads, as a digest that differs where its input does, and whether it is done.
 
-Spark writes `<checkpointLocation>/offsets/<epoch>` before it asks for an epoch, and never changes it. When its files were
-rolled back, it plans the epoch anew and writes another one. It writes `<checkpointLocation>/commits/<epoch>` once the epoch is
-in the output, and never asks for that epoch again.
+Spark writes `<checkpointLocation>/offsets/<epoch>` before it requests an epoch, and never changes it. When its files were
+rolled back, it plans the epoch again and writes another one. It writes `<checkpointLocation>/commits/<epoch>` once the epoch is
+in the output, and never requests that epoch again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def offsets_digest(checkpoint_location: str, epoch: int) -> str | None:
 
 
 def is_completed(checkpoint_location: str, epoch: int) -> bool:
-    """Return whether Spark has completed an epoch and does not ask for it again.
+    """Return whether Spark has completed an epoch and does not request it again.
 
     Args:
         checkpoint_location: `checkpointLocation`.

@@ -149,7 +149,7 @@ class TableSink:
         return rows if self.form is None else weighted(rows.drop(EPOCH), self.form)
 
     def close(self) -> None:
-        """Let go of the session."""
+        """Release the session."""
         self._rows = None
 
     @property
@@ -216,7 +216,7 @@ class TableSink:
         elif stored["query"] != self._query_id or stored["form"] != self.form:
             raise SinkError(
                 f"{self!r} belongs to the query {stored['query']} (form {stored['form']}), and this one is {self._query_id}. "
-                "Write elsewhere, or drop the table to start anew.",
+                "Write elsewhere, or drop the table to start over.",
                 code="SINK_QUERY_ID",
                 table=self.name,
                 found=stored["query"],
@@ -265,7 +265,7 @@ class TableSink:
 
     @contextmanager
     def _named(self, lines: pa.RecordBatch) -> Iterator[str]:
-        """Give lines a name that statements of the session know."""
+        """Give lines a name that statements of the session can use."""
         name = f"zset_join_lines_{uuid.uuid4().hex}"
         schema, make = spark_schema(lines.schema), self._session.createDataFrame
         frame = make(pa.Table.from_batches([lines]), schema) if lines.num_rows else make([], schema)

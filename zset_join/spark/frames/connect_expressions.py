@@ -170,7 +170,7 @@ def is_zoned(expression: Any) -> bool:
 
 
 def plain_name(expression: Any) -> tuple[str, str] | None:
-    """Return the column that an expression hands on as it is, and its name after it; None where it computes."""
+    """Return the column that an expression passes on as it is, and its name after it; None where it computes."""
     name = None
     if expression.WhichOneof("expr_type") == "alias":
         if len(expression.alias.name) != 1:

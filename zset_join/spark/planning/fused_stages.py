@@ -30,7 +30,7 @@ class FusedStages:
 
     @property
     def functions(self) -> tuple[tuple[PlannedStage, ...], ...]:
-        """Return the members by Python function: expressions of Spark stand between one and the next."""
+        """Return the members by Python function: expressions of Spark are between one and the next."""
         behind: dict[int | None, int] = {self.last.number: 0}
         for one in reversed(self.members[:-1]):
             behind[one.number] = behind[one.target] + bool(one.steps)

@@ -62,7 +62,7 @@ class RowStep:
         transform: what the call does to a DataFrame.
         kept: per column before it that is there afterwards as it was, its name then.
         functions: the user's own functions in its expressions.
-        reads: the columns before it that it reads; those it hands on are among them.
+        reads: the columns before it that it reads; those it passes on are among them.
         is_selection: it chooses and computes columns, and keeps all rows.
         tree: what it does as a step of a plan, where it was made from one.
         condition: of a filter, as SQL over the columns before it; None where it is none.
@@ -173,7 +173,7 @@ def _check_facts(facts: StepFacts, call: str) -> None:
     if facts.foreign is not None:
         why = _CURES.get(facts.foreign, f"Spark makes a plan with {facts.foreign} of it, which looks at more than one row")
         raise PlanError(
-            f"{call}: what stands here is applied to every changed row by itself, and {why}.",
+            f"{call}: what is here is applied to every changed row by itself, and {why}.",
             code="NOT_PER_ROW",
             call=call,
             found=facts.foreign,

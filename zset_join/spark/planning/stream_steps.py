@@ -55,7 +55,7 @@ def stepped(stream: SourceStream, step: PlanStep) -> SourceStream:
         case SelectStep():
             return _selected(stream, step)
         case OpaqueStep():
-            raise PlanError(f"{step.text} stands before the first stage; it is done behind one.", code="UNKNOWN_ROW_STEP")
+            raise PlanError(f"{step.text} is before the first stage; it is done behind one.", code="UNKNOWN_ROW_STEP")
 
 
 def united(streams: Sequence[SourceStream]) -> SourceStream:

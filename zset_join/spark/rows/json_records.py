@@ -62,14 +62,14 @@ def read_records(
     """Return the lines of records: `kept`, `__change`, the columns of the table, `__unavailable`, `__reject`, the metadata.
 
     Args:
-        records: `key` and `value` as text or bytes, and `topic`, `partition`, `offset` where their metadata are asked for.
+        records: `key` and `value` as text or bytes, and `topic`, `partition`, `offset` where their metadata are requested.
         format_name: one of `RECORD_FORMATS`.
         schema: the columns of the table.
         keys: its key columns; none for a table without a key.
         options: what the format leaves open.
         kept: columns of `records` that go along.
         values_first: try to read values as they are before texts; the lines are the same.
-        source: what the stream is called, and its table where no option says; None: records of any table are read.
+        source: what the stream is called, and its table where no option names one; None: records of any table are read.
 
     Raises:
         OptionError: there is no such format.
@@ -111,7 +111,7 @@ def _by_steps(rows: DataFrame, steps: Sequence[Step]) -> DataFrame:
 
 
 def _of_both(schema: pa.Schema, options: RecordOptions) -> list[str]:
-    """Return the columns of a line, as its values said them or as texts did."""
+    """Return the columns of a line, from its values or from texts."""
     names = [CHANGE, *schema.names, UNAVAILABLE_BITS, REJECT, *options.metadata.values()]
     typed = {name: f"{LINE}.{quoted(name)}" for name in names} | {REJECT: "NULL"}
     return [f"CASE WHEN {IS_TYPED} THEN {typed[name]} ELSE {quoted(name)} END AS {quoted(name)}" for name in names]
@@ -143,7 +143,7 @@ class _SparkDialect(Dialect):
         return parsed_json(text, fields)
 
     def once(self, name: str, value: str) -> str:
-        # Spark's optimizer moves conditions and projections through each other, and computes anew what they use, but never
+        # Spark's optimizer moves conditions and projections through each other, and computes again what they use, but never
         # through a generator.
         return f"inline(array(named_struct('{name}', {value})))"
 
@@ -171,7 +171,7 @@ class _SparkDialect(Dialect):
             return plain_string(value)
         return plain_text(value) if pt.is_floating(data_type) else super().text_of(value, data_type)
 
-    def is_no_object(self, text: str, path: Sequence[str], row: str, names: Sequence[str]) -> str:  # noqa: ARG002 - the parser tells
+    def is_no_object(self, text: str, path: Sequence[str], row: str, names: Sequence[str]) -> str:  # noqa: ARG002 - the parser reports it
         return "false"
 
     def is_envelope(self, text: str) -> str:

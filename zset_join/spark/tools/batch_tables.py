@@ -3,7 +3,7 @@
 The law: the text of a stage means what the engine computes, so it is read in UTC and with Spark's checked arithmetic, whatever
 the session says. A row step is read in the zone in which the view was described, for there Spark evaluates it.
 
-Cost: one analysis by Spark per part; nothing runs before the rows are asked for.
+Cost: one analysis by Spark per part; nothing runs before the rows are requested.
 """
 
 from __future__ import annotations

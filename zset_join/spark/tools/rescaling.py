@@ -6,7 +6,7 @@
     -> one record that makes all of it true
 
 The law: the query answers afterwards what it would have answered, row for row as a Z-set. Until the record is there nothing has
-changed: whoever dies on the way leaves the old state. Nothing is removed before the query has committed its next epoch.
+changed: a process that dies on the way leaves the old state. Nothing is removed before the query has committed its next epoch.
 
 The rows of a join key come out of one old bucket and go into one new one, in the order in which they were linked. Tombstones
 keep their sequence and their time; what expires meanwhile goes in the query's next epochs. A row goes by the columns that are
@@ -49,6 +49,7 @@ from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.core.options import BufferLimit, QueryOptions
+from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
 from zset_join.spark.planning.job_settings import job_settings, wanted_settings
 from zset_join.spark.planning.normalise import slot_bucket
@@ -69,7 +70,7 @@ _NO_TOMBSTONE_EXPIRES = StageOptions(on_bad_input="quarantine", tombstone_retent
 
 @dataclass(frozen=True, kw_only=True)
 class RescaleReport:
-    """Say what `rescale` did.
+    """Report what `rescale` did.
 
     Args:
         before: the number of buckets the checkpoint had.
@@ -90,6 +91,7 @@ class RescaleReport:
         return f"{self.before} buckets became {self.buckets}: {self.rows} rows, after epoch {self.epoch}"
 
 
+@progress_line("rescaling the state")
 def rescale(
     checkpoint: str | Path, *, buckets: int, session: SparkSession | None = None, local_state_dir: str | None = None
 ) -> RescaleReport:
@@ -302,7 +304,7 @@ def _with_state(opened: Checkpoint, stages: Mapping[str, Stage]) -> dict[str, St
         raise StateError(
             f"the checkpoint {opened.files.folder.location} holds state of the stages {unknown}, which the plan written down "
             "in it does not describe: it was made by another version of the library. Nothing was changed. Keep the number of "
-            "buckets, or start the query anew with a new checkpointLocation and output.",
+            "buckets, or start the query again with a new checkpointLocation and output.",
             code="UNKNOWN_STAGE",
             stages=unknown,
         )
@@ -310,7 +312,7 @@ def _with_state(opened: Checkpoint, stages: Mapping[str, Stage]) -> dict[str, St
 
 
 def _histories(receipts: list[TaskReceipt], old: int, buckets: int) -> tuple[dict[str, BucketHistory], int]:
-    """Return what to list and the rows of all buckets, once the receipts say that nothing is missing."""
+    """Return what to list and the rows of all buckets, once the receipts show that nothing is missing."""
     for receipt in receipts:
         error = error_of_receipt(receipt)
         if error is not None:

@@ -56,7 +56,7 @@ class ClosingTask:
         yield from self.delivery.finish([*self.handover.take(), receipt.to_json()])
 
     def run(self, batches: Iterable[pa.RecordBatch], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
-        """Yield what the delivery makes of the rows, and take all of them: what is handed over is there then."""
+        """Yield what the delivery makes of the rows, and take all of them: what is passed on is there then."""
         started = time.perf_counter()
         came = self._pieces(batches, receipt)
         try:

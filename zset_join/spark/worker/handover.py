@@ -1,11 +1,11 @@
 """How the receipts of a task, and the rows for its later stages, get past Spark's expressions.
 
-Where expressions stand behind a stage, a Spark task consists of two Python functions with Spark's own operators between
+Where expressions come after a stage, a Spark task consists of two Python functions with Spark's own operators between
 them. Between the two go rows of the table and nothing else: a receipt among them would have to survive every filter, and a
 user's function would be called with it. So the first function leaves its receipts in a file of the host, and the second takes
 them once it has been given all rows; both run in one task, so on one host, and the first has ended by then.
 
-Where stages are fused although expressions stand between them, rows came to the first function that a stage behind the
+Where stages are fused although expressions are between them, rows came to the first function that a stage behind the
 expressions needs. They wait in a second file, as they came.
 
 The law: `take` returns what `leave` was given in the same attempt of the same task, or raises, and Spark tries the task again.
@@ -41,7 +41,7 @@ class Handover:
     Args:
         local_state_dir: `localStateDir`; None for the default place of the host.
         query_id: the query.
-        name: tells apart the places of one query where this happens, and its drivers.
+        name: distinguishes the places of one query where this happens, and its drivers.
     """
 
     local_state_dir: str | None

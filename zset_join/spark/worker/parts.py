@@ -1,7 +1,7 @@
 """Where a task leaves its piece of an epoch's answer.
 
 A task does not send its answer through Spark; it writes a part file and reports it. The driver collects the reports of
-the attempts that won, so the answer is computed once, is durable enough to be handed out again, and a twin attempt leaves
+the attempts that won, so the answer is computed once, is durable enough to be given out again, and a twin attempt leaves
 nothing but a file that nobody lists.
 
 `ArrowParts` are for outputs on the driver, `ParquetParts` for a user's function on a DataFrame, `ChangelogParts` and
@@ -59,7 +59,7 @@ class PartWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ParquetParts:
-    """Write one Parquet file per bucket, in the form a user's function asked for.
+    """Write one Parquet file per bucket, in the form a user's function requested.
 
     Args:
         form: how weights are shown.
@@ -114,10 +114,10 @@ class ChangelogParts:
 
     def write(
         self,
-        files: CheckpointFiles,  # noqa: ARG002 - the changelog knows its own place
+        files: CheckpointFiles,  # noqa: ARG002 - the changelog has its own place
         bucket: int,
         tick: Tick,
-        schema: pa.Schema,  # noqa: ARG002 - the changelog knows its own schema
+        schema: pa.Schema,  # noqa: ARG002 - the changelog has its own schema
         chunks: Iterable[ZSet],
     ) -> list[PartEntry]:
         """Write the chunks into the staging area of the changelog."""

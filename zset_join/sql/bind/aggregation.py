@@ -1,4 +1,4 @@
-"""GROUP BY, HAVING and aggregates of a SELECT: what is computed for each group, and what stands for it afterwards.
+"""GROUP BY, HAVING and aggregates of a SELECT: what is computed for each group, and what represents it afterwards.
 
 Keys may be expressions, names of the SELECT list, or places in it. An expression above the groups may use keys and
 aggregates; a column that is neither is refused.
@@ -37,7 +37,7 @@ _NAMES = ("avg", "bit_and", "bit_or", "bit_xor", "bool_and", "bool_or", "collect
 
 
 def has_aggregates(node: exp.Select) -> bool:
-    """Say whether a SELECT makes groups."""
+    """Return whether a SELECT makes groups."""
     if node.args.get("group") is not None:
         return True
     parts = [*node.expressions, *([node.args.get("having")] if node.args.get("having") is not None else [])]
@@ -45,7 +45,7 @@ def has_aggregates(node: exp.Select) -> bool:
 
 
 def is_aggregate(node: exp.Expr) -> bool:
-    """Say whether a node is an aggregate, with its FILTER."""
+    """Return whether a node is an aggregate, with its FILTER."""
     return isinstance(node, exp.Filter | exp.AggFunc | exp.Any) or _is_named_aggregate(node)
 
 
@@ -141,7 +141,7 @@ class Aggregation:
             raise SqlError(error.message, code=error.code, at=self._query.at(node)) from error
 
     def replace(self, node: exp.Expr) -> Expression | None:
-        """Return the column that stands for an aggregate or a key; None for others."""
+        """Return the column that represents an aggregate or a key; None for others."""
         name = self._name_of(node)
         if name is not None:
             column: Expression = Column("row", name)

@@ -79,7 +79,7 @@ def conjuncts_of(node: exp.Expr | None) -> list[exp.Expr]:
 
 
 def subquery_of(node: exp.Expr) -> tuple[exp.Expr, bool] | None:
-    """Return the EXISTS or IN of a condition, and whether NOT stands before it."""
+    """Return the EXISTS or IN of a condition, and whether NOT is before it."""
     is_negated = False
     while isinstance(node, exp.Paren | exp.Not):
         is_negated ^= isinstance(node, exp.Not)

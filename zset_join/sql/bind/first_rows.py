@@ -139,7 +139,7 @@ def take_first(item: Item, counts: Sequence[int], at: Place, *, is_shown: bool) 
         is_shown: the number is read elsewhere; it is 1.
 
     Raises:
-        SqlError: nothing says how many; columns that rows cannot be told apart or ordered by.
+        SqlError: nothing says how many; columns that rows cannot be distinguished or ordered by.
     """
     first_rows = item.first_rows
     assert first_rows is not None  # noqa: S101 - the caller has asked
@@ -163,7 +163,7 @@ def keep_first(view: View, first_rows: FirstRows, count: int, at: Place) -> View
     """Return the first rows of each key.
 
     Raises:
-        SqlError: columns that rows cannot be told apart or ordered by.
+        SqlError: columns that rows cannot be distinguished or ordered by.
     """
     try:
         return view.dedup(keys=first_rows.keys, order_by=first_rows.order_by, n=count, state_ttl=first_rows.state_ttl)
@@ -172,7 +172,7 @@ def keep_first(view: View, first_rows: FirstRows, count: int, at: Place) -> View
 
 
 def is_shown(name: str, limits: int, node: exp.Select) -> bool:
-    """Say whether a SELECT reads a number of rows elsewhere than in conditions that limit it."""
+    """Return whether a SELECT reads a number of rows elsewhere than in conditions that limit it."""
     clauses = [node.args.get(clause) for clause in ("where", "group", "having", "qualify")]
     parts = [*node.expressions, *(one for one in clauses if one is not None)]
     parts += [join.args.get("on") for join in node.args.get("joins") or [] if join.args.get("on") is not None]

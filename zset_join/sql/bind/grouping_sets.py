@@ -1,6 +1,6 @@
 """GROUPING SETS, ROLLUP and CUBE: one SELECT for each set, put together by UNION ALL.
 
-The law: Spark's. A key that is not in a set is NULL in its rows, and of its type: `max` of nothing stands for it. Aggregates
+The law: Spark's. A key that is not in a set is NULL in its rows, and of its type: `max` of nothing represents it. Aggregates
 read the rows as they are. An empty table has no groups, that of the empty set neither, unless it is the only one.
 
 Known limits: at most 64 sets.
@@ -24,7 +24,7 @@ _KINDS = (exp.GroupingSets, exp.Rollup, exp.Cube)
 
 
 def has_grouping_sets(node: exp.Select) -> bool:
-    """Say whether a SELECT groups by several sets."""
+    """Return whether a SELECT groups by several sets."""
     group = node.args.get("group")
     return group is not None and (
         any(isinstance(one, _KINDS) for one in group.expressions)
@@ -49,7 +49,7 @@ def expanded(node: exp.Select, scope: Scope) -> list[exp.Select]:
     special = [one for one in group.expressions if isinstance(one, _KINDS)]
     for name in ("rollup", "cube", "grouping_sets"):
         for one in group.args.get(name) or []:
-            # GROUP BY a, b WITH ROLLUP rolls up what stands before.
+            # GROUP BY a, b WITH ROLLUP rolls up what is before.
             special.append(one if one.expressions else type(one)(expressions=plain))
             plain = plain if one.expressions else []
     for one in special:
@@ -93,7 +93,7 @@ def _qualified(node: exp.Select, scope: Scope) -> exp.Select:
 
 
 def _meant(key: exp.Expr, node: exp.Select, scope: Scope) -> exp.Expr:
-    """Return what a key is: a place in the SELECT list and a name of it stand for the expression there."""
+    """Return what a key is: a place in the SELECT list and a name of it represent the expression there."""
     outputs = [one.this if isinstance(one, exp.Alias) else one for one in node.expressions]
     if isinstance(key, exp.Literal) and key.is_int:
         if not 1 <= int(key.name) <= len(outputs):

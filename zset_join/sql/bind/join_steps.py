@@ -52,7 +52,7 @@ class Step:
 
     @property
     def is_timed(self) -> bool:
-        """Return whether it asks for rows of a time."""
+        """Return whether it requests rows of a time."""
         return self.version is not None or self.item.time_expression is not None or bool(self.node.args.get("method"))
 
 

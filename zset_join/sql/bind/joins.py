@@ -1,6 +1,6 @@
 """FROM and its joins: in the order they are written, each over what was joined before it.
 
-A comma is an inner join whose ON stands in WHERE; items between commas are joined in an order in which each is tied to one
+A comma is an inner join whose ON is in WHERE; items between commas are joined in an order in which each is tied to one
 before. EXISTS and IN, joined to the rest of WHERE by AND, are semi joins; NOT
 EXISTS is an anti join. A condition over one input of an inner join is asked before the join, so the join keeps fewer rows.
 
@@ -261,7 +261,7 @@ class JoinPlanner:
             behind = behind or (step.is_comma and bool(step.node.meta.get("comma")))
             if behind and step.how in {"right", "full"}:
                 raise SqlError(
-                    f"a {step.how.upper()} JOIN behind a comma belongs to what stands behind the comma. Write JOIN ... ON "
+                    f"a {step.how.upper()} JOIN behind a comma belongs to what comes after the comma. Write JOIN ... ON "
                     "instead of the comma, or the joins behind it as a subquery.",
                     code="NOT_OFFERED",
                     at=self.query.at(step.node.this),
@@ -444,7 +444,7 @@ class JoinPlanner:
         return view, right, kept
 
     def _merge(self, scope: Scope, steps: Sequence[Step]) -> None:
-        """Let the columns of USING stand for those of both sides, from one join to the next."""
+        """Let the columns of USING represent those of both sides, from one join to the next."""
         lefts = scope.items[:1]
         for step in steps:
             step.merged = scope.merged
@@ -459,7 +459,7 @@ class JoinPlanner:
             lefts = [*lefts, step.item]
 
     def _using(self, left: Scope, step: Step, name: exp.Expr) -> tuple[str, Merged]:
-        """Note the equality of a USING column; return what it stands for afterwards."""
+        """Note the equality of a USING column; return what it represents afterwards."""
         column = exp.Column(this=name if isinstance(name, exp.Identifier) else exp.to_identifier(name.name))
         place, theirs = left.search(column), pick(step.item.columns, column.name)
         if place is None or theirs is None:

@@ -46,7 +46,7 @@ def times_kept(outputs: Sequence[tuple[str, Expression | exp.Expr]], scope: Scop
 
 
 def times_of_both(left: BoundQuery, right: BoundQuery, *, keeps_all: bool, at: Place) -> frozenset[str]:
-    """Return the columns of two queries behind each other that stand for the processing time: those that do so in both.
+    """Return the columns of two queries behind each other that represent the processing time: those that do so in both.
 
     Args:
         left: the first one, which names the columns.

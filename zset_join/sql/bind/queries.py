@@ -51,7 +51,7 @@ class _Apart:
         shows_delta: `_tp_delta` is in it.
         row_number: a ROW_NUMBER().
         place: of that.
-        processing_times: names that stand for the processing time.
+        processing_times: names that represent the processing time.
     """
 
     shows_delta: bool
@@ -65,7 +65,7 @@ class QueryBinder:
     """Bind the queries of one statement.
 
     Args:
-        catalog: what names stand for.
+        catalog: what names represent.
         statement: for messages.
         settings: of the session, and over them those of the statement.
         warnings: what cannot be honoured.
@@ -357,7 +357,7 @@ class QueryBinder:
         return inner.name if isinstance(inner, exp.Column) else self._title(inner)
 
     def _star(self, one: exp.Expr, inner: exp.Expr, scope: Scope) -> list[tuple[str, Expression | exp.Expr]]:
-        """Return what a star stands for, without what EXCEPT names and with what REPLACE gives."""
+        """Return what a star represents, without what EXCEPT names and with what REPLACE gives."""
         star = inner.this if isinstance(inner, exp.Column) else inner
         columns = scope.star(one, inner.table if isinstance(inner, exp.Column) else "")
         names = {name.lower(): name for name, _ in columns}
@@ -414,7 +414,7 @@ class QueryBinder:
             return grouped, after
 
         def shown(part: exp.Expr) -> Expression | None:
-            """Return a key of that name, or what the name stands for in the SELECT list."""
+            """Return a key of that name, or what the name represents in the SELECT list."""
             key = replaced(part)
             if key is None and isinstance(part, exp.Column) and not part.table:
                 for name, one in outputs:
@@ -553,7 +553,7 @@ def _of_one_type(left: View, right: View) -> tuple[View, View]:
 def _or_listed(
     scope: Scope, resolve: Callable[[exp.Column], Expression], listed: Mapping[str, Expression]
 ) -> Callable[[exp.Column], Expression]:
-    """Return what a column stands for, and where no item has it a name that the SELECT list gave before."""
+    """Return what a column represents, and where no item has it a name that the SELECT list gave before."""
 
     def either(column: exp.Column) -> Expression:
         known = pick(listed, column.name) if listed and not column.table and scope.search(column) is None else None

@@ -1,4 +1,4 @@
-"""Subqueries that stand for one value: each becomes a column of the rows by a LEFT join.
+"""Subqueries that represent one value: each becomes a column of the rows by a LEFT join.
 
     WHERE total > (SELECT avg(total) FROM orders)                                     one row: joined to all
     (SELECT count(*) FROM orders o WHERE o.customer = c.id)                           grouped by the customer
@@ -57,7 +57,7 @@ class _Tied:
 
 @dataclass
 class ScalarSubqueries:
-    """The subqueries of a SELECT that stand for a value.
+    """The subqueries of a SELECT that represent a value.
 
     Args:
         query: binds them.
@@ -72,7 +72,7 @@ class ScalarSubqueries:
     def join(
         self, view: View, parts: list[exp.Expr], *, prefix: str = "subquery", but: Container[int] = ()
     ) -> tuple[View, dict[int, Expression]]:
-        """Return rows with a column for each subquery in some expressions, and what stands for which node.
+        """Return rows with a column for each subquery in some expressions, and what represents which node.
 
         Args:
             view: the rows outside.
@@ -96,11 +96,11 @@ class ScalarSubqueries:
             select = self._counted(select, node)
         at = self.query.at(node)
         if not isinstance(select, exp.Select) or len(select.expressions) != 1 or isinstance(select.expressions[0], exp.Star):
-            raise SqlError("a subquery that stands for a value selects one column.", code="NOT_OFFERED", at=at)
+            raise SqlError("a subquery that represents a value selects one column.", code="NOT_OFFERED", at=at)
         self.query.check_clauses(select)
         if any(select.args.get(clause) is not None for clause in ("limit", "offset", "qualify")):
             raise SqlError(
-                "LIMIT, OFFSET and QUALIFY are not offered in a subquery that stands for a value.", code="NOT_OFFERED", at=at
+                "LIMIT, OFFSET and QUALIFY are not offered in a subquery that represents a value.", code="NOT_OFFERED", at=at
             )
         rewritten, tied = self._keyed(select)
         bound = self.query.bind(rewritten, ctes=self.ctes)
@@ -132,7 +132,7 @@ class ScalarSubqueries:
         return joined, Call("gt", (value, lit(0))) if isinstance(node, exp.Exists) else value
 
     def _counted(self, select: exp.Expr, node: exp.Exists) -> exp.Select:
-        """Return how many rows EXISTS asks for."""
+        """Return how many rows EXISTS requests."""
         is_plain = isinstance(select, exp.Select) and not any(select.args.get(clause) for clause in ("group", "having"))
         if not isinstance(select, exp.Select) or not is_plain or any(aggregates_in(one) for one in select.expressions):
             raise SqlError(
@@ -259,7 +259,7 @@ def _is_aggregate(select: exp.Select) -> bool:
 
 
 def _subqueries(node: exp.Expr) -> list[exp.Expr]:
-    """Return the subqueries that stand for a value, none inside others or behind IN."""
+    """Return the subqueries that represent a value, none inside others or behind IN."""
     if isinstance(node, exp.Subquery | exp.Exists):
         return [node]
     if isinstance(node, exp.Query) or (isinstance(node, exp.In) and node.args.get("query") is not None):

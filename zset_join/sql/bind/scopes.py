@@ -1,7 +1,7 @@
-"""What names of columns stand for inside a query: the FROM items that are in sight, and where their columns went.
+"""What names of columns represent inside a query: the FROM items that are in sight, and where their columns went.
 
 A column keeps its name unless two items share it; then both go by `alias.column` between the operators, and `*` shows the first
-under its own name. A name without a table is looked for in all items and must fit one. A column of USING stands for those of
+under its own name. A name without a table is looked for in all items and must fit one. A column of USING represents those of
 both sides: the left one, of a RIGHT join the right one, of a FULL join the first that is not NULL; `*` begins with it.
 """
 
@@ -40,7 +40,7 @@ class Item:
         number: what that was called, once its first rows are taken.
         is_bounded: it reads what is stored, not what comes.
         reads: the declared tables below.
-        shown: the columns that `*` stands for; None: all.
+        shown: the columns that `*` represents; None: all.
         time_expression: the argument of a temporal table function.
         lookup: the outside table it is; it is joined as of the processing time only.
         relation: the table or view it names; None for others.
@@ -64,7 +64,7 @@ class Item:
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """Return the columns that `*` stands for."""
+        """Return the columns that `*` represents."""
         return tuple(self.columns) if self.shown is None else self.shown
 
     def named(self, names: Sequence[str], at: Place | None) -> Item:
@@ -102,8 +102,8 @@ class Merged:
     Args:
         item: one whose column it is.
         name: of that in the item's view.
-        tree: what it stands for in the joined row.
-        aliases: the items whose columns of this name it stands for.
+        tree: what it represents in the joined row.
+        aliases: the items whose columns of this name it represents.
     """
 
     item: Item
@@ -228,7 +228,7 @@ class Scope:
         return aliases
 
     def star(self, node: exp.Expr | None, alias: str = "") -> list[tuple[str, Expression]]:
-        """Return the columns that `*` or `alias.*` stands for, each with the name it shows under."""
+        """Return the columns that `*` or `alias.*` represents, each with the name it shows under."""
         items: Sequence[Item] = self.items
         if alias:
             item = self.item(alias)

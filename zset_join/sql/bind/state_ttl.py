@@ -5,7 +5,7 @@
 
 A hint names an item of FROM by its alias or its table. In a join it holds for the rows of that item, where they enter their
 join; what was joined before them goes by the setting. In a SELECT over one item it holds for its groups and first rows. A
-duration of 0 is no end, as in Flink. How rows end is said by settings, for hints too; by default they are taken back from the
+duration of 0 is no end, as in Flink. How rows end is said by settings, for hints too; by default they are retracted from the
 answer, where Flink forgets them (`state_ttl_on_expire`).
 
 Temporal, as-of and lookup joins are not concerned: what they keep is ruled by watermarks and caches.
@@ -95,7 +95,7 @@ class StateTtls:
             ]
 
     def of_group(self, items: Sequence[Item]) -> StateTtl | None:
-        """Return how long groups, or first rows, over these items live; only their own rows begin their time anew."""
+        """Return how long groups, or first rows, over these items live; only their own rows begin their time again."""
         settings = {name: value for name, value in self.settings.items() if name != "state_ttl_refreshed_by"}
         return StateTtls(settings, self.hinted).of_items(items)
 

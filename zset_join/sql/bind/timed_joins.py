@@ -40,7 +40,7 @@ _NOW = frozenset({"CURRENT_TIMESTAMP", "LOCALTIMESTAMP", "NOW", "PROCTIME"})
 
 @dataclass(frozen=True)
 class Version:
-    """What FOR SYSTEM_TIME AS OF asks for.
+    """What FOR SYSTEM_TIME AS OF requests.
 
     Args:
         time: the expression behind AS OF.
@@ -86,7 +86,7 @@ class TimedStep(Protocol):
 
 
 def is_now(node: exp.Expr, items: Sequence[Item]) -> bool:
-    """Say whether an expression is the processing time."""
+    """Return whether an expression is the processing time."""
     if isinstance(node, exp.Anonymous):
         return node.name.upper() in _NOW
     if isinstance(node, exp.CurrentTimestamp | exp.Localtimestamp):
@@ -116,10 +116,10 @@ def temporal_join(
         joined: the items they come from.
         step: the right item, and how it is joined.
         trees: the conditions of ON.
-        resolve: what columns stand for.
+        resolve: what columns represent.
 
     Raises:
-        SqlError: it cannot be joined so; the message says why.
+        SqlError: it cannot be joined so; the message gives the reason.
     """
     query, item, node = planner.query, step.item, step.node
     at = query.at(node.this)
@@ -198,7 +198,7 @@ def _in_words_of_sql(error: PlanError, view: View, item: Item) -> str:
                 else "Join a table without PRIMARY KEY, SET temporal_join_emit = 'eager' where its rows come with old and new "
                 "values, or use AS OF PROCTIME()"
             )
-            return f'rows of "{left}" change, and what a join as of an event time has answered is not taken back. {cure}.'
+            return f'rows of "{left}" change, and what a join as of an event time has answered is not retracted. {cure}.'
     return error.message
 
 
@@ -215,7 +215,7 @@ def as_of_join(
         match: that of MATCH_CONDITION; None: the one comparison of both sides in ON.
 
     Raises:
-        SqlError: it cannot be joined so; the message says why.
+        SqlError: it cannot be joined so; the message gives the reason.
     """
     at = planner.query.at(step.node.this)
     ordered = [match] if match is not None else [tree for tree in trees if _order_of(tree) is not None]
@@ -258,7 +258,7 @@ def versions_of(item: Item, time: str, key: str) -> View:
 
 
 def _is_change_time(item: Item) -> bool:
-    """Say whether the time of a version is that of its change: it is filled from metadata."""
+    """Return whether the time of a version is that of its change: it is filled from metadata."""
     table = item.table
     if table is None or table.watermark is None:
         return False

@@ -87,7 +87,7 @@ class Model:
     """What comes along of the table that a declaration is LIKE.
 
     Args:
-        columns: its columns; they stand first.
+        columns: its columns; they come first.
         primary_key: its key.
         watermark: its watermark.
         options: those of WITH.
@@ -109,7 +109,7 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
     """Read a declaration from behind its first words on.
 
     Args:
-        reader: stands at the name.
+        reader: is at the name.
         word: TABLE, STREAM, MUTABLE STREAM, SOURCE or SINK.
         model: what comes along of the table it is LIKE.
 
@@ -117,7 +117,7 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         The table, and whether one of its name may be there already.
 
     Raises:
-        SqlError: the declaration cannot be read, or asks for what is not there.
+        SqlError: the declaration cannot be read, or requests what is not there.
     """
     may_exist = reader.has("IF", "NOT", "EXISTS")
     place = reader.statement.place(reader.index)
@@ -195,7 +195,7 @@ def read_table(reader: Reader, word: str, *, model: Model | None = None) -> tupl
         if virtual:
             warnings.warn(
                 SqlWarning(
-                    f'"{name}" keeps the row of a key, so {", ".join(sorted(virtual))} is no column of it: it stands for the '
+                    f'"{name}" keeps the row of a key, so {", ".join(sorted(virtual))} is no column of it: it represents the '
                     "processing time in FOR SYSTEM_TIME AS OF, and * leaves it out."
                 ),
                 stacklevel=5,
@@ -265,7 +265,7 @@ def _version_column(
 
 
 def _replace_copied(declared: _Declared, copied: int) -> None:
-    """Let computed columns and metadata that are declared anew stand in the place of those that came along."""
+    """Let computed columns and metadata that are declared again are in the place of those that came along."""
     anew = {column.name for column in declared.columns[copied:]}
     kept = [one for one in declared.columns[:copied] if one.name not in anew or (one.is_given and one.metadata is None)]
     declared.columns[:copied] = kept
@@ -432,7 +432,7 @@ def _check_metadata(declared: _Declared, options: dict[str, str], name: str, *, 
     if form_of(options) != "json" and not declared.primary_key:
         warnings.warn(
             SqlWarning(
-                f'"{name}" has metadata and no primary key: an update takes back the row as it came, which had other metadata, '
+                f'"{name}" has metadata and no primary key: an update retracts the row as it came, which had other metadata, '
                 "and is refused then. Add PRIMARY KEY (...) NOT ENFORCED."
             ),
             stacklevel=6,

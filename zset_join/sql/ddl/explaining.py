@@ -64,7 +64,7 @@ def explain(
 
 
 def _styles(reader: Reader) -> list[str]:
-    """Read the words behind EXPLAIN that ask for another kind of plan."""
+    """Read the words behind EXPLAIN that request another kind of plan."""
     asked: list[str] = []
     while reader.word in (_DETAILS if asked else (*_DETAILS, *_STYLES)):
         asked.append(reader.word)

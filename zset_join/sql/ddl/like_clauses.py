@@ -15,7 +15,7 @@ OVERWRITING with one of these; as in Flink, INCLUDING ALL and OVERWRITING OPTION
 | `DISTRIBUTION`, `PARTITIONS` | nothing: tables have none here |
 | `ALL` | all of these |
 
-Edge case: what is said anew replaces what comes along, with INCLUDING too.
+Edge case: what is said again replaces what comes along, with INCLUDING too.
 """
 
 from __future__ import annotations

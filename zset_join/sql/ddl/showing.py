@@ -112,7 +112,7 @@ def kind_named(reader: Reader) -> str | None:
 
 
 def check_kind(catalog: Catalog, name: str, kind: str | None, *, at: Place) -> None:
-    """Refuse a name that stands for another kind of thing than is said.
+    """Refuse a name that represents another kind of thing than is said.
 
     TABLE, STREAM, SOURCE and SINK are one kind where rows are read and written; a materialized view is a VIEW, too.
 

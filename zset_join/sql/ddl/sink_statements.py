@@ -4,7 +4,7 @@
     CREATE SINK s (columns) WITH (...)                    a table that is only written, as CREATE TABLE
 
 The law: a sink gets every change of its query, in the order of epochs; one into a table is INSERT INTO t SELECT under a name.
-`type` and `primary_key` of a sink into a table ask for what the table is, and are refused where it is not.
+`type` and `primary_key` of a sink into a table request what the table is, and are refused where it is not.
 
 Limits: rows are never changed on their way, so `force_append_only` drops no deletes; it warns.
 """
@@ -39,15 +39,13 @@ def create_sink(session: StatementContext, reader: Reader, *, replace: bool) -> 
     """Run CREATE SINK, from behind the word SINK on.
 
     Raises:
-        SqlError: it cannot be read, or asks for what is not there.
+        SqlError: it cannot be read, or requests what is not there.
         SinkError: the outside cannot be reached, or holds something else.
     """
     may_exist, begin, at = reader.has("IF", "NOT", "EXISTS"), reader.index, reader.statement.place(reader.index)
     name = reader.name("the name of the sink")
     if may_exist and replace:
-        raise SqlError(
-            "OR REPLACE makes it anew, IF NOT EXISTS leaves it as it is. Keep one of them.", code="SAID_TWICE", at=at
-        )
+        raise SqlError("OR REPLACE rebuilds it, IF NOT EXISTS leaves it as it is. Keep one of them.", code="SAID_TWICE", at=at)
     if may_exist and name in {*session.catalog.sinks, *session.catalog.tables}:
         return Message(f"{name} is there already")
     if reader.word == "(":
@@ -154,10 +152,10 @@ def _check_table_options(table: Table, options: dict[str, str], query: Query, *,
             f"type = '{kind}' of a sink into a table is not known.{near(str(kind), _TYPES)}", code="UNKNOWN_OPTION", at=at
         )
     if forces:
-        text = "force_append_only changes nothing: rows that the query takes back are taken back in the table."
+        text = "force_append_only changes nothing: rows that the query retracts are retracted in the table."
         warnings.warn(SqlWarning(text), stacklevel=6)
     elif kind == "append-only" and takes_back(query):
-        raise SqlError("the query takes rows back, so its sink is not append-only. Leave type out.", code="NOT_OFFERED", at=at)
+        raise SqlError("the query retracts rows, so its sink is not append-only. Leave type out.", code="NOT_OFFERED", at=at)
     key = tuple(one.strip().lower() for one in options.get("primary_key", "").split(",") if one.strip())
     if key and sorted(key) != sorted(one.lower() for one in table.primary_key):
         shown = f"({', '.join(table.primary_key)})" if table.primary_key else "none"

@@ -91,7 +91,7 @@ def layout(reader: Reader, options: dict[str, str], columns: Sequence[str]) -> N
         PARTITIONED BY (a, bucket(16, b))    DISTRIBUTED BY [HASH | RANGE] (a) [INTO 4 BUCKETS]    DISTRIBUTED INTO 4 BUCKETS
 
     Args:
-        reader: stands at the clause.
+        reader: is at the clause.
         options: those of WITH, read so far.
         columns: of the table.
 
@@ -147,7 +147,7 @@ def _columns_of_layout(reader: Reader, columns: Sequence[str]) -> None:
 
 
 def _is_of_files(reader: Reader, options: dict[str, str]) -> bool:
-    """Say whether a table is one of files; WITH may still be to come."""
+    """Return whether a table is one of files; WITH may still be to come."""
     texts = [token.text for token in reader.tokens[reader.index :]]
     return "filesystem" in texts or options.get("connector") == "filesystem"
 

@@ -30,7 +30,7 @@ def delete(session: StatementContext, statement: Statement) -> Message:
     """Run DELETE FROM t [WHERE ...].
 
     Raises:
-        SqlError: a table whose rows cannot be taken back.
+        SqlError: a table whose rows cannot be retracted.
     """
     reader = Reader(statement, 1)
     reader.expect("FROM")
@@ -89,7 +89,7 @@ def _table(session: StatementContext, reader: Reader) -> Table:
         raise SqlError(f'"{entry.name}" holds no rows here that could change.', code="NOT_A_TABLE", at=at, name=entry.name)
     if entry.mode == "append":
         raise SqlError(
-            f'"{entry.name}" only ever gets rows. Declare it with a primary key to change or take back rows.',
+            f'"{entry.name}" only ever gets rows. Declare it with a primary key to change or retract rows.',
             code="NOT_OFFERED",
             at=at,
             name=entry.name,

@@ -1,4 +1,4 @@
-"""A query as a statement: SELECT, and what stands behind it.
+"""A query as a statement: SELECT, and what comes after it.
 
     SELECT ... EMIT CHANGELOG SETTINGS max_hot_keys = 1000
 
@@ -42,7 +42,7 @@ def bind_query(session: StatementContext, statement: Statement, begin: int = 0, 
     query = session.query(statement, node, settings, emits_changelog=emits)
     if query.bound.virtual and not is_named:
         raise SqlError(
-            f"{query.bound.virtual[0]} has another value each time a row is read, so the row could not be taken back as it "
+            f"{query.bound.virtual[0]} has another value each time a row is read, so the row could not be retracted as it"
             "came. Use it behind FOR SYSTEM_TIME AS OF; to show it, give the source a column that holds it.",
             code="NON_DETERMINISTIC",
             at=statement.place(begin),
@@ -84,7 +84,7 @@ def _without_tail(statement: Statement, begin: int) -> tuple[tuple[Token, ...], 
 
 
 def _warn_of_table_hints(statement: Statement, tokens: tuple[Token, ...]) -> None:
-    """Warn of hints that stand behind a table, as Flink's `t /*+ OPTIONS('k'='v') */`; the parser takes them for comments."""
+    """Warn of hints that come after a table, as Flink's `t /*+ OPTIONS('k'='v') */`; the parser takes them for comments."""
     ends = [*(token.start for token in tokens[1:]), len(statement.text)]
     for token, end in zip(tokens, ends, strict=False):
         gap = statement.text[token.end + 1 : end] if token.comments else ""
@@ -92,7 +92,7 @@ def _warn_of_table_hints(statement: Statement, tokens: tuple[Token, ...]) -> Non
             hint = gap.lstrip()[3:].partition("*/")[0].strip()
             warnings.warn(
                 SqlWarning(
-                    f"the hint {hint} behind {token.text} changes nothing: hints stand behind SELECT, options in CREATE TABLE."
+                    f"the hint {hint} behind {token.text} changes nothing: hints come after SELECT, options in CREATE TABLE."
                 ),
                 stacklevel=4,
             )

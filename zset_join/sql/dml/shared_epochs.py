@@ -39,7 +39,7 @@ from zset_join.sql.tables.view_groups import GroupView
 from zset_join.sql_expressions.places import SqlWarning
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["Accepted", "SharedEpoch", "accepted_rows", "in_order", "named_error"]
+__all__ = ["Accepted", "SharedEpoch", "accepted_rows", "combined", "failing_queries", "in_order", "named_error"]
 
 Rows: TypeAlias = pa.Table | ZSet
 _NOTHING = "No table and no query took any of the rows."
@@ -106,7 +106,7 @@ class _Answered:
     prepared: PreparedEpoch
 
     def reached(self) -> list[Running]:
-        """Return the queries that the epoch is one of: rows reach them, or they have something to say without."""
+        """Return the queries that the epoch is one of: rows reach them, or they have rows to emit without."""
         if len(self.queries) == 1:
             return list(self.queries)
         return [one for one in self.queries if one.reads & self.rows.keys() or len(one.answer_in(self.prepared))]
@@ -207,7 +207,7 @@ class SharedEpoch(ExitStack):
             rows: dict[str, Any] = dict(own or {})
             reads = frozenset[str]().union(*(running.reads for running in queries))
             for name in sorted(reads & fed.keys() & set(queries[0].whole.sources)):
-                rows[name] = fed[name][0].of(queries) if len(fed[name]) == 1 else _combined([one.rows for one in fed[name]])
+                rows[name] = fed[name][0].of(queries) if len(fed[name]) == 1 else combined([one.rows for one in fed[name]])
             if not rows and own is None:
                 continue
             whole = queries[0].whole
@@ -215,7 +215,7 @@ class SharedEpoch(ExitStack):
                 prepared = self.enter_context(whole.prepare(rows, processing_time=self._now_us))
             except ZsetJoinError as error:
                 outcome = _NOTHING if len(self._session.running) == 1 else f"{_NOTHING} {_PAUSE}"
-                raise named_error(error, _failing(error, queries), outcome) from error
+                raise named_error(error, failing_queries(error, queries), outcome) from error
             self.prepared.append(_Answered(whole, queries, rows, prepared))
             running = queries[0]  # one that writes into a table has a pipeline of its own
             writer = running.writer
@@ -236,7 +236,7 @@ class SharedEpoch(ExitStack):
         for name, parts in fed.items():
             pipeline = self._session.kept_rows(tables[name])
             if pipeline is not None:
-                rows_of_table = _combined([one.rows for one in parts])
+                rows_of_table = combined([one.rows for one in parts])
                 prepared = self.enter_context(pipeline.prepare({name: rows_of_table}, processing_time=self._now_us))
                 self._tables.append((pipeline, prepared))
 
@@ -300,7 +300,7 @@ def accepted_rows(running: Iterable[Running], name: str, rows: Rows, *, refuses:
 
 
 def in_order(running: Sequence[Running]) -> list[Running]:
-    """Return queries such that each stands behind those that write what it reads; there are no circles."""
+    """Return queries such that each comes after those that write what it reads; there are no circles."""
     ordered: list[Running] = []
     left = list(running)
     while left:
@@ -319,7 +319,7 @@ def _pipelines(running: Sequence[Running]) -> list[list[Running]]:
     return sorted(by_pipeline.values(), key=lambda queries: len(queries) > 1)
 
 
-def _failing(error: ZsetJoinError, queries: Sequence[Running]) -> Sequence[Running]:
+def failing_queries(error: ZsetJoinError, queries: Sequence[Running]) -> Sequence[Running]:
     """Return the queries of a pipeline that cannot be answered."""
     names = error.facts.get("views", ())
     return [one for one in queries if one.name in names] or queries
@@ -350,7 +350,7 @@ def _warn_of(table: str, letters: pa.Table) -> None:
         )
 
 
-def _combined(parts: Sequence[Rows]) -> Rows:
+def combined(parts: Sequence[Rows]) -> Rows:
     """Return the rows that came from several writers as one delta, retractions first."""
     if len(parts) == 1:
         return parts[0]

@@ -33,7 +33,7 @@ _TIMES = frozenset({"date", "timestamp", "instant"})
 
 
 def takes_back(query: Query) -> bool:
-    """Say whether a query ever retracts a row."""
+    """Return whether a query ever retracts a row."""
     return query.bound.view.node.relation.mode != "append"
 
 
@@ -102,7 +102,7 @@ def writer_of(session: StatementContext, table: Table, query: Query, *, at: Plac
     """Return what takes the deltas of a query that fits a table.
 
     Raises:
-        SqlError: the table only ever gets rows, and the query takes rows back; the query reads what it would write; or it
+        SqlError: the table only ever gets rows, and the query retracts rows; the query reads what it would write; or it
             cannot be written.
         SinkError: the outside cannot be reached, or holds something else.
     """
@@ -114,7 +114,7 @@ def writer_of(session: StatementContext, table: Table, query: Query, *, at: Plac
     _refuse_circle(session, table, query, at=at)
     if table.mode == "append" and takes_back(query):
         raise SqlError(
-            f'"{table.name}" only ever gets rows, and the query takes rows back. Declare it with a primary key, or APPEND ONLY '
+            f'"{table.name}" only ever gets rows, and the query retracts rows. Declare it with a primary key, or APPEND ONLY '
             "sources.",
             code="INSERT_COLUMNS",
             at=at,

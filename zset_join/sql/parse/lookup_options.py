@@ -9,7 +9,7 @@
 | `lookup.full-cache.periodic-reload.interval` | `reload-interval` |
 | `lookup.max-retries` | `error-attempts`, which counts the first call too |
 
-Any other `lookup.x` is our option `x`, as in a LOOKUP hint. The older `lookup.cache.max-rows` with `lookup.cache.ttl` ask for a
+Any other `lookup.x` is our option `x`, as in a LOOKUP hint. The older `lookup.cache.max-rows` with `lookup.cache.ttl` request a
 partial cache by themselves. A hint of a query wins over its table, the table over the settings of the session.
 """
 
@@ -54,7 +54,7 @@ def lookup_of(options: Mapping[str, str], *, at: Place | None = None) -> Lookup:
         if plain in _RELOADS:
             if value.upper() not in {"PERIODIC", "FIXED_DELAY"}:
                 raise SqlError(
-                    f"'{option}' = '{value}' is not offered: a full cache is loaded anew after 'lookup.reload-interval'.",
+                    f"'{option}' = '{value}' is not offered: a full cache is loaded again after 'lookup.reload-interval'.",
                     code="NOT_OFFERED",
                     at=at,
                 )

@@ -30,7 +30,7 @@ class Reader:
 
     @property
     def is_done(self) -> bool:
-        """Say whether all tokens are read."""
+        """Return whether all tokens are read."""
         return self.index >= len(self.tokens)
 
     def has(self, *words: str) -> bool:
@@ -58,7 +58,7 @@ class Reader:
             self.fail(f"expected {' '.join(words)}")
 
     def end(self) -> None:
-        """Refuse what stands behind the statement.
+        """Refuse what comes after the statement.
 
         Raises:
             SqlError: something does.

@@ -37,7 +37,7 @@ class MemoryRuntime(ProcessRuntime):
     """Run queries in memory.
 
     Args:
-        catalog: what names stand for.
+        catalog: what names represent.
         dialect: of computed columns.
         clock: returns the processing time in microseconds since 1970; None: the wall clock.
         keep_tables: keep the rows of tables.
@@ -202,7 +202,7 @@ class MemoryRuntime(ProcessRuntime):
             return sorted_rows(pipeline.view(), query.bound)
 
     def forget(self, name: str) -> None:
-        """Let go of what is kept of a dropped table."""
+        """Release what is kept of a dropped table."""
         for running in [one for one in self.running if name in one.reads or one.name == name]:
             self.stop(running)
         self._fed.discard(name)

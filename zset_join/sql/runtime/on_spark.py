@@ -125,7 +125,7 @@ class SparkRuntime(InDirectory, Runtime):
         self.spark = spark if spark is not None else local_session()
         self._is_temporary = directory is None
         self._directory = Path(tempfile.mkdtemp(prefix="zset_join-sql-") if directory is None else directory).absolute()
-        self._directory_lock = claim_directory(self._directory)
+        self._directory_lock = claim_directory(self._directory, 1)
         self._dataframes: dict[str, Any] = {}
         self._streams: dict[str, tuple[Table, SourceStream]] = {}
         self._tables = StoredTables(self._directory / "tables")
@@ -175,7 +175,7 @@ class SparkRuntime(InDirectory, Runtime):
     def start(self, query: Query, *, name: str | None, output: Callable[[ZSet], None] | None) -> Running:
         """Run a query as a streaming query of Spark.
 
-        A query that writes outside or into a table goes on where its checkpoint ends; any other begins anew.
+        A query that writes outside or into a table goes on where its checkpoint ends; any other begins again.
         """
         sink = self._sink(output)
         running = RunningOnSpark(name or self._free_name(output), query, pipeline=_no_pipeline(), output=output)
@@ -342,7 +342,7 @@ class SparkRuntime(InDirectory, Runtime):
         return str(self.view_of(query).placed.explanation())
 
     def forget(self, name: str) -> None:
-        """Let go of what is kept of a dropped table, and end its queries."""
+        """Release what is kept of a dropped table, and end its queries."""
         for running in [one for one in self.running if name in one.reads or one.name == name]:
             self.stop(running)
         self._dataframes.pop(name, None)
@@ -489,7 +489,7 @@ class SparkRuntime(InDirectory, Runtime):
         return rehearsal
 
     def _forget_rehearsal(self) -> None:
-        """Begin the rehearsal anew with the next INSERT."""
+        """Begin the rehearsal again with the next INSERT."""
         rehearsal, self._rehearsal = self._rehearsal, None
         if rehearsal is not None:
             rehearsal.close()

@@ -1,1 +1,1 @@
-"""What the names of a session stand for: tables, views, settings, and where rows of tables come from and go to."""
+"""What the names of a session represent: tables, views, settings, and where rows of tables come from and go to."""

@@ -1,6 +1,6 @@
 """A query that is bound: what a view, a subquery and a running query know of it.
 
-It names the rows and what stands for its columns; how it was bound, and who runs it, it does not know.
+It names the rows and what represents its columns; how it was bound, and who runs it, it does not know.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BoundQuery:
         view: its rows.
         reads: the declared tables below.
         names: the tables and views that its text names.
-        processing_times: names of its SELECT list that stand for the processing time; one that is no column of `view` can be
+        processing_times: names of its SELECT list that represent the processing time; one that is no column of `view` can be
             used in FOR SYSTEM_TIME AS OF alone.
         is_bounded: it reads what is stored, and ends.
         shows_delta: `_tp_delta` is among its columns.

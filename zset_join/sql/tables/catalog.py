@@ -1,4 +1,4 @@
-"""What names in statements stand for: tables and streams, views, temporal table functions, and settings.
+"""What names in statements represent: tables and streams, views, temporal table functions, and settings.
 
 A name is looked up as it is written, and then without regard to case, where only one fits.
 
@@ -49,7 +49,7 @@ class ColumnDefinition:
     Args:
         name: its name.
         type: its Arrow type.
-        computed: the expression it is computed from when a row comes in; None for what comes in.
+        computed: the expression it is computed from when a row comes in; None for the input.
         metadata: the name of the metadata field it is filled from; None for a plain column.
         is_processing_time: it holds the processing time of the row's epoch.
         is_required: it is NOT NULL: a row without a value is bad input.
@@ -64,7 +64,7 @@ class ColumnDefinition:
 
     @property
     def is_given(self) -> bool:
-        """Say whether who inserts rows gives it."""
+        """Return whether who inserts rows gives it."""
         return self.computed is None and not self.is_processing_time
 
     @property
@@ -89,7 +89,7 @@ class Table:
         delta_column: the column whose -1 deletes; None where there is none.
         lookup: the outside table it is, which is only ever looked up; None for a table of the session.
         version_column: the column whose larger value wins among changes of a key; None: the later one.
-        processing_times: names that stand for the processing time in FOR SYSTEM_TIME AS OF alone, and are no columns.
+        processing_times: names that represent the processing time in FOR SYSTEM_TIME AS OF alone, and are no columns.
         is_ordered_by_file: among the rows of a key, that of the last file by name wins, whenever the file comes.
     """
 
@@ -119,16 +119,16 @@ class Table:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """Return the columns that `*` stands for."""
+        """Return the columns that `*` represents."""
         return tuple(column.name for column in self.columns if column.name != self.delta_column)
 
     @property
     def is_versioned(self) -> bool:
-        """Say whether its rows have versions in event time."""
+        """Return whether its rows have versions in event time."""
         return bool(self.primary_key) and self.watermark is not None
 
     def why(self) -> str:
-        """Say whether it is versioned or latest-only, and why."""
+        """Return whether it is versioned or latest-only, and why."""
         if self.is_versioned and self.watermark is not None:
             key = ", ".join(self.primary_key)
             return f"versioned: it has the primary key ({key}) and the event time {self.watermark[0]}"
@@ -140,7 +140,7 @@ class Table:
 
     @cached_property
     def rows(self) -> View:
-        """Return its rows, for the fluent API: one source, however often it is asked for."""
+        """Return its rows, for the fluent API: one source, however often it is requested."""
         return self._view(hides=tuple(self.hidden.names))
 
     def kept(self) -> View:
@@ -175,7 +175,7 @@ class NamedView:
 
     Args:
         name: its name.
-        query: what it stands for.
+        query: what it represents.
         sql: its text.
         is_materialized: it is kept, not only named.
         columns: the names its declaration gives the columns; empty: those of the query.
@@ -224,7 +224,7 @@ class TableIndex:
 
 
 class Catalog:
-    """Keep what names stand for.
+    """Keep what names represent.
 
     Attributes:
         sinks: queries that write into a table, by their name.
@@ -301,7 +301,7 @@ class Catalog:
         return function
 
     def is_kept(self, name: str) -> bool:
-        """Say whether rows or a running query stand behind a name: a table, a materialized view, or a sink."""
+        """Return whether rows or a running query come after a name: a table, a materialized view, or a sink."""
         view = self.views.get(name)
         return name in self.tables or name in self.sinks or (view is not None and view.is_materialized)
 

@@ -68,7 +68,7 @@ def form_of(options: Mapping[str, str]) -> str:
 
 
 def holds_records(options: Mapping[str, str]) -> bool:
-    """Say whether what a connector reads are records of changes, which are decoded."""
+    """Return whether what a connector reads are records of changes, which are decoded."""
     return options.get("connector") in {"kafka", "upsert-kafka", "filesystem"} and form_of(options) in RECORD_FORMATS
 
 
@@ -143,7 +143,7 @@ def _is_encoding(options: Mapping[str, str], option: str) -> bool:
 
 
 def _is_of_format(connector: TableSide, option: str) -> bool:
-    """Say whether an option is one of Flink's for a format of JSON, whose records are read here whatever it says."""
+    """Return whether an option is one of Flink's for a format of JSON, whose records are read here whatever it says."""
     return bool(connector.reads) and _OF_RECORDS.fullmatch(option) is not None
 
 

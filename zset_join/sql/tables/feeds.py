@@ -62,7 +62,7 @@ class FedTables(Protocol):
     """The tables of a session, and its queries.
 
     Attributes:
-        catalog: what names stand for.
+        catalog: what names represent.
         running: its queries.
     """
 
@@ -80,7 +80,7 @@ class Feed(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what it reads."""
+        """Release what it reads."""
         ...
 
 
@@ -110,7 +110,7 @@ def feeds_of(session: FedTables) -> list[Feed]:
 
 
 def puts_aside(settings: Mapping[str, str]) -> bool:
-    """Say whether what cannot be read is put aside."""
+    """Return whether what cannot be read is put aside."""
     return stage_options(settings).on_bad_input == "quarantine"
 
 
@@ -157,7 +157,7 @@ class FileFeed:
         return _warned(self.table, part_file(self.table, file)) if self._is_lenient else read_file(self.table, file)
 
     def close(self) -> None:
-        """Begin anew at the next poll."""
+        """Begin again at the next poll."""
         self._seen.clear()
         self._left.clear()
         if self._decoder is not None:
@@ -262,7 +262,7 @@ class KafkaFeed:
         return self._source.poll(most_rows=most_rows, wait_seconds=wait_seconds)
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Release the broker."""
         if self._source is not None:
             self._source.close()
         self._decoder.close()

@@ -1,9 +1,9 @@
 """Which rows claim the keys of a table that retracting queries write: at most one live row per key.
 
-The law: for every key, the rows of all queries that retract and write into one table, and the row that nobody takes back (of an
+The law: for every key, the rows of all queries that retract and write into one table, and the row that nobody retracts (of an
 INSERT, or of a query that never retracts), sum up to 0 or 1. A key that two live rows claim is refused before the epoch changes
 anything: the table can keep only one of them, and would lose it with the other's retraction. For the same reason a DELETE of a
-row that a query claims is refused: the query takes it back, or nobody does. Rows that nobody takes back are upserts among
+row that a query claims is refused: the query retracts it, or nobody does. Rows that nobody retracts are upserts among
 themselves, where the later one wins. Rows that a stopped query has left behind claim nothing.
 
 Memory: per key of these queries and of the other rows a count, and of the other rows the key. Where the key of the only such
@@ -42,7 +42,7 @@ class KeyClaims:
 
     Args:
         table: a table with a primary key.
-        held: the rows it holds that nobody takes back, and perhaps rows of `own`; the key columns of the table among others.
+        held: the rows it holds that nobody retracts, and perhaps rows of `own`; the key columns of the table among others.
         own: rows of retracting queries, each with the columns of the table that it gives.
     """
 
@@ -75,7 +75,7 @@ class KeyClaims:
         key = shown_key(doubled.columns, 0)
         if not self._new_others(doubled):
             raise self._refused(
-                f"has a row with the key {key} of ({self._key_names}) that no query takes back, and the query "
+                f"has a row with the key {key} of ({self._key_names}) that no query retracts, and the query "
                 f'"{query}" has one too; it would replace that row, and delete it with its next retraction. {_NOTHING} DELETE '
                 "the row, change the rows that the query reads, or write into another table.",
                 key,

@@ -6,7 +6,7 @@ The law: the text, bound again over the same tables, is a query with the same an
 again, from the second writing on (names that the binder makes are then there). So a text is a query's normal form.
 
 Joins by time, and with outside tables, have no form in Spark's own SQL; they are written as our Spark dialect reads them:
-`FOR SYSTEM_TIME AS OF`, `ASOF JOIN ... MATCH_CONDITION`, the hint `LOOKUP`. What is joined so must be named, so it stands in a
+`FOR SYSTEM_TIME AS OF`, `ASOF JOIN ... MATCH_CONDITION`, the hint `LOOKUP`. What is joined so must be named, so it is in a
 WITH in front.
 
 State that ends by time is the hint STATE_TTL.
@@ -121,7 +121,7 @@ class _Writer:
         raise _unwritten(type(node.request).__name__.removesuffix("Request"))
 
     def _called(self, node: Operate, call: TableCall) -> str:
-        """Return a stage that a table function asks for; the function takes a table by its name."""
+        """Return a stage that a table function requests; the function takes a table by its name."""
         (child,) = node.inputs
         front, table = self._table(node, child)
         operands = ", ".join([table, *(_row(one, child.relation.schema) for one in call.operands)])
@@ -213,7 +213,7 @@ class _Writer:
         )
 
     def _table(self, node: Operate, right: Node) -> tuple[str, str]:
-        """Return the right side of a join where only a table may stand, and what must be written before the SELECT."""
+        """Return the right side of a join where only a table may be, and what must be written before the SELECT."""
         return ("", _quoted(right.source.name)) if isinstance(right, Read) else self._in_front(node, self.select(right))
 
     def _versions(self, node: Operate, right: Node, key: tuple[str, ...], delete_column: str | None) -> tuple[str, str]:

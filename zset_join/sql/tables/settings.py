@@ -85,7 +85,7 @@ _IGNORED = ("table.exec.mini-batch.", "table.exec.sink.", "table.exec.resource."
 
 
 def is_ignored(name: str) -> bool:
-    """Say whether a setting is one of another system that changes nothing here; it warns, and is not kept."""
+    """Return whether a setting is one of another system that changes nothing here; it warns, and is not kept."""
     return name.lower().startswith(_IGNORED)
 
 
@@ -129,7 +129,7 @@ def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
     if plain in _CHOICES and value not in _CHOICES[plain]:
         raise SqlError(f"{name}='{value}' is not known.{near(value, _CHOICES[plain])}", code="OPTION_VALUE", at=at, name=name)
     try:
-        # A limit counts beside the setting that asks for it, which may come later.
+        # A limit counts beside the setting that requests it, which may come later.
         hybrid = ("default_hash_join", "hybrid")
         beside = {"cold_store": hybrid, "max_hot_keys": hybrid, "max_hot_bytes": hybrid,
                   "on_evict": ("join_buffer_policy", "evict_oldest")}  # fmt: skip
@@ -177,7 +177,7 @@ def stage_options(settings: Mapping[str, str]) -> StageOptions:
 
 
 def without_effect(settings: Mapping[str, str]) -> list[str]:
-    """Return what warnings say of settings that ask for something which the others leave out."""
+    """Return what warnings say of settings that request something which the others leave out."""
     is_hybrid = "hybrid" in {settings.get("default_hash_join"), settings.get("default_hash_table")}
     said = []
     if not is_hybrid:
@@ -212,7 +212,7 @@ def jump_in(settings: Mapping[str, str]) -> Callable[[pa.DataType], str | int] |
 
 
 def state_ttl_of(settings: Mapping[str, str]) -> StateTtl | None:
-    """Return how long what joins, groups and first rows remember lives; None: until it is taken back.
+    """Return how long what joins, groups and first rows remember lives; None: until it is retracted.
 
     Raises:
         OptionError: a duration or a word that is not understood.

@@ -80,7 +80,7 @@ class SinkWriter:
             )
 
     def begin_once(self) -> bool:
-        """Open the sink for the one epoch of a statement; say whether it is still to be written.
+        """Open the sink for the one epoch of a statement; return whether it is still to be written.
 
         Raises:
             SinkError: it cannot be opened, or somebody else wrote there.

@@ -3,7 +3,7 @@
 Times: DuckDB compares timestamps and dates as they are. Spark compares microseconds, for its arithmetic on dates and timestamps
 without zone depends on the session's time zone.
 
-Known limits: in Spark a row stands at most 2^31 - 1 times in a table.
+Known limits: in Spark a row is at most 2^31 - 1 times in a table.
 """
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here.

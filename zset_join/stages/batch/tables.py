@@ -1,6 +1,6 @@
 """What the batch query of a kind of stage is given, and where it is registered.
 
-A table here is a bag: a row stands in it as often as it is there. Its columns are called c0, c1, ... in the order of its
+A table here is a bag: a row is in it as often as it is there. Its columns are called c0, c1, ... in the order of its
 schema, whatever their names are: DuckDB and Spark take names that differ by case for one.
 """
 

@@ -7,7 +7,8 @@ nothing counts as late. Arrival, which breaks ties, is that of the copies that a
 other stages the state alone knows it, and the tied queries select the rows among which it decides.
 """
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def knows_arrivals(table: BatchTable) -> bool:
 
 
 def row_copies(table: BatchTable, dialect: Dialect, came: str = "true", went: str = "true", more: Sequence[str] = ()) -> str:
-    """Return every copy of a row that came: when, `e` and `n`, and the epoch in which it was taken back, `gone`, or NULL.
+    """Return every copy of a row that came: when, `e` and `n`, and the epoch in which it was retracted, `gone`, or NULL.
 
     Args:
         table: with its history.
@@ -50,7 +51,7 @@ def row_copies(table: BatchTable, dialect: Dialect, came: str = "true", went: st
 
 
 def there_in(epoch: str) -> str:
-    """Return whether a copy had not been taken back when an epoch ended."""
+    """Return whether a copy had not been retracted when an epoch ended."""
     return f"(r.gone IS NULL OR r.gone > {epoch})"
 
 
@@ -92,7 +93,7 @@ def chosen_rows(
         f"{f'r.{right.column(name)}' if side == 'right' else f'l.{left.column(name)}'} AS v{at}"
         for at, (side, name) in enumerate(shape.sources)
     ]
-    # An id is read once: Spark may count anew wherever a table is named.
+    # An id is read once: Spark may count again wherever a table is named.
     columns = ", ".join(["l.id AS id", f"coalesce({counts}, false) AS counts", f"{first} AS place", *taken])
     kind = "JOIN" if is_tied else "LEFT JOIN"
     shown = ", ".join(

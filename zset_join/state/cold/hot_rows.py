@@ -5,7 +5,7 @@ within a chain.
 
 Remembers 16 bytes per record, in this process only: the score of `spill.residency`, the stamp of the epoch that needed the row
 last, and the place in the cold store where the row still lies unchanged (-1: nowhere). On a side with a store of keys 8 more:
-the hashes of join key and identity that it has an entry for. Who opens the state anew starts without them, which costs some
+the hashes of join key and identity that it has an entry for. Who opens the state again starts without them, which costs some
 rewriting and no row.
 """
 
@@ -43,7 +43,7 @@ class HotRows:
 
     Args:
         side: whose rows they are; after every change of its records, call `follow` first.
-        has_entries: whether it is remembered which rows the store of keys knows.
+        has_entries: whether it is remembered which rows the store of keys holds.
 
     Attributes:
         has_places: some row may still lie unchanged in the cold store.
@@ -107,7 +107,7 @@ class HotRows:
         return int(self._side.header[s.H_TOMBSTONES])
 
     def row_bytes(self) -> int:
-        """Return the bytes of all live rows and tombstones: records, blocks, slots, what stands beside them. Cost: O(1)."""
+        """Return the bytes of all live rows and tombstones: records, blocks, slots, what is beside them. Cost: O(1)."""
         rows = self.live_rows + self.tombstones
         return rows * self.bytes_per_row() + int(self._side.header[s.H_HEAP_USED])
 
@@ -147,7 +147,7 @@ class HotRows:
     def note_written(self, numbers: Int64s, stamp: int | None, clock: float) -> None:
         """Note that an epoch has written rows: what the cold store may have of them is outdated. Number 0 is none.
 
-        They are touched, unless nobody asks who is busy (no stamp).
+        They are touched, unless busy rows are not tracked (no stamp).
         """
         if stamp is None and not self.has_places:
             return
@@ -235,12 +235,12 @@ class HotRows:
         return side.record_words("<u4", HASH, self.records)[numbers - 1].astype(np.int64), subcodes
 
     def have_entries(self, numbers: Int64s, codes: Int64s, subcodes: Int64s) -> npt.NDArray[np.bool_]:
-        """Say for which rows, with the hashes they have now, the store of keys has an entry for sure."""
+        """Return for which rows, with the hashes they have now, the store of keys has an entry for sure."""
         known: npt.NDArray[np.bool_] = self._entries[numbers - 1] == _pairs(codes, subcodes)
         return known
 
     def forget_entries(self) -> None:
-        """Note that the store of keys knows none of these rows."""
+        """Note that the store of keys holds none of these rows."""
         self._entries[:] = NOWHERE
 
     def pack(self, numbers: Int64s, codes: Int64s, subcodes: Int64s) -> ColdRows:
@@ -281,7 +281,7 @@ class HotRows:
         tombstones.drop_tombstones(self._side.view, numbers, identity_codes, self._side.variables_address)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of what stands beside the records."""
+        """Return the bytes of what is beside the records."""
         return self._scores.nbytes + self._stamps.nbytes + self._places.nbytes + self._entries.nbytes
 
 

@@ -3,13 +3,13 @@
 The law: with any budget, also none at all, an operator answers after every epoch what it answers with everything in memory.
 
 Before the kernels run, `fetch` brings in the rows and tombstones that a delta names, by identity. A `Route` needs no more;
-what a join needs besides is in `zset_join.state.join.hybrid_state`. Whoever asks again finds nothing to fetch, unless hashes
+what a join needs besides is in `zset_join.state.join.hybrid_state`. A second preparation finds nothing to fetch, unless hashes
 collide. `spill_to_budget` spills down to the budget when the epoch has been absorbed; `fetch` does so for rows the epoch
-does not need, so that what it brings in takes their place. Tombstones go before rows, the oldest first: nobody is known to ask
+does not need, so that what it brings in takes their place. Tombstones go before rows, the oldest first: no reader is known
 for them.
 
 Crashes. In a directory, moving begins by marking all sides as half-written and ends by committing the stores at the epoch the
-sides stand at, then taking the marks away. A process that dies between leaves state that is refused and rebuilt.
+sides are at, then taking the marks away. A process that dies between leaves state that is refused and rebuilt.
 
 Remembers, beside the rows that the budget allows, the index of the cold rows, 4.5 to 7.7 bytes each in mapped files; where it
 has no room in the budget beside the rows, it leaves the process after every epoch (`zset_join.state.cold.cold_side`).
@@ -48,7 +48,7 @@ from zset_join.zset import ZSet
 
 __all__ = ["HybridRows"]
 
-_SLACK = 0.5  # of the budget is freed at a time: the fewer and larger the runs, the fewer are asked for each row
+_SLACK = 0.5  # of the budget is freed at a time: the fewer and larger the runs, the fewer are requested each row
 _MOST_SLACK_BYTES = 64 << 20  # or an epoch would wait for a large budget to be written
 _MOST_SLACK_ROWS = 1 << 19
 _SLACK_OF_BUSY = 0.1  # the same of rows that the last epoch has looked at: the next one may need them again
@@ -71,7 +71,7 @@ class HybridRows:
         cold_directory: where the cold rows lie; default: in `directory`, else among the host's temporary files.
 
     Raises:
-        StateError: cold rows that do not belong to these sides, or stand at another epoch.
+        StateError: cold rows that do not belong to these sides, or are at another epoch.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class HybridRows:
             place = private.path
         self._opened: list[ColdSide] = []
         shared: list[ColdStores] = []
-        self._finalizer = weakref.finalize(self, _let_go, self._opened, shared, private)
+        self._finalizer = weakref.finalize(self, _release, self._opened, shared, private)
         with closing_on_error(self._finalizer):
             self._stores = open_stores(budget.cold_store, place, max_hot_bytes=budget.max_hot_bytes)
             shared.append(self._stores)
@@ -115,7 +115,7 @@ class HybridRows:
             epochs = [sorted(side.epochs) for side in self._opened]
             self.close()
             raise StateError(
-                f"the cold rows in {place} stand at epochs {epochs}, the rows in memory at {sides[0].absorbed_epoch}. "
+                f"the cold rows in {place} are at epochs {epochs}, the rows in memory at {sides[0].absorbed_epoch}. "
                 "Local state is a cache: delete the directory and it is rebuilt from the checkpoint.",
                 code="STATE_HALF_WRITTEN",
                 directory=str(place),
@@ -146,7 +146,7 @@ class HybridRows:
                 for side in self._opened:
                     side.expect_rows()
             self._bring_in(prepared)
-        self._let_go()
+        self._release()
         self._give_back()
 
     def _bring_in(self, prepared: Sequence[PreparedSide | None]) -> None:
@@ -161,10 +161,10 @@ class HybridRows:
         """
         self._delta_rows = delta_rows
         is_first, self._is_within_budget = self._is_within_budget, False
-        if is_first:  # whoever asks again finds the rows where they were
+        if is_first:  # a second preparation finds the rows where they were
             self._unused.remember()
             self._foresee()
-            self._let_go()
+            self._release()
         limit = self._limit.rows
         if self._unspilled is not None or (is_first and limit is not None and self._hot_bytes() > limit):
             with self._moving():
@@ -185,7 +185,7 @@ class HybridRows:
         )
 
     def is_tight(self) -> bool:
-        """Say whether memory is so short that what an epoch takes is given back on the way; small budgets are spared that."""
+        """Return whether memory is so short that what an epoch retracts is given on the way; small budgets are spared that."""
         return self._budget.max_hot_bytes is not None and not self._limit.spared and self._is_worth_looking()
 
     def begin_absorb(self) -> None:
@@ -207,7 +207,7 @@ class HybridRows:
                 raise
 
     def note_written(self, prepared: Sequence[PreparedSide | None], rewritten: Iterable[tuple[int, Int64s]] = ()) -> None:
-        """Note which rows an epoch has written, when it has been absorbed; those written anew on disk take their place.
+        """Note which rows an epoch has written, when it has been absorbed; those written again on disk take their place.
 
         Args:
             prepared: what was absorbed.
@@ -241,13 +241,13 @@ class HybridRows:
             # The epoch is absorbed and may not fail any more: the next one spills first, and raises if it cannot.
             self._unspilled = error
             self._postponed_spills += 1
-        self._let_go()
+        self._release()
         self._give_back()
 
     def commit(self, epoch: int) -> None:
         """Declare the cold rows whole at an epoch; the caller takes the marks off the sides afterwards."""
         if self._is_mapped:
-            self._is_moving = True  # whoever goes on after an error here is refused, as a new process would be
+            self._is_moving = True  # going on after an error here is refused, as in a new process
             for side in self._opened:
                 side.commit(epoch)
         self._is_moving = False
@@ -273,7 +273,7 @@ class HybridRows:
             )
 
     def _is_worth_looking(self) -> bool:
-        """Say whether there are cold rows, or soon will be, so that it matters who is busy."""
+        """Return whether there are cold rows, or soon will be, so that it matters who is busy."""
         if any(side.row_count() or side.tombstone_count() for side in self._opened):
             return True
         max_rows, max_bytes = self._budget.max_hot_keys, self._limit.rows
@@ -403,7 +403,7 @@ class HybridRows:
             if arena.is_sparse(tight=True) or (is_too_large and arena.dead_bytes() > limit // _DEAD_PART):
                 side.compact()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Let the index of the cold rows leave this process, where it has no room beside the hot rows."""
         limit = self._limit.held
         index_bytes = max(0, self._index_bytes() - self._limit.spared)
@@ -502,7 +502,7 @@ class HybridRows:
         self.commit(snapshot_epoch(tables[self._opened[0].side.name]))
 
     def _prepare_part(self, number: int, delta: ZSet, words: Sequence[Int64s]) -> PreparedSide:
-        """Prepare rows of one side that nobody is to be told about: bring in what they name, and nothing of the other side."""
+        """Prepare rows of one side that change no answer: bring in what they name, and nothing of the other side."""
         side = self._opened[number].side
         prepared = side.encode(delta, words=words)
         alone = [prepared if at == number else None for at in range(len(self._opened))]
@@ -520,7 +520,7 @@ class HybridRows:
             raise self._unspilled
 
     def is_current(self) -> bool:
-        """Say whether the cold stores are still as this process left them; another one may have absorbed epochs meanwhile."""
+        """Return whether the cold stores are still as this process left them; another process may have absorbed epochs."""
         return not self._is_moving and all(side.is_current() for side in self._opened) and self._stores.is_current()
 
     def cold_side(self, number: int) -> ColdSide:
@@ -532,8 +532,8 @@ class HybridRows:
     def resident_bytes(self) -> int:
         """Return the bytes of memory that hybrid state takes beside the sides themselves, between two epochs.
 
-        What allocators keep of the memory that epochs took and freed is among them, as far as it can be told; so are pages that
-        rows fill in part, and an index that may not stay but was looked at.
+        What allocators keep of the memory that epochs took and freed is among them, as far as it can be measured; so are pages
+        that rows fill in part, and an index that may not stay but was looked at.
         """
         held = self._resident_index_bytes() + sum(side.hot.resident_bytes() for side in self._opened)
         less = sum(side.index_bytes() - side.staying_bytes() for side in self._opened) if self._holds_index else 0
@@ -548,12 +548,12 @@ class HybridRows:
         return counts
 
     def close(self) -> None:
-        """Let go of the files; cold rows of a state in memory are removed."""
+        """Release the files; cold rows of a state in memory are removed."""
         self._unused.close()
         self._finalizer()
 
 
-def _let_go(opened: list[ColdSide], shared: list[ColdStores], private: PrivateDirectory | None) -> None:
+def _release(opened: list[ColdSide], shared: list[ColdStores], private: PrivateDirectory | None) -> None:
     for side in opened:
         side.close()
     for stores in shared:

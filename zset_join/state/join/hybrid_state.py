@@ -7,7 +7,7 @@ Before the kernels run, `fetch` brings in (side X, other side Y):
 1. the rows that X's delta replaces or retracts, by identity (`zset_join.state.cold.hybrid_rows`);
 2. all rows of X whose join key changes on Y: the keys of Y's delta, and those of the old rows that 1 found on Y;
 3. where Y's rows are shown or hidden by whether X has rows of their key, one row of each key that changes on X, unless one is
-   in memory that does not change (`zset_join.state.join.match_witnesses`). If that is all X is asked for, 2 is no more, either.
+   in memory that does not change (`zset_join.state.join.match_witnesses`). If that is all X is requested, 2 is no more, either.
 
 So chains are whole where they are walked, and may be in memory in part elsewhere.
 
@@ -16,8 +16,8 @@ there is one: the answer streams them (`zset_join.state.join.oversized_rows`). W
 the rest of 2 is left on disk, but for 3, and passes through memory while the answer is made
 (`zset_join.state.join.streamed_rows`); not so with small budgets in bytes.
 
-Who answers an epoch again on state that was rebuilt, or after asking about other changes, emits the same rows, but those of one
-key perhaps in another order: it is that in which they came into memory. So does, in rare cases, who asks again at once, where
+An epoch that is answered again on rebuilt state, or after an answer about other changes, has the same rows, but those of one
+key perhaps in another order: it is that in which they came into memory. So does, in rare cases, a second answer at once, where
 another row has the hash of one that is named: on disk it comes along, in memory it may go to make room.
 
 Known limits. The rows of 3 stay in memory until the delta is absorbed, and with a small budget all, large keys excepted.
@@ -57,7 +57,7 @@ class HybridState(HybridRows):
         left: keys whose rows the epoch that was fetched last leaves on disk.
 
     Raises:
-        StateError: cold rows that do not belong to these sides, or stand at another epoch.
+        StateError: cold rows that do not belong to these sides, or are at another epoch.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The columns of a join's output, gathered from pairs of record addresses.
 
-Order: left columns, then right columns (semi and anti joins: left only). With `using`, the key columns stand first and once,
+Order: left columns, then right columns (semi and anti joins: left only). With `using`, the key columns come first and once,
 as Spark's `USING` puts them; where either side may be missing (FULL) they are coalesced.
 """
 
@@ -46,7 +46,7 @@ class JoinedRows:
         self._right_plan = right.layout.gather_plan(self._right_positions)
 
     def gather(self, left_refs: int, right_refs: int, count: int, *, keeps_none: bool = False) -> pa.RecordBatch:
-        """Return the output rows of `count` pairs whose record addresses stand at two addresses; 0 is a padded side.
+        """Return the output rows of `count` pairs whose record addresses are at two addresses; 0 is a padded side.
 
         Args:
             left_refs: an address.

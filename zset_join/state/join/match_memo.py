@@ -1,12 +1,12 @@
 """What an operator remembers of the rows it has answered for: what each of them was joined with, and which of them still wait.
 
-The outside, or the other side, may have changed by the time a row is retracted. So the retraction asks nobody: it takes back
-what was said. Every arrival of a left row is remembered as one *line* per row it met, or one line that says that it met none.
+The outside, or the other side, may have changed by the time a row is retracted. So the retraction queries nothing: it retracts
+what was emitted. Every arrival of a left row is remembered as one *line* per row it met, or one line without a right row.
 
-The law: `take_back` of w copies names the lines of the w oldest copies of that row, whole arrivals first, and never one twice.
+The law: `retract` of w copies names the lines of the w oldest copies of that row, whole arrivals first, and never one twice.
 
 A line is the joined row with hidden columns: what it is (`KIND`), which arrival (`ARRIVAL`: epoch and place), how many
-right copies it stands for (`TIMES`), and for one that waits when it is due (`DUE_US`) and how often it was looked up
+right copies it represents (`TIMES`), and for one that waits when it is due (`DUE_US`) and how often it was looked up
 (`ATTEMPTS`). Copies of the left row are its weight.
 
 Remembers `stride` bytes per line, 13 to 26 per distinct left row, and 8 per parked one. With an append-only left only parked
@@ -42,7 +42,7 @@ __all__ = [
     "SILENT",
     "TIMES",
     "MatchMemo",
-    "TakenBack",
+    "Retracted",
     "first_arrival",
 ]
 
@@ -64,7 +64,7 @@ def first_arrival(epoch: int) -> int:
 
 
 @dataclass(slots=True)
-class TakenBack:
+class Retracted:
     """Lines that rows which go leave behind.
 
     Args:
@@ -152,7 +152,7 @@ class MatchMemo:
             kept.append(numbers[is_there])
         return kept
 
-    def take_back(self, rows: pa.RecordBatch, copies: Int64s) -> TakenBack:
+    def retract(self, rows: pa.RecordBatch, copies: Int64s) -> Retracted:
         """Name the lines of rows that go, oldest first.
 
         Args:
@@ -160,12 +160,12 @@ class MatchMemo:
             copies: how many of each go.
 
         Raises:
-            StateError: the memo does not know so many copies.
+            StateError: the memo does not hold so many copies.
 
         Cost: the lines of these rows.
         """
         if not rows.num_rows:
-            return TakenBack()
+            return Retracted()
         positions, numbers = self.lines.find(rows.select(list(self.identity)))
         arrivals = self.word(ARRIVAL, numbers)
         order = np.lexsort((arrivals, positions))
@@ -188,14 +188,14 @@ class MatchMemo:
                 relation=self._name,
             )
         per_line = taken[group]
-        return TakenBack(numbers[per_line > 0], per_line[per_line > 0])
+        return Retracted(numbers[per_line > 0], per_line[per_line > 0])
 
     def rows(self, numbers: Int64s) -> pa.RecordBatch:
         """Return the joined rows of some lines."""
         return self.lines.gather(numbers, self.joined_names)
 
     def is_current(self) -> bool:
-        """Say whether the files are still those of the directory, and nobody else has folded an epoch into them.
+        """Return whether the files are still those of the directory, and nobody else has folded an epoch into them.
 
         Which lines wait, and for when, is known to this process alone: one that was overtaken must open them again.
         """
@@ -204,7 +204,7 @@ class MatchMemo:
 
     # ---------------------------------------------------------------- writing
 
-    def remove(self, taken: TakenBack) -> None:
+    def remove(self, taken: Retracted) -> None:
         """Take copies away, and lines of which none is left."""
         if not len(taken.numbers):
             return
@@ -237,7 +237,7 @@ class MatchMemo:
             copies: of the left row.
             kinds: what each is.
             arrivals: which arrival each belongs to.
-            times: right copies each stands for; default 1.
+            times: right copies each represents; default 1.
             due_us: when those that wait are due.
             attempts: how often each was looked up; default 0.
         """
@@ -279,7 +279,7 @@ class MatchMemo:
         self._by_due[due_us].append(numbers)
 
     def _index(self) -> None:
-        """Find out anew which lines wait, and for when. Cost: one pass over the lines."""
+        """Find out again which lines wait, and for when. Cost: one pass over the lines."""
         self._indexed_epoch = self.lines.side.absorbed_epoch
         self._by_due: dict[int, list[Int64s]] = {}
         self._dues: list[int] = []

@@ -48,7 +48,7 @@ class _Keys:
 
 
 class MatchWitnesses:
-    """Find rows that stand for others.
+    """Find rows that represent others.
 
     Args:
         opened: both sides.
@@ -83,7 +83,7 @@ class MatchWitnesses:
         stamp: int,
         clock: float,
     ) -> Iterator[ColdRows]:
-        """Yield rows on disk of one side; those that were yielded are to be taken before the next are asked for.
+        """Yield rows on disk of one side; those that were yielded are to be taken before the next are requested.
 
         Args:
             number: of the side.

@@ -1,4 +1,4 @@
-"""What comes of the rows of a key that are too many to be brought into memory: they stay on disk and are read in chunks.
+"""The output of a key with too many rows to be brought into memory: they stay on disk and are read in chunks.
 
 The law: the answer is that of the same rows in memory. The rows on disk of such a key are none that the epoch changes, because
 those are brought in by their identity. So with the changes of the key on the other side they make a cross product,
@@ -7,10 +7,10 @@ those are brought in by their identity. So with the changes of the key on the ot
 
 of which those pairs count that pass the residual predicate. Where their side is preserved they are shown or hidden as one,
 when the other side's rows of the key come or go. Whether a side has rows of a key is read off those in memory: `one_of_each`
-brings one in, and it stands for those on disk. With a residual predicate each row is shown or hidden by its own degree; a row
-whose degree changes is written anew, to replace the one on disk when the epoch is absorbed.
+brings one in, and it represents those on disk. With a residual predicate each row is shown or hidden by its own degree; a row
+whose degree changes is written again, to replace the one on disk when the epoch is absorbed.
 
-Memory: a chunk of about a MB, and the pairs of a part of it. Every chunk is read once for each sign that has something to say,
+Memory: a chunk of about a MB, and the pairs of a part of it. Every chunk is read once for each sign that has rows to emit,
 and where degrees change once more to absorb them; the predicate is evaluated each time.
 """
 
@@ -95,7 +95,7 @@ class OversizedRows:
             yield self._crossed(key, asked, deltas * chosen, flips, rows, shown, sign)
 
     def revise_degrees(self, keys: Sequence[ChangedKey]) -> None:
-        """Write those rows on disk anew whose degree the changes of some keys make another one.
+        """Write those rows on disk again whose degree the changes of some keys make another one.
 
         Raises:
             ResourceError: the disk is full or cannot be written.
@@ -109,7 +109,7 @@ class OversizedRows:
                 cold.revise(np.array(list(changing), np.int64), partial(self._revised, cold, changing))
 
     def _revised(self, cold: ColdSide, changing: dict[int, list[ChangedKey]], lying: ColdRows, rows: UnpackedRows) -> Flags:
-        """Change the degrees of some rows; say which are others now."""
+        """Change the degrees of some rows; return which are others now."""
         codes = lying.codes
         stride = cold.side.layout.stride
         refs, gains = rows.refs(stride), np.zeros(rows.count, np.int64)

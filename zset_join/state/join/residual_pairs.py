@@ -1,7 +1,7 @@
 """The pairs of an epoch of which only some pass: matching means more than an equal key.
 
 The law: a pair counts if it passes the whole ON condition. Every candidate pair, one with equal keys that changes, is judged
-once, and what was said about it kept as a bit, for retractions come out before insertions and an epoch may be absorbed later.
+once, and the result kept as a bit, for retractions come out before insertions and an epoch may be absorbed later.
 Whether a row is shown alone follows from how many of its pairs pass (`zset_join.state.join.residual_degrees`), and so is
 known when all pairs of its key were judged.
 
@@ -40,7 +40,7 @@ _Flags = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class _JudgedPart:
-    """What was said about the pairs of a part: bits per piece, in pieces, and degrees per side; whole when all were judged."""
+    """The results for the pairs of a part: bits per piece, in pieces, and degrees per side; whole when all were judged."""
 
     degrees: dict[int, ResidualDegrees]
     bits: dict[Place, list[npt.NDArray[np.uint8]]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class _JudgedPart:
 
 @dataclass(frozen=True, slots=True)
 class JudgedEpoch:
-    """What was said about the pairs of an epoch so far, by part, and which rows are not in memory.
+    """The results for the pairs of an epoch so far, by part, and which rows are not in memory.
 
     Args:
         streams: per side, whether what is on disk of the keys that change on the other side passes.
@@ -111,7 +111,7 @@ class ResidualPairs:
     # ---------------------------------------------------------------- an epoch
 
     def pieces(self, epoch: JudgedEpoch, only: set[Place] | None = None) -> Iterator[Piece]:
-        """Yield all pieces of an epoch, or some; the steps of one are to be done before the next is asked for.
+        """Yield all pieces of an epoch, or some; the steps of one are to be done before the next is requested.
 
         That of a part's pairs in memory comes first, under the part's number alone. The steps raise OverflowError when the
         product of two weights leaves int64.
@@ -128,11 +128,11 @@ class ResidualPairs:
                     pass
 
     def revises(self, epoch: JudgedEpoch) -> bool:
-        """Say whether rows on disk may have another degree after an epoch that was judged."""
+        """Return whether rows on disk may have another degree after an epoch that was judged."""
         return self._groups.parts > 0 and any(self._one_sided) and (any(map(len, epoch.oversized_codes)) or any(epoch.streams))
 
     def revise(self, epoch: JudgedEpoch) -> None:
-        """Write those rows on disk anew whose degree an epoch that was judged makes another one.
+        """Write those rows on disk again whose degree an epoch that was judged makes another one.
 
         Raises:
             ResourceError: the disk is full or cannot be written.

@@ -1,4 +1,4 @@
-"""What an epoch's changes make of rows that have no room in memory: they are read from disk, paired and let go.
+"""What an epoch's changes make of rows that have no room in memory: they are read from disk, paired and released.
 
 The law: the answer is that of the same rows in memory. No row that passes is changed by the epoch, for those are brought in by
 their identity; and where it matters whether a side has rows of a key, one that stays is in memory (`match_witnesses`).
@@ -7,7 +7,7 @@ Rows come in the order in which they lie on disk, so the changes are worked off 
 one group of rows, and a second list of the changes. Cost: the pages are read once, or twice where the insertions cannot be held
 until all retractions are out.
 
-Behind a residual predicate a row is shown or hidden by its own degree. Rows whose degree changes are written anew when the
+Behind a residual predicate a row is shown or hidden by its own degree. Rows whose degree changes are written again when the
 epoch is absorbed (`ColdSide.revise`), and the pages that hold them are read once more for it. Remembered until then: 24 bytes
 for each.
 """
@@ -68,7 +68,7 @@ class StreamedRows:
         self._output = output
 
     def pieces(self, streams: Sequence[bool], without: Sequence[_Words], only: set[Place] | None = None) -> Iterator[Piece]:
-        """Yield a piece for each group of rows; its steps are to be done before the next is asked for.
+        """Yield a piece for each group of rows; its steps are to be done before the next is requested.
 
         Args:
             streams: per side, whether what is on disk of the keys that change on the other side passes.
@@ -120,7 +120,7 @@ class Gains:
 
 
 class DegreesOnTheWay:
-    """Count what the rows of a group gain in degree, and say what the join then says about each alone.
+    """Count what the rows of a group gain in degree, and return what the join then emits for each alone.
 
     Args:
         cold: their side.
@@ -145,7 +145,7 @@ class DegreesOnTheWay:
         return Gains(lying.places[at], lying.codes[at], self._gains[at])
 
     def one_sided_rows(self) -> Pairs:
-        """Return left and right refs and weights of what the join now says about single rows."""
+        """Return left and right refs and weights of the single rows that the join now emits."""
         stride, at = self._side.layout.stride, np.flatnonzero(self._gains)
         records = self._found.records
         before = records.words(self._side.layout.degree_offset, stride)[at]
@@ -157,7 +157,7 @@ class DegreesOnTheWay:
 
 
 def revise_degrees(cold: ColdSide, gained: Sequence[Gains]) -> None:
-    """Write those rows of a side anew that passed and whose degree changes; `ColdSide.exchange` puts them in their places.
+    """Write those rows of a side again that passed and whose degree changes; `ColdSide.exchange` puts them in their places.
 
     Raises:
         ResourceError: the disk is full or cannot be written.

@@ -1,6 +1,6 @@
 """Whether an answer may still be read: an answer is made while it is read, from the state before its epoch.
 
-The law: an answer that is asked for, and read once the epoch was absorbed or the state was restored or closed, is refused with
+The law: an answer that is requested, and read once the epoch was absorbed or the state was restored or closed, is refused with
 `ANSWER_OUTDATED`, its first chunk like any other; it is never read from another state than the one it is about.
 
 Remembers a number. Cost: a comparison per chunk.
@@ -32,11 +32,11 @@ class Answers:
         self._moment = 0
 
     def outdate(self) -> None:
-        """Let no answer that was asked for before be read on: the state is about to change."""
+        """Let no answer that was requested before be read on: the state is about to change."""
         self._moment += 1
 
     def guarded(self, chunks: Iterator[ZSet]) -> Iterator[ZSet]:
-        """Return the chunks of an answer that is asked for now, as long as it may be read.
+        """Return the chunks of an answer that is requested now, as long as it may be read.
 
         Raises:
             StateError: `ANSWER_OUTDATED`, while it is read.

@@ -1,11 +1,11 @@
-"""What stands before an operator: the checks of how it is used, the same for all.
+"""What is before an operator: the checks of how it is used, the same for all.
 
     @guarded("the dedup")
     class Deduplicate: ...
 
 The law: another number of deltas than inputs, tables that are no snapshot, use after `close` and an answer that is read after
 the state has changed are errors with a code (`zset_join.state.rows.usage`, `zset_join.state.rows.answers`), before anything is
-changed. An epoch that is refused, or a snapshot, leaves answers that were asked for readable.
+changed. An epoch that is refused, or a snapshot, leaves answers that were requested readable.
 
 An operator's own `answer` is called when the answer is read, as a generator's body is. Closing twice is allowed.
 """

@@ -1,6 +1,6 @@
 """A growable piece of memory with an address: anonymous, or mapped from a file.
 
-Growing never copies. An anonymous region reserves address space at the start and asks for huge pages behind its first 2 MiB,
+Growing never copies. An anonymous region reserves address space at the start and requests huge pages behind its first 2 MiB,
 so large tables cost few TLB misses and its address stays; beyond the reserve, or where the host refuses it, the kernel moves
 page tables and the address may change, so nobody keeps it across `ensure`. New bytes are zero. Pages that are never touched
 take no memory, whatever the capacity.
@@ -73,7 +73,7 @@ class Region:
             self._huge_from = first - shift
 
     def ensure(self, size: int) -> bool:
-        """Make room for `size` bytes, at least doubling; say whether the address may have changed."""
+        """Make room for `size` bytes, at least doubling; return whether the address may have changed."""
         is_large_enough = size <= self.capacity
         grown = self.capacity if is_large_enough else _round_up(max(size, 2 * self.capacity) + _HUGE_PAGE)
         if self.path is not None and size > self._backed:
@@ -116,7 +116,7 @@ class Region:
         self._map.madvise(mmap.MADV_DONTNEED, self._shift + begin, size)
 
     def is_current(self) -> bool:
-        """Say whether the file is still the one that was mapped, at its size; another process may have grown or replaced it.
+        """Return whether the file is still the one that was mapped, at its size; another process may have grown or replaced it.
 
         A replaced file has another inode: that of a mapped one is not given away.
         """
@@ -195,7 +195,7 @@ def _give_blocks(descriptor: int, begin: int, end: int) -> None:
     try:
         os.posix_fallocate(descriptor, begin, end - begin)
     except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot say
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot report it
             raise
 
 

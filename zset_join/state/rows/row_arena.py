@@ -1,7 +1,7 @@
 """Growable storage for the rows of one side.
 
 A `RowArena` is a header page, a region of row records addressed by row id, and a heap for long strings. Freed records and
-blocks are used again first. It knows no keys: the tables of a `SideState` find rows in it.
+blocks are used again first. It has no keys: the tables of a `SideState` find rows in it.
 
 Bytes: `layout.stride` per record ever in use at once, plus the heap.
 """
@@ -49,7 +49,7 @@ class RowArena:
         return self._heap.address
 
     def make_room(self, rows: int, heap_bytes: int) -> bool:
-        """Make room for so many more records and heap bytes; say whether they may have moved.
+        """Make room for so many more records and heap bytes; return whether they may have moved.
 
         Raises:
             ResourceError: more than 2^32 - 2 rows on one side.
@@ -57,7 +57,7 @@ class RowArena:
         needed = int(self.header[s.H_ROWS_END]) + rows
         if needed > _MAX_ROWS:
             raise ResourceError(
-                f"one bucket would hold {needed} rows on one side, more than {_MAX_ROWS}; start the query anew with more "
+                f"one bucket would hold {needed} rows on one side, more than {_MAX_ROWS}; start the query again with more "
                 'buckets (option "buckets").',
                 code="ROW_LIMIT",
                 rows=needed,
@@ -101,7 +101,7 @@ class RowArena:
         return self.record_bytes() - used * self.layout.stride + self.heap_bytes() - int(header[s.H_HEAP_USED])
 
     def is_sparse(self, *, tight: bool = False) -> bool:
-        """Say whether the dead outnumber the living, so that compacting pays.
+        """Return whether the dead outnumber the living, so that compacting pays.
 
         Args:
             tight: whether memory is what is short, and it pays from 5 dead for 10 living on.
@@ -120,7 +120,7 @@ class RowArena:
         self._heap.release(self.heap_bytes())
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory."""
+        """Return whether the mapped files are still those of the directory."""
         return all(region.is_current() for region in (self._header_region, self._rows, self._heap))
 
     def relocate(self, directory: str) -> None:

@@ -2,7 +2,7 @@
 
 A `SideState` is an arena with two tables over it. The arrangement finds the rows of a join key, linked through their records;
 one whose key can never match is stored only. The primary-key table finds a row by its identity (primary key, or the whole
-row). `prepare` says what a delta changes; `absorb` writes exactly that. Preparing twice gives the same changes twice.
+row). `prepare` returns what a delta changes; `absorb` writes exactly that. Preparing twice gives the same changes twice.
 
 Files: `<name>.header`, `.rows`, `.heap`, `.join.slots<n>`, `.identity.slots<n>` in one directory, or nothing but memory.
 """
@@ -59,7 +59,7 @@ class PreparedSide:
     """What one delta does to one side, before anything is done.
 
     Valid until the same side prepares its next delta. `evicted` are numbers of state rows that leave in the same epoch;
-    `shows_evicted` says whether that is a change like any other.
+    `shows_evicted`: whether that is a change like any other.
     """
 
     delta: ZSet
@@ -127,7 +127,7 @@ class SideState:
     """The state of one side of a join, or of any operator that keeps keyed rows.
 
     Args:
-        relation: what comes in.
+        relation: the input.
         key_types: the type each join key column is compared in.
         null_safe: per join key column, whether NULL matches NULL.
         keeps_unmatchable: whether rows whose key can never match matter (a preserved side).
@@ -138,7 +138,7 @@ class SideState:
         compared: columns in which an upsert must differ from the live row to be a change; default all. The others are
             remembered as they come.
         arranges: whether rows are looked up by join key too; if not, by identity only.
-        with_age: each row has a hidden word, given to `prepare`, that says when it came; for a side in append mode.
+        with_age: each row has a hidden word, given to `prepare`, with the time it came; for a side in append mode.
         is_hybrid: some rows may lie elsewhere (`zset_join.state.join.hybrid_state`); its files are useless alone.
 
     Attributes:
@@ -217,11 +217,11 @@ class SideState:
             (d.D_SILENT_VARIABLES, self._silent_variables),
         ):
             self._arrays.words[place] = columns.address
-        self._let_go = hold_directory(self, directory, name)
+        self._release = hold_directory(self, directory, name)
         try:
             self._open(directory)
         except BaseException:
-            self._let_go()
+            self._release()
             raise
 
     def _open(self, directory: str | None) -> None:
@@ -284,7 +284,7 @@ class SideState:
     # ---------------------------------------------------------------- reading
 
     def prepare(self, delta: ZSet, *, words: Sequence[npt.NDArray[np.int64]] | None = None) -> PreparedSide:
-        """Say what a delta changes. Cost: the rows of the delta.
+        """Return what a delta changes. Cost: the rows of the delta.
 
         Args:
             delta: rows in the relation's changelog mode.
@@ -355,7 +355,7 @@ class SideState:
             self._set_status(prepared, null_sequence, ch.NULL_SEQUENCE)
 
     def list_changes(self, prepared: PreparedSide, base: int, changes: int, marks: int = 0) -> int:
-        """Write the changes from position `base` on, the first one standing at address `changes`; return where they end.
+        """Write the changes from position `base` on, the first one at address `changes`; return where they end.
 
         Completes what `prepare` began: `absorb` needs it. At most `most_changes` of them. `marks` is the address of
         zeroed bits, one per row number: those of the state rows that change are set (0: not wanted).
@@ -538,7 +538,7 @@ class SideState:
         self.record_words("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1] = degrees
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are those another process would open: none replaced, grown or left half-written."""
+        """Return whether the mapped files are those another process would open: none replaced, grown or left half-written."""
         parts = (self.arena, self.arrangement, self.primary_keys)
         return self.header[s.H_DIRTY] == 0 and all(part.is_current() for part in parts)
 
@@ -575,7 +575,7 @@ class SideState:
         """Unmap everything."""
         for part in (self.arrangement, self.primary_keys, self.arena):
             part.close()
-        self._let_go()
+        self._release()
 
 
 def _fingerprint(relation: Relation, layout: RowLayout, *more: object) -> int:

@@ -70,13 +70,13 @@ class SlotTable:
         return int(self._header[self._count_word])
 
     def make_room(self, keys: int) -> bool:
-        """Make room for so many more keys; say whether the slots moved. Cost: amortised O(1) per key."""
+        """Make room for so many more keys; return whether the slots moved. Cost: amortised O(1) per key."""
         bits = max(self.bits, _bits_for(self.count + keys))
         if bits == self.bits:
             return False
         if bits > _MAX_BITS:
             raise ResourceError(
-                f"one bucket would hold {self.count + keys} keys on one side, more than a table takes; start the query anew "
+                f"one bucket would hold {self.count + keys} keys on one side, more than a table takes; start the query again "
                 'with more buckets (option "buckets").',
                 code="ROW_LIMIT",
                 keys=self.count + keys,
@@ -106,7 +106,7 @@ class SlotTable:
         return 8 << max(self.bits, _bits_for(self.count + keys))
 
     def is_current(self) -> bool:
-        """Say whether the mapped file is still the table; a grown one has a file of its own."""
+        """Return whether the mapped file is still the table; a grown one has a file of its own."""
         return self._slots.is_current()
 
     def relocate(self, directory: str) -> None:

@@ -42,7 +42,7 @@ def check_same_epoch(epochs: Iterable[int], directory: str | None) -> None:
     distinct_epochs = list(dict.fromkeys(epochs))
     if len(distinct_epochs) > 1:
         raise StateError(
-            f"the parts of the local state in {directory} stand at epochs {' and '.join(map(str, distinct_epochs))}. It is a "
+            f"the parts of the local state in {directory} are at epochs {' and '.join(map(str, distinct_epochs))}. It is a "
             "cache: delete the directory and it is rebuilt from the checkpoint.",
             code="STATE_HALF_WRITTEN",
             directory=directory,

@@ -1,4 +1,4 @@
-"""What waits for a time, in mapped memory: the first that is due stands first. Kernels in `zset_join.kernels.time.due_heap`.
+"""What waits for a time, in mapped memory: the first that is due comes first. Kernels in `zset_join.kernels.time.due_heap`.
 
 Files: `<name>.due`. Bytes: 16 per entry.
 """
@@ -33,7 +33,7 @@ class DueHeap:
 
     @property
     def address(self) -> int:
-        """Return where it stands; moves when it grows."""
+        """Return its address; changes when it grows."""
         return self._region.address
 
     @property
@@ -87,7 +87,7 @@ class DueHeap:
         return 16 * self.length
 
     def is_current(self) -> bool:
-        """Say whether the mapped file is still that of the directory."""
+        """Return whether the mapped file is still that of the directory."""
         return self._region.is_current()
 
     def close(self, *, remove: bool = False) -> None:

@@ -3,14 +3,14 @@
 A row lives until its time: the processing time of its last write plus a duration, or its event time plus that, or as long as
 its key is written or read. `resolve` reads; `absorb` writes what it found.
 
-The law: after every epoch exactly the rows are kept that came, were not taken back, and whose time is after `now` of the
+The law: after every epoch exactly the rows are kept that came, were not retracted, and whose time is after `now` of the
 epoch.
 
 Remembers every live row (`layout.stride` bytes and long strings), 13 to 26 bytes for finding it, 32 for its time; where keys
 are written or read, the same per key of the last `after`.
 
-Edge cases. A row without event time never expires. A row that takes back what is not there is counted, not refused: it cannot
-be told from one whose row has expired. Equal rows are copies and go together.
+Edge cases. A row without event time never expires. A row that retracts what is not there is counted, not refused: it cannot
+be distinguished from one whose row has expired. Equal rows are copies and go together.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _TIMES, _COUNTS = "_zset_expires", b"zset_join.expired"
 
 @dataclass(frozen=True, kw_only=True)
 class TimeToLive:
-    """Say how long the rows of an input live.
+    """Describe how long the rows of an input live.
 
     Args:
         after: microseconds, or in the unit of an integer event time.
         by_event_time: reckon from the event time of a row and by the watermark; else by processing time.
         by_key: the rows of a key live as long as the newest of them.
-        reads: a change of another input reads the rows with its key, which begins their time anew.
-        forgets: rows that expire are taken out of the state and not taken back.
+        reads: a change of another input reads the rows with its key, which begins their time again.
+        forgets: rows that expire are taken out of the state and not retracted.
     """
 
     after: int
@@ -188,11 +188,11 @@ class ExpiringRows:
         return pa.RecordBatch.from_arrays(columns_of_key, schema=self._key_schema)
 
     def resolve(self, tick: Tick, delta: ZSet, read: pa.RecordBatch | None) -> ExpiringEpoch:
-        """Say what an epoch does. Cost: the rows of the delta, those that are due, and the keys that are read.
+        """Return what an epoch does. Cost: the rows of the delta, those that are due, and the keys that are read.
 
         Args:
             tick: the epoch.
-            delta: what comes and what goes.
+            delta: rows that come and rows that go.
             read: keys that other inputs read in this epoch.
         """
         now, before = self._now(tick), self._before(tick)
@@ -311,7 +311,7 @@ class ExpiringRows:
         return self._times(self._rows(due), own, keys)
 
     def _without_refreshed(self, expired: _Words, copies: _Words, changes: NetChanges) -> tuple[_Words, _Words]:
-        """Leave out rows that are written in this epoch, by processing time, and copies that are taken back in it."""
+        """Leave out rows that are written in this epoch, by processing time, and copies that are retracted in it."""
         order = np.argsort(changes.touched, kind="stable")
         touched = changes.touched[order]
         at = np.minimum(np.searchsorted(touched, expired), len(touched) - 1)
@@ -370,7 +370,7 @@ class ExpiringRows:
 
     def _absorb_keys(self, keys: _Keys, now: int | None) -> None:
         kept = self._keys
-        assert kept is not None  # noqa: S101 - whoever has touched keys keeps keys
+        assert kept is not None  # noqa: S101 - touched keys are kept keys
         positions, numbers = kept.find(keys.rows)
         self._key_expiries.raise_to(numbers, keys.times[positions])
         is_new = keys.times > (-NEVER if now is None else now)
@@ -426,7 +426,7 @@ class ExpiringRows:
         return size
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         times = [self._expiries] if self._keys is None else [self._expiries, self._key_expiries]
         return all(side.is_current() for side in self.sides) and all(one.is_current() for one in times)
 

@@ -103,7 +103,7 @@ class ExpiringRuns:
         return self._due.resident_bytes() + self._forget.resident_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory."""
+        """Return whether the mapped files are still those of the directory."""
         return self._due.is_current() and self._forget.is_current()
 
     def reopen(self) -> None:

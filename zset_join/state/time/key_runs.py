@@ -97,11 +97,11 @@ class KeyRuns:
         self._variables = self.layout.variable_columns()
         self._hash_key = tables.hash_key
         self._facts = (*facts, self._hash_key, null_safe)
-        self._let_go = hold_directory(self, directory, "keys")
+        self._release = hold_directory(self, directory, "keys")
         try:
             self._open()
         except BaseException:
-            self._let_go()
+            self._release()
             raise
 
     def _open(self) -> None:
@@ -121,11 +121,11 @@ class KeyRuns:
 
     @property
     def header(self) -> _Words:
-        """Return the header words, where the epoch and the counts of the operator stand too."""
+        """Return the header words, with the epoch and the counts of the operator too."""
         return self.arena.header
 
     def run_place(self, run: int) -> int:
-        """Return where the words of a run stand in a key record."""
+        """Return where the words of a run are in a key record."""
         return self.layout.sequence_offset + run * r.RUN_BYTES
 
     @property
@@ -144,7 +144,7 @@ class KeyRuns:
 
     @property
     def forget_place(self) -> int:
-        """Return where a key record says until when its last DELETE is remembered."""
+        """Return the place in a key record of the time until which its last DELETE is remembered."""
         return self.waiting_place + 8
 
     def group(self, inputs: Sequence[Sequence[pa.Array]]) -> KeyGroups:
@@ -191,7 +191,7 @@ class KeyRuns:
         return key_groups
 
     def number(self, groups: KeyGroups) -> None:
-        """Write down which number each key has in the state, 0 for none; anew after others have stored keys."""
+        """Write down which number each key has in the state, 0 for none; again after others have stored keys."""
         shape = self.view, self.columns.address, self._probe_columns.address
         groups.numbers[:] = 0
         g.find_groups(*shape, groups.reps, groups.codes, groups.count, groups.numbers)
@@ -239,7 +239,7 @@ class KeyRuns:
         return self.arena.record_bytes() + self.arena.heap_bytes() + self.table.table_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         return self.arena.is_current() and self.table.is_current() and self.header[s.H_DIRTY] == 0
 
     def clear(self) -> None:
@@ -252,4 +252,4 @@ class KeyRuns:
         """Unmap everything."""
         self.table.close()
         self.arena.close()
-        self._let_go()
+        self._release()

@@ -40,12 +40,12 @@ def mark_late(
     right: Arrivals,
     passed: tuple[int, int] | None,
 ) -> dict[str, int]:
-    """Mark what comes after the watermark had passed it; return the counts.
+    """Mark rows that come after the watermark had passed them; return the counts.
 
     Args:
         shape: which rows meet, and when.
         keys: the keys of the state.
-        place: where the words of the run of right rows stand in a key record.
+        place: where the words of the run of right rows are in a key record.
         groups: the keys of the epoch.
         left: rows of the left input.
         right: rows of the right input.

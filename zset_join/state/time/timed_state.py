@@ -92,7 +92,7 @@ class TimedState:
         return self.keys.resident_bytes() + sum(rows.resident_bytes() for rows in self.inputs)
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
+        """Return whether the mapped files are still those of the directory, whole."""
         return self.keys.is_current() and all(rows.is_current() for rows in self.inputs)
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:

@@ -1,13 +1,13 @@
 """Joining each left row with the one right row that is valid at its time: what temporal and as-of joins have in common.
 
-Both keep the right rows of a key in order of time and ask for the last one at or before the time of a left row; an as-of join
+Both keep the right rows of a key in order of time and request the last one at or before the time of a left row; an as-of join
 that looks forward counts time backwards. The three ways to answer:
 
 - `once`: a left row is answered when it comes, with what is known then, and not kept.
 - `on_watermark`: it waits until the watermark has passed its time, is answered once, and freed.
 - `eager`: it is answered when it comes and kept; a change of a right row corrects the left rows from its time to the next one.
 
-The law: `answer` reads the state before the epoch and changes nothing; what it says follows from the rows and watermarks alone,
+The law: `answer` reads the state before the epoch and changes nothing; its answer follows from the rows and watermarks alone,
 not from what was freed: a right row is freed only when a newer one is past the watermark too, and no left row that counts is
 older.
 
@@ -133,7 +133,7 @@ class VersionJoin:
     # ---------------------------------------------------------------- reading
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield what is taken back, then what is said.
+        """Yield what is retracted, then what is inserted.
 
         Raises:
             BadInputError: rows that break a relation's contract, with policy `error`.
@@ -160,7 +160,7 @@ class VersionJoin:
         return first is not None and passed is not None and first <= passed
 
     def _first_answers(self, epoch: VersionEpoch) -> Transitions:
-        """Return what is said of left rows for the first and only time."""
+        """Return what is emitted for left rows, once and for all."""
         parts = []
         passed = self.shape.times.of_watermark(epoch.tick.watermark_us)
         now = epoch.given[0].status == ch.OK
@@ -204,10 +204,10 @@ class VersionJoin:
         return Transitions(rows.refs, np.full(count, -1, np.int64), versions, rows.weights)
 
     def _corrections(self, epoch: VersionEpoch) -> Transitions:
-        """Return what becomes of the left rows that are kept, and of those that come and go."""
+        """Return the transitions of the left rows that are kept, and of those that come and go."""
         left, right, groups, rows = epoch.left, epoch.right, epoch.groups, self.left
         if left is None or not isinstance(rows, VersionedRows):
-            raise AssertionError("eager left rows stand in runs")
+            raise AssertionError("eager left rows are in runs")
         shape = (self.keys.view, self.right.place, self.right.view)
         gone = self._columns(int(left.removed_begin[-1]))
         v.probe_changes(
@@ -352,7 +352,7 @@ class VersionJoin:
         return self._prepared
 
     def _probe_times(self, times: _Words) -> _Words:
-        """Return the times by which left rows ask for the last right row at or before them."""
+        """Return the times by which left rows request the last right row at or before them."""
         missing = times == NULL_WORD
         asked = ~times if self.shape.is_mirrored else times
         asked = np.where(missing, NULL_WORD, asked - 1 if self.shape.is_strict else asked)
@@ -434,7 +434,7 @@ class VersionJoin:
         return keys, epoch.counts
 
     def _store(self, epoch: VersionEpoch, tick: Tick) -> _Words:
-        """Store what came, release what is due; return the keys of released rows."""
+        """Store the rows that came, release what is due; return the keys of released rows."""
         groups, right, rows = epoch.groups, epoch.right, self.left
         wanted, run_bytes = np.zeros(groups.count, np.bool_), 0
         if self._owns_table:
@@ -505,10 +505,10 @@ class VersionJoin:
         return own if self.left is None else [self.left, *own]
 
     def forget_epoch(self) -> None:
-        """Let go of what was prepared."""
+        """Release what was prepared."""
         self._prepared = None
 
-    def take_back(
+    def retract(
         self, rows: KeptRows, batch: pa.RecordBatch, weights: _Words, arrivals: _Words, deletes: npt.NDArray[np.uint8]
     ) -> None:
         """Take rows of a snapshot back."""
@@ -527,7 +527,7 @@ class VersionJoin:
             rows.store(encoded.address, batch.num_rows, everything, weights, groups, groups.group_of[0])
             return
         if not isinstance(rows, VersionedRows):
-            raise AssertionError("rows that are kept wait, or stand in runs")
+            raise AssertionError("rows that are kept wait, or are in runs")
         if side == 1:
             words = [~times if shape.is_mirrored else times]
             words += order_words(batch, shape.tie_by, [shape.tie_descending] * len(shape.tie_by))
@@ -571,7 +571,7 @@ class VersionJoin:
         return left * (self._left_layout.stride + 80) + right * (self.right.layout.stride + 80)
 
     def is_current(self) -> bool:
-        """Say whether what waits is still that of the directory."""
+        """Return whether what waits is still that of the directory."""
         return all(one.is_current() for one in self._expiring)
 
     def close(self) -> None:

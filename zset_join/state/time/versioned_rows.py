@@ -1,7 +1,7 @@
 """Rows per key in order: the versions of a table, the rows an as-of join looks among, the rows a dedup chooses from.
 
 Each row has *order words*: what orders it (time, then whatever breaks ties), and at last its arrival, so that no two are
-equal. The rows of a key stand in a run sorted by them (`zset_join.kernels.time.runs`). What a retraction takes back is found
+equal. The rows of a key are in a run sorted by them (`zset_join.kernels.time.runs`). What a retraction retracts is found
 by its order words and compared by value; among equal rows the oldest goes first.
 
 The law: `prepare` reads and changes nothing; `absorb` does what it found. The rows after an epoch do not depend on how the same
@@ -46,7 +46,7 @@ class PreparedRows:
         weights: as given.
         status: of every row, as in `zset_join.kernels.rows.changes`.
         deletes: which rows are DELETEs.
-        left: weight of each new row after what this epoch took back of it; 0 for other rows.
+        left: weight of each new row after what this epoch retracted of it; 0 for other rows.
         begin: where the new rows of each group begin in `order`.
         order: the new rows, by group and in order.
         removed_begin: where the list of what is taken off the entries of each group's run begins.
@@ -80,7 +80,7 @@ class VersionedRows(KeptRows):
 
     Args:
         schema: the columns.
-        keys: the keys they stand under.
+        keys: the keys they are under.
         run: which run of a key is theirs.
         words: how many order words there are besides the arrival.
         name: first part of the file names.

@@ -1,6 +1,6 @@
 """Rows that wait for the watermark to pass their time, the earliest first.
 
-They stand under no run: only a heap by time leads to them, so that an advance of the watermark touches what is due and nothing
+They are under no run: only a heap by time leads to them, so that an advance of the watermark touches what is due and nothing
 else. Each names its key, which is not forgotten while a row waits for it.
 
 Files: `<name>.header`, `.rows`, `.heap`, `.due`. Bytes per row: `layout.stride`, long strings, 16.
@@ -106,7 +106,7 @@ class WaitingRows(KeptRows):
         return super().resident_bytes() + self.due.resident_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory."""
+        """Return whether the mapped files are still those of the directory."""
         return super().is_current() and self.due.is_current()
 
     def clear(self) -> None:

@@ -1,6 +1,6 @@
 """A plan as one batch query for DuckDB and for Spark: the oracle of `verify()` in both runners.
 
-The query of a kind of stage stands in the file of the stage.
+The query of a kind of stage is in the file of the stage.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ A kind of stage whose answer depends on more than the rows that are there gets t
 come from sources whose changes are all known, every one of them (`BatchTable.history`).
 """
 
-# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
 
 from __future__ import annotations
 
@@ -254,7 +255,7 @@ class _Writer:
     def tied(self, feeds: Sequence[Feed], inputs: Sequence[Sequence[BatchTable]], scopes: Sequence[BatchScope]) -> list[str]:
         """Add the rows of feeds that ties leave open, and return their tables.
 
-        Only the stages that feed the view itself are looked at, and those before them whose rows they hand on: what a tie below
+        Only the stages that feed the view itself are looked at, and those before them whose rows they pass on: what a tie below
         another stage leads to is not followed.
         """
         tables = []

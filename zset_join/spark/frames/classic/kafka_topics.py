@@ -1,6 +1,6 @@
-"""The Kafka topics that a query reads, by their ids: one that was made anew is told, however many records it has.
+"""The Kafka topics that a query reads, by their ids: one that was rebuilt is told, however many records it has.
 
-Spark knows a topic by its name and how far it has read. A topic that was deleted, made anew and filled again looks to it like
+Spark knows a topic by its name and how far it has read. A topic that was deleted, rebuilt and filled again looks to it like
 the old one: it goes on in the middle of other records. Kafka gives every topic an id of its own that never comes again.
 
 The law: an epoch is committed only while every topic it read has the id under which the query began to read it. The ids are
@@ -64,13 +64,13 @@ class KafkaTopics:
             known: those of its last epoch; empty before the first.
 
         Raises:
-            StateError: a topic was made anew, or is gone.
+            StateError: a topic was rebuilt, or is gone.
         """
         try:
             return self.check(known)
         except (Py4JJavaError, _NoClientError) as error:
             _log.warning(
-                "the ids of the Kafka topics of %s cannot be asked (%s); a topic that is deleted, made anew and filled again "
+                "the ids of the Kafka topics of %s cannot be asked (%s); a topic that is deleted, rebuilt and filled again "
                 "will not be noticed",
                 self._location,
                 _first_line(error),
@@ -82,13 +82,13 @@ class KafkaTopics:
         """Return the ids behind the work of an epoch; those of topics that have come are new among them.
 
         Raises:
-            StateError: a topic was made anew, or is gone, or Kafka does not answer.
+            StateError: a topic was rebuilt, or is gone, or Kafka does not answer.
         """
         try:
             return self.check(known)
         except Py4JJavaError as error:
             raise StateError(
-                f"Kafka does not say whether the topics of this query are still the same: {_first_line(error)}. Nothing was "
+                f"Kafka does not report whether the topics of this query are still the same: {_first_line(error)}. Nothing was "
                 "committed; check that the broker runs and start the query again: it goes on with this epoch.",
                 code="SOURCE_IO",
                 location=self._location,
@@ -98,7 +98,7 @@ class KafkaTopics:
         """Request the ids, and compare.
 
         Raises:
-            StateError: a topic was made anew, or is gone.
+            StateError: a topic was rebuilt, or is gone.
             Py4JJavaError: Kafka does not answer.
         """
         ids: dict[str, dict[str, str]] = {name: dict(topics) for name, topics in known.items()}
@@ -106,7 +106,7 @@ class KafkaTopics:
             before = known.get(read.stream, {})
             for topic, topic_id in self._ids(read, before).items():
                 if topic in before and topic_id != before[topic]:
-                    raise self._lost(topic, "was deleted and made anew" if topic_id else "is gone")
+                    raise self._lost(topic, "was deleted and rebuilt" if topic_id else "is gone")
                 if topic_id:
                     ids.setdefault(read.stream, {})[topic] = topic_id
         return ids
@@ -155,7 +155,7 @@ class KafkaTopics:
     def _lost(self, topic: str, what: str) -> StateError:
         return StateError(
             f'Kafka topic "{topic}" {what}: what the query has read is not what is there. Nothing was committed, and what is '
-            f"missing cannot be read any more: start anew with a new checkpointLocation (this one is {self._location}) and a "
+            f"missing cannot be read any more: start over with a new checkpointLocation (this one is {self._location}) and a "
             "new output. The option failOnDataLoss=false would go on where the old topic ended, and the output would be wrong.",
             code="SOURCE_LOST_ROWS",
             location=self._location,

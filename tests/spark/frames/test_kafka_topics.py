@@ -10,13 +10,13 @@ import pytest
 from py4j.java_gateway import JavaPackage
 
 from zset_join.core.errors import StateError
-from zset_join.spark.epoch.kafka_topics import KafkaTopics
+from zset_join.spark.frames.classic.kafka_topics import KafkaTopics
 
 KNOWN = {"orders": {"shop.orders": "id of the first"}}
 
 
 class Cluster:
-    """Stands in for the Java classes: a client for the topics that are there."""
+    """Replace the Java classes: a client for the topics that are there."""
 
     def __init__(self, topics: dict[str, str], *, has_client: bool = True) -> None:
         self.topics = topics
@@ -85,7 +85,7 @@ def test_the_ids_of_topics_are_kept_and_asked_with_the_options_of_the_stream() -
 def test_a_topic_that_was_made_anew_is_told() -> None:
     topics = topics_of(Cluster({"shop.orders": "id of the second"}))
 
-    with pytest.raises(StateError, match=r'"shop\.orders" was deleted and made anew') as told:
+    with pytest.raises(StateError, match=r'"shop\.orders" was deleted and rebuilt') as told:
         topics.check_epoch(KNOWN)
 
     assert told.value.code == "SOURCE_LOST_ROWS"

@@ -1,0 +1,95 @@
+"""A query that keeps only the columns it reads emits what the whole query emits; planted bugs are found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from property_tests.pipeline_plans import drawn_steps, drawn_view
+from zset_join.core.errors import StateError, ZsetJoinError
+from zset_join.pipeline import Pipeline, View, appends
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.plan.passes import prune_columns
+from zset_join.stages.aggregate import AggregateRequest
+from zset_join.stages.join import JoinRequest
+from zset_join.zset import ZSet
+
+_SEEDS = 60
+
+
+def narrow_view(seed: int) -> View:
+    """Return a random view of which a selection or a group reads a part."""
+    view = drawn_view(seed, depth=4)
+    names = view.columns
+    if seed % 3 == 0:
+        return view.groupBy(names[seed % len(names)]).agg(F.count("*").alias("how_many"))
+    return view.select(*[name for at, name in enumerate(names) if (at + seed) % 3 == 0] or names[:1])
+
+
+def compared(seed: int) -> int:
+    """Return how many columns are left out of a query that answers as the whole one does.
+
+    Raises:
+        AssertionError: it does not.
+    """
+    view = narrow_view(seed)
+    whole, narrow = Pipeline(view), Pipeline(view, keep_state="needed", keep_inputs=True)
+    if not narrow.plan.dropped:
+        return 0
+    for epoch, step in enumerate(drawn_steps(seed)):
+        rows = {name: given for name, given in step.items() if name in whole.sources}
+        expected, actual = _bag(whole.step(rows)), _bag(narrow.step(rows))
+        assert actual == expected, f"seed {seed}, epoch {epoch}: {actual} instead of {expected}"
+    assert narrow.verify().equal, f"seed {seed}: {narrow.verify()}"
+    return sum(len(columns) for _, columns in narrow.plan.dropped)
+
+
+def _bag(delta: ZSet) -> Counter[Any]:
+    """Return the sum of the changes per row, without zeros."""
+    counted: Counter[Any] = Counter()
+    for row, weight in delta.to_pylist():
+        counted[repr(row)] += weight
+    return Counter({row: weight for row, weight in counted.items() if weight})
+
+
+def test_a_query_that_keeps_what_it_reads_emits_what_the_whole_one_emits() -> None:
+    assert sum(compared(seed) for seed in range(_SEEDS)) >= 40
+
+
+def _without(kind: Any, forgets: Callable[[frozenset[str]], frozenset[str]]) -> Any:
+    original = kind.needs
+
+    def needs(self: Any, stage: Any, shown: Any) -> Any:
+        return tuple(None if one is None else forgets(one) for one in original(self, stage, shown))
+
+    return needs
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "bug"),
+    [
+        (JoinRequest, "needs", _without(JoinRequest, lambda one: frozenset(sorted(one)[1:]))),
+        (AggregateRequest, "needs", _without(AggregateRequest, lambda one: frozenset(sorted(one)[:-1]))),
+        (prune_columns, "_kept_always", lambda node: set()),
+    ],
+)
+def test_a_pass_that_forgets_what_is_read_is_found(place: Any, name: str, bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, name, bug)
+
+    with pytest.raises((AssertionError, KeyError, ZsetJoinError)):
+        sum(map(compared, range(_SEEDS)))
+
+
+def test_a_change_that_reads_a_dropped_column_is_refused_and_changes_nothing() -> None:
+    clicks = appends("clicks", {"user": pa.int64(), "page": pa.string(), "note": pa.string()})
+    pipeline = Pipeline(clicks.groupBy("user").count(), keep_state="needed", keep_view=False)
+    pipeline.step({"clicks": [{"user": 1, "page": "a", "note": "x"}]})
+
+    with pytest.raises(StateError, match="EVOLVE_"):
+        pipeline.evolve(clicks.groupBy("user", "page").count())
+
+    assert pipeline.plan.dropped == (("clicks", ("page", "note")),)

@@ -1,0 +1,98 @@
+"""The plans that a query has changed to: one file each, under the digest of its bytes, which a commit record names.
+
+    plans/<digest>.json         the description and the plan of the query from some epoch on
+
+The law: a plan counts from the epoch whose commit record names it, and as long as later records do; a file that no record names
+is that of a change that did not come true. So the record is the one file that makes plan and difference true together.
+
+Cost: a file per change of the query.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from zset_join.storage.folder import Folder
+from zset_join.storage.sealed import seal, unseal
+
+__all__ = ["PLANS", "ChangedPlan", "read_changed_plan", "write_changed_plan"]
+
+PLANS = "plans"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedPlan:
+    """Hold what a query has changed to.
+
+    Args:
+        epoch: the epoch that the change takes, whose answer is the difference.
+        changes: how many epochs of the checkpoint are changes, this one among them: an epoch behind it is that many behind
+            Spark's batch of its rows.
+        before: digest of the plan before; None: the one that the checkpoint was made with.
+        description: what the query is recognised by.
+        plan: what it takes to build its operators, see `Checkpoint`.
+        sources: all sources that the query ever had, as plans write them, in the order of their logs.
+        begins: views whose outputs begin with this epoch, where they are new.
+        filled: those of them whose rows are not the answer of the epoch, and have parts of their own.
+        unseen: epochs before it that outputs may lack, since the change was made without them; the record lists their parts.
+        bare_view: the view whose outputs are owned by the id of the query alone; those of others by id and name. Empty: the
+            only view, where the program gives it without a name.
+        note: kept with the change for its caller, JSON-ready.
+    """
+
+    epoch: int
+    changes: int
+    before: str | None
+    description: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    sources: tuple[Mapping[str, Any], ...]
+    begins: tuple[str, ...] = ()
+    filled: tuple[str, ...] = ()
+    unseen: tuple[int, ...] = ()
+    bare_view: str | None = None
+    note: Any = None
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """Return the names of sources that the query had and has no more."""
+        left = {source["relation"]["name"] for source in self.plan["plan"]["sources"]}
+        return frozenset(source["relation"]["name"] for source in self.sources) - left
+
+    def _written(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def digest(self) -> str:
+        """Return what records call it."""
+        return hashlib.blake2b(json.dumps(self._written(), sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def write_changed_plan(folder: Folder, changed: ChangedPlan) -> str:
+    """Write a plan, and return the digest that it is found by once a record names it; one that is there stays."""
+    name = _name(changed.digest)
+    if folder.size(name) is None:
+        folder.put_new(name, seal(changed._written(), version=_FORMAT, name=name))
+    return changed.digest
+
+
+def read_changed_plan(folder: Folder, digest: str) -> ChangedPlan:
+    """Return a plan that a record names.
+
+    Raises:
+        UnknownFormatError: it is of another layout.
+        ValueError: it is missing, or not what it was.
+    """
+    name = _name(digest)
+    data = folder.read(name)
+    written = unseal(b"" if data is None else data.to_pybytes(), version=_FORMAT, name=name)
+    listed = {name: tuple(written[name]) for name in ("sources", "begins", "filled", "unseen")}
+    return ChangedPlan(**{**written, **listed})
+
+
+def _name(digest: str) -> str:
+    return f"{PLANS}/{digest}.json"
