@@ -38,7 +38,6 @@ message says why), 2 the command line is wrong.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import importlib.metadata
 import json
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from zset_join.console import Console
     from zset_join.spark.api.writer import JoinStreamWriter
 
 __all__ = ["main"]
@@ -244,8 +242,7 @@ def _demo(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every verb
     from zset_join.demo import run_demo
 
     is_terminal = sys.stdout.isatty()
-    is_colored = is_terminal and "NO_COLOR" not in os.environ
-    return 0 if run_demo(_tell, is_colored=is_colored, wait=_until_interrupted if is_terminal else None) else 1
+    return 0 if run_demo(_tell, is_colored=is_terminal and "NO_COLOR" not in os.environ, waits=is_terminal) else 1
 
 
 def _metrics(options: argparse.Namespace) -> int:
@@ -488,13 +485,8 @@ def _console(options: argparse.Namespace) -> int:
         console = open_console(watched, port=options.port, metrics_token=token)
     with console:
         _tell(f"open {console.url}  (the address works once; Ctrl-C ends the console)")
-        _until_interrupted(console)
+        console.wait_for_interrupt()
     return 0
-
-
-def _until_interrupted(console: Console) -> None:
-    with contextlib.suppress(KeyboardInterrupt):
-        console.wait()
 
 
 def _diff_of(checkpoint: str, program: str, dialect: str) -> Any:

@@ -28,7 +28,6 @@ from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habi
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zset_join.console import Console
 
 __all__ = ["EPOCHS", "run_demo"]
 
@@ -81,13 +80,13 @@ _QUERY = """revenue = (
 )"""
 
 
-def run_demo(say: Callable[[str], None], *, is_colored: bool = False, wait: Callable[[Console], None] | None = None) -> bool:
+def run_demo(say: Callable[[str], None], *, is_colored: bool = False, waits: bool = False) -> bool:
     """Run the story; return whether the view equals what the comparison computed.
 
     Args:
         say: takes each line.
         is_colored: mark rows that come and go with the colors of a terminal.
-        wait: is called with the console of the pipeline at the end, and returns when it may be closed; None: no console.
+        waits: at the end serve the console of the pipeline until Ctrl-C.
     """
     if not is_compiled():
         say("(First use of this version: what the story calls is compiled now, which takes up to half a minute, once.)")
@@ -109,11 +108,11 @@ def run_demo(say: Callable[[str], None], *, is_colored: bool = False, wait: Call
         say(_indented("\n".join(str(newest).splitlines()[1:])))
         is_equal, how = _compared(pipeline)
         say(f"\nIs that right?  {how}")
-        _show_page(pipeline, say, wait)
+        _show_page(pipeline, say, waits=waits)
     return is_equal
 
 
-def _show_page(pipeline: Pipeline, say: Callable[[str], None], wait: Callable[[Console], None] | None) -> None:
+def _show_page(pipeline: Pipeline, say: Callable[[str], None], *, waits: bool) -> None:
     """Say what comes next; the last line is the address of the console, or what brings it."""
     say("\nNext:")
     for line in (
@@ -125,12 +124,12 @@ def _show_page(pipeline: Pipeline, say: Callable[[str], None], wait: Callable[[C
         say(f"    {line}")
     if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn", "duckdb")):
         say("\nThe same in the browser: pip install 'zset-join[console]', then zset-join demo again.")
-    elif wait is None:
+    elif not waits:
         say("\nThe same in the browser: zset-join demo in a terminal ends with the address of its console.")
     else:
         with pipeline.console() as console:
             say(f"\nThe same in the browser, until Ctrl-C: open {console.url}")
-            wait(console)
+            console.wait_for_interrupt()
 
 
 def _revenue() -> Any:

@@ -6,6 +6,7 @@ process alive.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 import threading
@@ -69,6 +70,11 @@ class Console:
         """Return when the page is no longer served, as after Ctrl-C."""
         while self._thread.is_alive():
             self._thread.join(0.5)
+
+    def wait_for_interrupt(self) -> None:
+        """Return at Ctrl-C, or when the page is no longer served."""
+        with contextlib.suppress(KeyboardInterrupt):
+            self.wait()
 
     def close(self) -> None:
         """Stop serving. Closing twice is allowed."""
