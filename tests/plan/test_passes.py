@@ -79,7 +79,7 @@ CASES = list(cases())
 @pytest.mark.parametrize(("name", "query", "tree"), CASES)
 def test_a_pass_does_what_its_fixture_says(name, query, tree):
     root = eval(query, dict(NAMES)).node
-    keep = "needed" if name == "prune_columns" else "all"
+    keep = "needed" if name in {"prune_columns", "sum_pairs"} else "all"
     for run in passes(buckets=4 if name == "insert_routes" else 1, keep_state=keep):
         root = run(root)
         if getattr(run, "func", run).__name__ == name:

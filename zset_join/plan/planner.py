@@ -21,6 +21,7 @@ from zset_join.plan.passes.push_columns import push_columns
 from zset_join.plan.passes.reduce_first import reduce_first
 from zset_join.plan.passes.share_equal import share_equal
 from zset_join.plan.passes.share_versions import share_versions
+from zset_join.plan.passes.sum_pairs import sum_pairs
 from zset_join.plan.query_plan import KeepState, QueryPlan
 from zset_join.plan.sharing import share_tables
 from zset_join.plan.tree import Root
@@ -38,9 +39,10 @@ def passes(
         is_spread: stages run in tasks on executors, and rows travel between them.
         keep_state: "needed" leaves out the columns of sources that nothing reads; "all" keeps them.
     """
-    pruning = (prune_columns,) if keep_state == "needed" else ()
+    summing, pruning = ((sum_pairs,), (prune_columns,)) if keep_state == "needed" else ((), ())
     spread = (hand_on_sources, reduce_first, one_reader) if is_spread else ()
     return (
+        *summing,
         share_versions,
         normalise_upserts,
         derive_keys,

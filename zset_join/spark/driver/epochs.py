@@ -83,6 +83,7 @@ class DriverSettings:
         name: what log lines call the query.
         inputs: what a checkpoint remembers of the streams.
         functions: the user's own functions in them.
+        is_served: a client of Spark Connect started the query, and a process of the server runs it.
     """
 
     query: PlannedQuery
@@ -94,6 +95,7 @@ class DriverSettings:
     name: str
     inputs: tuple[Mapping[str, Any], ...] = ()
     functions: tuple[UserFunction, ...] = ()
+    is_served: bool = False
 
     def described(self, stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Return what a checkpoint remembers beside the plan, under which the query goes on.
@@ -147,6 +149,16 @@ class DriverEpochs:
     def location(self) -> str:
         """Return `checkpointLocation`."""
         return self.settings.options.checkpoint_location
+
+    @property
+    def options(self) -> QueryOptions:
+        """Return the options of the query."""
+        return self.settings.options
+
+    @property
+    def dead_letters(self) -> str:
+        """Return where rows that were put aside are written."""
+        return self.settings.dead_letters
 
     @property
     def _sinks(self) -> dict[str, list[Sink]]:
@@ -294,6 +306,8 @@ class DriverEpochs:
             rows = self._collected(batch, epoch)
             keep_epoch_rows(self.settings.query.plan.nodes, checkpoint_folder(self.location), Tick(epoch, now_us))
             seconds["collect"] = time.perf_counter() - started
+        pipeline.directory.runner = "driver"
+        pipeline.directory.seconds_outside = {name: round(value, 4) for name, value in seconds.items()}
         answering = time.perf_counter()
         pipeline.step(rows, epoch=epoch, read=read, processing_time=now_us)
         finished = time.perf_counter()
@@ -304,7 +318,7 @@ class DriverEpochs:
         _log.info("%s: epoch %d on the driver, %s", self.settings.name, epoch, rounded)
         if self.heartbeat is not None:
             self.heartbeat.wake()
-        refuse_outgrown(held, self.settings.options, epoch)
+        refuse_outgrown(held, self.settings.options, epoch, is_served=self.settings.is_served)
 
     def _collected(self, batch: DataFrame, epoch: int) -> dict[str, Any]:
         """Return the rows of an epoch; those of baselines come before the first ones of any stream."""
