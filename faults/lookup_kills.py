@@ -73,7 +73,7 @@ class CountingServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Close what a forked process has of it, so that its port is free when it ends."""
         self._server.socket.close()
 
@@ -192,7 +192,7 @@ def run_schedule(seed: int, directory: Path, server: CountingServer, tally: Tall
 
 def _live(directory: Path, server: CountingServer, epoch: int, came: list[Any], how: str, drawn: float, send: Send) -> None:
     """Run one epoch in this process, which may end at any moment."""
-    server.let_go()
+    server.release()
     draw = random.Random(drawn)
     source = HttpSource(name="table", schema=TABLE, url=f"http://127.0.0.1:{server.port}/{{id}}", timeout_seconds=3.0)
     view = appends("orders", ORDERS).lookup_join(source, on=[("who", "id")], how="left", hint=_HINT)

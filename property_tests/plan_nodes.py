@@ -130,17 +130,17 @@ class _OperatorNode(Node):
     def restore(self) -> None:
         fresh = self.make()
         fresh.restore(self.operator.snapshot())
-        self._let_go()
+        self._release()
         self.operator = fresh
         for node in self.below:
             node.restore()
 
     def close(self) -> None:
-        self._let_go()
+        self._release()
         for node in self.below:
             node.close()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         close = getattr(self.operator, "close", None)
         if close is not None:
             close()

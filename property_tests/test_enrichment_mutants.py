@@ -156,7 +156,7 @@ def _forgetful(self, name):
 
 MUTANTS: dict[str, tuple[Callable[[], None], object, str, object]] = {
     "a retraction retracts the newest arrival": (hunt_lookups, match_memo.MatchMemo, "word", _newest_first),
-    "copies that were retracted are due all the same": (hunt_lookups, match_memo.TakenBack, "copies_of", _first_copies),
+    "copies that were retracted are due all the same": (hunt_lookups, match_memo.Retracted, "copies_of", _first_copies),
     "one attempt too many": (hunt_lookups, lookup_join.LookupShape, "policy_of", staticmethod(_policy_of)),
     "a row waits a moment too long": (hunt_lookups, lookup_join.LookupShape, "policy_of", staticmethod(_keeps_time)),
     "the residual predicate is not asked": (hunt_lookups, lookup_shape.LookupShape, "passing_pairs", _all_pass),

@@ -91,7 +91,7 @@ class PairRun:
     def _damaged(self, what: str) -> StateError:
         return damaged_run(self._place, self.number, what)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let filter and directory leave this process; the host keeps them as it likes."""
         if self._mapping is not None:
             self._mapping.madvise(mmap.MADV_DONTNEED)
@@ -101,7 +101,7 @@ class PairRun:
         return self._index_bytes
 
     def staying_bytes(self) -> int:
-        """Return 0: `let_go` leaves nothing in memory."""
+        """Return 0: `release` leaves nothing in memory."""
         return 0
 
     def file_bytes(self) -> int:

@@ -93,7 +93,7 @@ class PairStore(RunSet[PairRun]):
                     word_parts += self._found(wanted[begin : begin + size], slice(first, behind))
                     if not self._keeps_index:
                         for run in self._runs[first:behind]:
-                            run.let_go()
+                            run.release()
         words = np.concatenate(word_parts)
         return (words >> 32) + _BIAS, words & 0xFFFFFFFF
 

@@ -185,10 +185,10 @@ class Run:
             goes_on = (self.directory[:, k.FIRST_ROW] & k.CONTINUES) != 0
             self._long_codes = np.unique(self.directory[goes_on, k.FIRST_CODE])
             if not keep_index:
-                self.let_go()
+                self.release()
         return self._long_codes
 
-    def let_go(self, pages: int | None = None) -> None:
+    def release(self, pages: int | None = None) -> None:
         """Let directory and prints of the first pages (default: all) leave this process; the host keeps them as it likes.
 
         The bits of removed rows stay: they are few, and to write to a mapped page again costs several microseconds.
@@ -206,7 +206,7 @@ class Run:
         return self._index_bytes
 
     def staying_bytes(self) -> int:
-        """Return the bytes of bits and filter, which `let_go` leaves in memory."""
+        """Return the bytes of bits and filter, which `release` leaves in memory."""
         return self._staying_bytes
 
     def file_bytes(self) -> int:

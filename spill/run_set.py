@@ -73,7 +73,7 @@ class StoredRun(Protocol):
         """Raise StateError unless it is all there."""
         ...
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let what is mapped of its index leave the memory of this process."""
         ...
 
@@ -82,7 +82,7 @@ class StoredRun(Protocol):
         ...
 
     def staying_bytes(self) -> int:
-        """Return what of these `let_go` leaves in memory."""
+        """Return what of these `release` leaves in memory."""
         ...
 
     def file_bytes(self) -> int:
@@ -123,9 +123,9 @@ class RunSet(ABC, Generic[R]):
         stamp: whose rows they are and what their bytes depend on; compared when the set is opened again.
 
     Attributes:
-        keep_index: whether what was looked at of the index stays in memory; else it leaves it on the way (`let_go`).
+        keep_index: whether what was looked at of the index stays in memory; else it leaves it on the way (`release`).
         index_window: bytes of the index that a look-up then looks at before it lets them go, about: some runs, or a part of
-            one. A smaller index is let go by `let_go` only.
+            one. A smaller index is let go by `release` only.
         fanout: of the levels; a power of two. With 8 instead of 4, an epoch of 10,000 changes with uniform keys takes a tenth
             less, and one of 100,000 a twenty-fifth more: rows are rewritten less often, and looked for in more runs.
 
@@ -359,10 +359,10 @@ class RunSet(ABC, Generic[R]):
         """Return the bytes of pages and index on disk."""
         return self._pages.disk_bytes() + sum(run.file_bytes() for run in self._runs)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let the index leave the memory of this process; it comes back where it is looked at, from the host's page cache."""
         for run in self._runs:
-            run.let_go()
+            run.release()
 
     def resident_bytes(self) -> int:
         """Return the bytes of the index, and what the pages keep in memory."""
@@ -373,7 +373,7 @@ class RunSet(ABC, Generic[R]):
         return sum(run.staying_bytes() for run in self._runs)
 
     def lingering_bytes(self) -> int:
-        """Return what else of an index that may not be kept can be in memory: a small one stays from a look-up to `let_go`."""
+        """Return what else of an index that may not be kept can be in memory: a small one stays from a look-up to `release`."""
         return self._index_bytes - self.staying_bytes() if self._keeps_index and not self.keep_index else 0
 
     def close(self) -> None:

@@ -82,11 +82,11 @@ class Runs:
                 read = self._read(*asked, read, may_map=True)
                 yield self._taken(read, *asked, first_wanted[:count], int(cursor[4]), wanted), count, read.read_bytes
         if not keep_index:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         for run in self._runs:
-            run.let_go()
+            run.release()
 
     def scan(self, chunk_bytes: int, *, keep_index: bool) -> Iterator[tuple[LyingRows, Int64s]]:
         """Yield all living rows and their places, run by run and in the order of each, in chunks of about `chunk_bytes`.
@@ -107,7 +107,7 @@ class Runs:
                 yield self._listed(read, number, pages, rows)
                 begin = end
                 if not keep_index:
-                    run.let_go(begin if begin < len(written) else None)
+                    run.release(begin if begin < len(written) else None)
 
     def _read(self, page_runs: Int64s, pages: Int64s, reuse: ReadPages | None, *, may_map: bool = False) -> ReadPages:
         begins, ends = np.empty((2, len(pages)), np.int64)
@@ -155,7 +155,7 @@ class Runs:
         """Add to `sizes` the bytes that may have to be read for each of some ascending codes."""
         k.measure_codes(self._table, self._wide, codes, sizes)
         if not keep_index:
-            self._let_go()
+            self._release()
 
     # ---------------------------------------------------------------- changing
 

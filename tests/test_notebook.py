@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+from xml.etree import ElementTree
+
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 
 from zset_join import ZSet
+from zset_join.core.errors import PlanError
+from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.pipeline.verification import Verification
@@ -54,3 +59,58 @@ def test_views_plans_and_reports_are_one_line_at_a_prompt_and_escaped_in_a_noteb
         shown = (view, pipeline.plan, report)
         assert all(len(repr(one).splitlines()) == 1 and len(repr(one)) < 200 for one in shown)
         assert all("<script" not in one._repr_html_() and "&lt;script&gt;" in one._repr_html_() for one in shown)
+
+
+def test_a_plan_is_a_picture_of_its_sources_stages_and_views() -> None:
+    orders = changes("orders", {"id": pa.int64(), "c": pa.string()}, keys="id")
+    names = changes("names", {"c": pa.string(), HOSTILE: pa.string()}, keys="c")
+    joined = orders.join(names, "c")
+    with Pipeline({"joined": joined, "counts": joined.groupBy("c").agg(F.count().alias("n"))}) as pipeline:
+        shown = pipeline.plan._repr_html_()
+        assert "no epoch yet" in pipeline._repr_html_()
+        assert repr(pipeline) == "Pipeline(views: joined, counts; epochs: 0)"
+        pipeline.step({"orders": [{"id": 1, "c": "a"}], "names": [{"c": "a", HOSTILE: HOSTILE}]})
+        assert "<td>join-0</td>" in pipeline._repr_html_()
+    root = ElementTree.fromstring(shown[shown.index("<svg") : shown.index("</svg>") + 6])
+    boxes = [one.find("{*}title") for one in root.iter("{http://www.w3.org/2000/svg}g")]
+    assert [box.text.split(":")[0].split(" on ")[0] for box in boxes if box is not None and box.text] == [
+        "Source orders",
+        "Source names",
+        "Join inner",
+        "Aggregate by c",
+        "View joined",
+        "View counts",
+    ]
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}path"))) == 2 * 5
+
+
+def test_histories_and_differences_of_queries_are_tables_colored_by_sign() -> None:
+    orders = changes("orders", {"id": pa.int64(), "c": pa.string()}, keys="id")
+    with Pipeline(orders, keep_inputs=True) as pipeline:
+        pipeline.step({"orders": [{"id": 1, "c": HOSTILE}, {"id": 2, "c": "b"}]})
+        history = pipeline.explain_row({"id": 1})
+        diff = pipeline.diff(orders.where(col("id") > 1))
+    assert repr(history).count("\n") == repr(diff).count("\n") == 0
+    assert repr(diff) == "PlanDiff(1 of 1 views differ: orders)"
+    for one, color in ((history, "rgba(40"), (diff, "rgba(220")):
+        assert color in one._repr_html_()
+        assert "<script" not in one._repr_html_()
+        assert "&lt;script&gt;" in one._repr_html_()
+
+
+@pytest.mark.parametrize("has_altair", [True, False])
+def test_a_delta_is_plotted_by_what_is_installed(monkeypatch: pytest.MonkeyPatch, has_altair: bool) -> None:
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    if not has_altair:
+        monkeypatch.setattr(importlib.util, "find_spec", {}.get)
+    delta = ZSet.of({"city": ["Rome", "Paris"], "n": [3, 4]}, [2, -1])
+    with pytest.raises(PlanError, match="no column 'm'"):
+        delta.plot("city", "m")
+    chart = delta.plot("city", "n")
+    if has_altair:
+        assert chart.to_dict()["data"]["values"] == [
+            {"x": "Rome", "y": 6.0, "change": "comes"},
+            {"x": "Paris", "y": -4.0, "change": "goes"},
+        ]
+    else:
+        assert [bar.get_height() for bar in chart.patches] == [6.0, -4.0]

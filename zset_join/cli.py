@@ -431,13 +431,20 @@ def _evolve(options: argparse.Namespace) -> int:
 
 def _other_query(directory: str, program: str, dialect: str) -> Any:
     """Return the query that a directory is compared with, or changed to: a view, or views by name."""
+    from zset_join.checkpoint.reading import stored_description
+
     if program.lower().endswith(".sql"):
         from zset_join.checkpoint.plan import query_plan
         from zset_join.sql.changed_queries import views_of_file
 
         return views_of_file(program, query_plan(directory), dialect=dialect)
     found: Any = _function(program)
-    return found() if callable(found) else found
+    if not callable(found):
+        return found
+    if "inputs" not in (stored_description(directory) or {}):
+        return found()
+    written = found(_session(None))
+    return getattr(written, "writeStream", written).planned
 
 
 def _rescale(options: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ from zset_join.core.tick import Tick
 from zset_join.expressions import left, right
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.route import Route
-from zset_join.state.rows.unused_memory import CAN_TELL
+from zset_join.state.rows.unused_memory import CAN_REPORT
 
 RUNS = [
     ("join", 90, 10_000, 20, 64),
@@ -207,7 +207,7 @@ def run_apart(*arguments: Any) -> Run:
 
 def assert_says_what_it_holds(run: Run) -> None:
     """Check the second half of the epochs, where the host can tell."""
-    if CAN_TELL:
+    if CAN_REPORT:
         resident, _, said, _ = run.epochs[len(run.epochs) // 2 :].T
         assert (np.abs(said - resident) < np.maximum(0.1 * resident, LEAST_MB)).all()
 

@@ -454,7 +454,7 @@ def test_a_join_sees_that_another_process_has_changed_its_files(tmp_path: Path) 
     assert kept.operator.is_current()  # type: ignore[attr-defined]
 
     for side in kept.operator._sides:  # type: ignore[attr-defined]
-        side._let_go()  # another process has a lock of its own only once this one has let go
+        side._release()  # another process has a lock of its own only once this one has let go
     other = hybrid(directory=str(tmp_path))
     assert kept.operator.is_current()  # type: ignore[attr-defined]
     Epochs(other, first_epoch=1).feed(*STORY[1])

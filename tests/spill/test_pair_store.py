@@ -139,7 +139,7 @@ def test_one_portion_of_the_index_is_in_memory_at_a_time(tmp_path: Path) -> None
     store = PairStore(tmp_path / "pairs", owner=OWNER)
     for begin in range(0, 90_000, 30_000):
         store.put(FIRSTS[begin : begin + 30_000], SECONDS[begin : begin + 30_000])
-    store.let_go()
+    store.release()
     store.keep_index, store.index_window = False, store.resident_bytes() // 3 + 1
     in_memory: list[int] = []
 

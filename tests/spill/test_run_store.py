@@ -212,7 +212,7 @@ def test_an_index_that_is_let_go_leaves_memory_and_forgets_nothing(tmp_path: Pat
     prints = next((tmp_path / "rows").glob("*.prints"))
     before = resident_kilobytes(prints)
 
-    store.let_go()
+    store.release()
 
     assert (before > 0, resident_kilobytes(prints)) == (True, 0)
     assert store.staying_bytes() == 50_000 // 8 + (1 << 20) // 8  # a bit that says removed, and a filter of 16 bits at least
@@ -271,7 +271,7 @@ def test_one_portion_of_the_index_is_in_memory_at_a_time(tmp_path: Path) -> None
     for number in range(6):
         store.put(cold_rows(np.arange(number, 180_000, 6), pa.repeat(pa.scalar(b".", pa.large_binary()), 30_000)))
     index_files = [*(tmp_path / "rows").glob("*.prints"), *(tmp_path / "rows").glob("*.directory")]
-    store.let_go()
+    store.release()
     store.keep_index, store.index_window = False, store.resident_bytes() * 2 // 5  # two runs, and not three
     codes = np.arange(0, 180_000, 40)
 

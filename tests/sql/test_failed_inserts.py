@@ -127,7 +127,6 @@ def test_two_rows_of_queries_may_not_claim_one_key_of_a_table(session: Session) 
     assert shown(session, "SELECT * FROM owners") == [(7, "Oslo"), (8, "Rome")]
 
 
-@pytest.mark.parametrize("session", ["memory"], indirect=True)
 def test_rows_that_no_retracting_query_wrote_do_not_go_over_a_key_that_one_claims(session: Session) -> None:
     session.sql("CREATE TABLE flats (id INT, city STRING, PRIMARY KEY (id)); CREATE TABLE log (id INT, city STRING)")
     session.sql("CREATE TABLE cities (id INT, city STRING, PRIMARY KEY (id))")
@@ -145,7 +144,6 @@ def test_rows_that_no_retracting_query_wrote_do_not_go_over_a_key_that_one_claim
     assert shown(session, "SELECT * FROM cities") == [(1, "Cork"), (2, "Oslo"), (4, "Kyiv")]
 
 
-@pytest.mark.parametrize("session", ["memory"], indirect=True)
 def test_rows_of_files_do_not_go_over_a_key_that_a_query_claims_either(session: Session, tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()

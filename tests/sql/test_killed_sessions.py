@@ -30,11 +30,15 @@ STATEMENTS = (
     f"INSERT INTO cities {BY_CITY}",
     "CREATE TABLE files (city STRING, total BIGINT) WITH ('connector' = 'filesystem', 'path' = '{place}/files', 'format' = 'json')",
     "CREATE TABLE kept (id INT PRIMARY KEY, total INT) WITH ('connector'='duckdb', 'path'='{place}/kept.duckdb', 'table-name'='kept')",
+    "CREATE TABLE log (customer STRING, total INT)",
+    "CREATE TABLE newest (customer STRING, total INT, PRIMARY KEY (customer))",
+    "INSERT INTO newest SELECT customer, total FROM log WHERE total > 0",
     "INSERT INTO files SELECT city, total FROM cities",
     "INSERT INTO kept SELECT id, total FROM orders",
     "INSERT INTO orders VALUES (1, 'ada', 5), (2, 'bob', 7)",
     "CREATE MATERIALIZED VIEW most AS SELECT max(total) AS most FROM joined",
     "INSERT INTO orders VALUES (2, 'ada', 8), (3, 'bob', 1)",
+    "INSERT INTO log VALUES ('ada', 1), ('bob', 2), ('ada', 3)",
     "DROP MATERIALIZED VIEW most",
     "CREATE MATERIALIZED VIEW counts AS SELECT customer, count(*) AS n FROM orders GROUP BY customer",
     "INSERT INTO customers VALUES ('bob', 'oslo')",
@@ -106,6 +110,7 @@ def check(place: Path) -> None:
         assert views["counts"] == wanted("SELECT customer, count(*) FROM orders GROUP BY customer")
         assert "most" not in views
         assert held(session, "SELECT * FROM cities") == wanted(BY_CITY)
+        assert held(session, "SELECT * FROM newest") == Counter({("ada", 3): 1, ("bob", 2): 1})
         assert held(session, "SELECT * FROM orders") == wanted("SELECT * FROM orders")
     assert Counter({row: weight for row, weight in files.items() if weight}) == wanted(BY_CITY)
     with duckdb.connect(str(place / "kept.duckdb"), read_only=True) as database:

@@ -102,11 +102,11 @@ class GroupState:
         self._fingerprint = _fingerprint(fingerprint, schema, self._hash_key, self._layout.stride)
         self._scratch = WorkingArrays()
         self.most_bytes: int | None = None
-        self._let_go = hold_directory(self, directory, name)
+        self._release = hold_directory(self, directory, name)
         try:
             self._open(directory)
         except BaseException:
-            self._let_go()
+            self._release()
             raise
 
     def _open(self, directory: str | None) -> None:
@@ -412,7 +412,7 @@ class GroupState:
         """Unmap everything."""
         self._table.close()
         self._arena.close()
-        self._let_go()
+        self._release()
 
 
 def _fingerprint(meaning: object, schema: pa.Schema, hash_key: int, stride: int) -> int:

@@ -31,6 +31,8 @@ class ChangedPlan:
 
     Args:
         epoch: the epoch that the change takes, whose answer is the difference.
+        changes: how many epochs of the checkpoint are changes, this one among them: an epoch behind it is that many behind
+            Spark's batch of its rows.
         before: digest of the plan before; None: the one that the checkpoint was made with.
         description: what the query is recognised by.
         plan: what it takes to build its operators, see `Checkpoint`.
@@ -44,6 +46,7 @@ class ChangedPlan:
     """
 
     epoch: int
+    changes: int
     before: str | None
     description: Mapping[str, Any]
     plan: Mapping[str, Any]

@@ -29,6 +29,7 @@ from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.core.errors import KeyTypeError, OptionError
 from zset_join.core.key_types import common_key_type, storage_type
+from zset_join.core.notebook import MOST_ROWS, html_table
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_rows
 from zset_join.core.tick import Tick
@@ -112,7 +113,7 @@ class _Selection:
     named_keys: dict[int, list[pa.Array | None]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RowHistory:
     """Say how some rows of an output came and went.
 
@@ -136,6 +137,24 @@ class RowHistory:
             for row, weight in event.emitted:
                 total[repr(row)] = row, weight + total.get(repr(row), (row, 0))[1]
         return tuple((row, weight) for row, weight in total.values() if weight)
+
+    def __repr__(self) -> str:
+        """Return the request and how much was found; `str` has all of it."""
+        return f"RowHistory({str(self).splitlines()[0]})"
+
+    def _repr_html_(self) -> str:
+        """Return the events as a table for a notebook: what changed in the inputs, and the rows that went and came."""
+        rows: list[list[Any]] = []
+        signs: list[int] = []
+        for event in self.events:
+            shown = [(change.stream, change.row, change.weight) for change in event.changes]
+            shown += [("view", row, weight) for row, weight in event.emitted]
+            for name, row, weight in shown:
+                values = ", ".join(f"{column}={value!r}" for column, value in row.items())
+                rows.append([event.epoch, name, f"{weight:+d}", values])
+                signs.append(-1 if weight < 0 else 1)
+        few = rows[:MOST_ROWS]
+        return html_table(["epoch", "where", "weight", "row"], few, caption=str(self).splitlines()[0], signs=signs)
 
     def __str__(self) -> str:
         named = ", ".join(f"{name}={value!r}" for name, value in self.question.items())

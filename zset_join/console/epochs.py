@@ -9,7 +9,7 @@ Both runners write `progress` into their commit records under names of their own
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from zset_join.checkpoint.record import CommitRecord
@@ -68,7 +68,7 @@ class EpochSummary:
 
     def to_json(self) -> dict[str, Any]:
         """Return it JSON-ready."""
-        return asdict(self)
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 def summary_of_record(record: CommitRecord, following: CommitRecord | None = None) -> EpochSummary:

@@ -4,8 +4,8 @@ The law: without the cookie nothing is served, neither page nor script nor answe
 for it once; a second exchange is refused. A request whose Host is not this server's loopback address is refused before anything
 else, so a name that is made to point at 127.0.0.1 reaches nothing. There is no request that changes anything.
 
-`/metrics` is also served to a request with the metrics token in its header `Authorization: Bearer ...`, as scrapers send it; that
-token opens nothing else.
+`/metrics` is also served to a request with the metrics token in its header `Authorization: Bearer ...`, as scrapers send it;
+that token opens nothing else.
 
 Known limit: browsers send cookies to all ports of a host, so another server of this machine in the same browser sees it.
 """

@@ -10,17 +10,18 @@
 | `/api/verifying` | server-sent events: each `step` of a verification, then its `verdict` |
 
 The law: an error is an answer: its code and message as JSON, status 422, never a trace. One heavy question at a time: the next
-one waits. Whether there are new epochs is looked up once a second, and only while somebody listens.
+one waits. Whether there are new epochs is looked up once a second, and only while somebody listens; less often where looking
+takes more than a hundredth of a processor.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ __all__ = ["console_app"]
 
 STATIC = Path(__file__).parent / "static"
 POLL_SECONDS = 1.0
+_SHARE, _LONGEST_POLL_SECONDS = 0.01, 5.0
 _LONGEST_QUESTION = 10_000
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger(__name__)
@@ -123,14 +125,12 @@ def _error(error: Exception) -> dict[str, str]:
 
 async def _epoch_events(watched: Watched, after: int, poll_seconds: float) -> AsyncIterator[str]:
     """Yield new epochs as they are committed. The newest is given again once it knows what committing it took."""
-    reached, told = after, ""
+    reached, told, spent = after, "", 0.0
     while True:
         try:
-            new = await run_in_threadpool(watched.epochs, reached)
+            new, event, spent = await run_in_threadpool(_new_epochs, watched, after, reached)
             if new:
-                new = await run_in_threadpool(watched.epochs, max(after, reached - 1))
-                changes = await run_in_threadpool(functools.partial(watched.changes, after=reached))
-                yield _event("epochs", {"epochs": list(new), "changes": changes["epochs"]})
+                yield event
                 reached, told = int(new[-1]["epoch"]), ""
             else:
                 yield ": waiting\n\n"  # a browser that has gone is noticed by writing to it
@@ -138,7 +138,17 @@ async def _epoch_events(watched: Watched, after: int, poll_seconds: float) -> As
             if str(error) != told:
                 told = str(error)
                 yield _event("trouble", _error(error))
-        await asyncio.sleep(poll_seconds)
+        await asyncio.sleep(min(max(poll_seconds, spent / _SHARE), max(poll_seconds, _LONGEST_POLL_SECONDS)))
+
+
+def _new_epochs(watched: Watched, after: int, reached: int) -> tuple[Sequence[Mapping[str, Any]], str, float]:
+    """Return epochs that are new, their event, and the seconds of a processor that this took."""
+    begun = time.thread_time()
+    new, event = watched.epochs(reached), ""
+    if new:
+        new = watched.epochs(max(after, reached - 1))
+        event = _event("epochs", {"epochs": list(new), "changes": watched.changes(after=reached)["epochs"]})
+    return new, event, time.thread_time() - begun
 
 
 async def _verify_events(watched: Watched, view: str | None, alone: Callable[[Callable[[], Any]], Any]) -> AsyncIterator[str]:

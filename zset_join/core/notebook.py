@@ -6,10 +6,10 @@ The law: nothing of a user becomes markup, and no value has more than `LONGEST` 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["LONGEST", "MOST_ROWS", "html_table", "html_text"]
+__all__ = ["LONGEST", "MOST_ROWS", "html_differences", "html_progress", "html_table", "html_text"]
 
 LONGEST = 200
 MOST_ROWS = 50
@@ -44,3 +44,33 @@ def html_table(names: Iterable[str], rows: Iterable[Sequence[Any]], *, caption: 
         lines.append(f"<tr{style}>{''.join(f'<td>{html_text(value)}</td>' for value in row)}</tr>")
     above = f"<caption>{html_text(caption)}</caption>" if caption else ""
     return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def html_differences(verdict: str, differences: Sequence[tuple[Mapping[str, Any], int, int]]) -> str:
+    """Return a report of a verification: its verdict, and rows with the weights that were expected and found.
+
+    Args:
+        verdict: one line.
+        differences: some rows that differ, as (row, expected weight, actual weight).
+    """
+    if not differences:
+        return f"<p>{html_text(verdict)}</p>"
+    names = list(differences[0][0])
+    rows = [[expected, actual, *(row.get(name) for name in names)] for row, expected, actual in differences[:MOST_ROWS]]
+    return html_table(["expected", "actual", *names], rows, caption=verdict, signs=[-1] * len(rows))
+
+
+def html_progress(progress: Mapping[str, Any] | None) -> str:
+    """Return what an epoch did, of either runner: one line per count, and a table of its stages."""
+    if not progress:
+        return "<p>no epoch yet</p>"
+    stages = {name: one for name, one in progress.get("stages", {}).items() if "seconds" in one}
+    plain = [[name, _plain(value)] for name, value in progress.items() if name != "stages" or not stages]
+    columns = list(dict.fromkeys(column for one in stages.values() for column in one))
+    rows = [[name, *(one.get(column) for column in columns)] for name, one in stages.items()]
+    table = html_table(["stage", *columns], rows) if rows else ""
+    return html_table(["count", "value"], plain, caption=f"epoch {progress.get('epoch')}") + table
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(f"{name}: {_plain(one)}" for name, one in value.items()) if isinstance(value, Mapping) else str(value)

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from zset_join.core.errors import PlanError
+from zset_join.core.notebook import html_table
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import take_rows
 from zset_join.zset import ZSet
@@ -139,7 +140,7 @@ class ViewDiff:
         return f'view "{self.name}": adds {added} rows, removes {removed}, changes {changed}{of}'
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PlanDiff:
     """Hold what a changed plan answers otherwise, and what changing to it does.
 
@@ -198,6 +199,25 @@ class PlanDiff:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+    def __repr__(self) -> str:
+        """Return in one line which views differ; `str` and `to_markdown` have more."""
+        differing = [view.name for view in self.views.values() if not view.is_empty]
+        return f"PlanDiff({len(differing)} of {len(self.views)} views differ{': ' if differing else ''}{', '.join(differing)})"
+
+    def _repr_html_(self, *, samples: int = 10) -> str:
+        """Return counts and some differing rows of each view for a notebook, those that go red, those that come green."""
+        names = ("added", "removed", "changed")
+        counts = [[view.name, view.status, *(view.counts[name] for name in names)] for view in self.views.values()]
+        parts = [html_table(["view", "status", *names], counts, caption=next(iter(self.lines())))]
+        for view in self.views.values():
+            pairs = [] if view.is_empty else view.samples(samples)
+            rows = [(sign, row) for pair in pairs for sign, row in zip((-1, 1), pair, strict=True) if row is not None]
+            columns = list(dict.fromkeys(name for _, row in rows for name in row))
+            if rows:
+                shown = [["+" if sign > 0 else "-", *(row.get(name) for name in columns)] for sign, row in rows]
+                parts.append(html_table(["", *columns], shown, caption=view.name, signs=[sign for sign, _ in rows]))
+        return "".join(parts)
 
     def to_markdown(self, *, samples: int = 5) -> str:
         """Return the difference as Markdown, for the comment of a pull request.

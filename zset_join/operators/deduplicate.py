@@ -261,9 +261,9 @@ class Deduplicate:
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
-        self._state.restore(tables, self._take_back)
+        self._state.restore(tables, self._retract)
 
-    def _take_back(
+    def _retract(
         self,
         rows: KeptRows,
         batch: pa.RecordBatch,

@@ -288,7 +288,7 @@ class HashJoin:
                 sum(side.shrink_working(one_side) for side, one_side in zip(self._sides, prepared.sides, strict=True))
             )
             if self._groups.is_tight:
-                self._touched_rows = max(output.let_go(self._touched_rows) for output in (self._output, self._spare))
+                self._touched_rows = max(output.release(self._touched_rows) for output in (self._output, self._spare))
             self._hybrid.spill_to_budget(self.working_bytes())
             self._hybrid.commit(tick.epoch)
         elif self._groups.holds_far_more(sum(map(len, deltas))):

@@ -49,7 +49,7 @@ from zset_join.state.join.match_memo import (
     PARKED_PADDED,
     SILENT,
     MatchMemo,
-    TakenBack,
+    Retracted,
     first_arrival,
 )
 from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer
@@ -76,7 +76,7 @@ class _Asked:
     unaskable: Mapping[int, str]
     askable: Int64s
     changes: NetChanges | None
-    taken: TakenBack
+    taken: Retracted
     due: Int64s
     due_copies: Int64s
     rows: pa.RecordBatch
@@ -282,7 +282,7 @@ class LookupJoin:
         memo.lines.side.begin_absorb()
         self._left.absorb(asked.changes, tick.processing_time_us)
         memo.remove(asked.taken)
-        memo.remove(TakenBack(asked.due, asked.due_copies))
+        memo.remove(Retracted(asked.due, asked.due_copies))
         memo.forget_due(self._now(tick))
         kept = prepared.kept
         memo.add(kept.rows, kept.copies, kept.kinds, kept.arrivals, due_us=kept.due_us, attempts=kept.attempts)
@@ -373,7 +373,7 @@ class LookupJoin:
         askable = np.setdiff1d(np.arange(len(delta)), np.fromiter(unaskable, np.int64))
         given = ZSet(delta.rows.take(pa.array(askable)), delta.weights[askable]) if unaskable else delta
         changes = self._left.resolve(given) if len(given) else None
-        taken = TakenBack() if changes is None else memo.take_back(changes.lost, changes.lost_copies)
+        taken = Retracted() if changes is None else memo.retract(changes.lost, changes.lost_copies)
         due = memo.due(self._now(tick))
         due_copies = memo.lines.weights(due)
         if len(due) and len(taken.numbers):

@@ -46,7 +46,7 @@ from zset_join.state.join.match_memo import (
     SILENT,
     TIMES,
     MatchMemo,
-    TakenBack,
+    Retracted,
     first_arrival,
 )
 from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer, multiplied
@@ -70,7 +70,7 @@ class _Prepared:
     deltas: tuple[ZSet, ...]
     left: NetChanges | None
     right: NetChanges | None
-    taken: TakenBack
+    taken: Retracted
     answer: Answer | None = None
     kept: MemoLines | None = None
 
@@ -337,7 +337,7 @@ class ProcessTimeJoin:
         if kept is not None and is_same and all(a is b for a, b in zip(kept.deltas, deltas, strict=True)):
             return kept
         left = self._left.resolve(deltas[0]) if len(deltas[0]) else None
-        taken = TakenBack() if left is None else self._memo.take_back(left.lost, left.lost_copies)
+        taken = Retracted() if left is None else self._memo.retract(left.lost, left.lost_copies)
         self._prepared = _Prepared(tick, tuple(deltas), left, right, taken)
         return self._prepared
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from zset_join.plan.query_plan import QueryPlan
 from zset_join.stages.effect import CHANGEABLE
 from zset_join.zset import ZSet
 
-__all__ = ["DirectoryChange", "described_beside", "described_plan", "plan_of_directory", "written_plan"]
+__all__ = ["DirectoryChange", "described_beside", "described_plan", "digest_of", "plan_of_directory", "written_plan"]
 
 
 _LINE = "line "
@@ -102,3 +103,15 @@ def described_plan(plan: QueryPlan) -> dict[str, Any]:
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+def digest_of(deltas: Mapping[str, ZSet]) -> str:
+    """Return a digest of what an epoch was fed: the same rows in the same order have the same one."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, delta in sorted(deltas.items()):
+        if not len(delta):
+            continue
+        digest.update(f"{name} {len(delta)} ".encode())
+        digest.update(delta.weights.tobytes())
+        digest.update(delta.rows.serialize())
+    return digest.hexdigest()

@@ -13,7 +13,6 @@ Cost: one file per stage that rows came to, one for the answer, and the record, 
 
 from __future__ import annotations
 
-import hashlib
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -43,10 +42,11 @@ from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, StateError
+from zset_join.core.progress_line import ProgressLine, progress_line
 from zset_join.core.tick import Tick
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import write_dead_letters
-from zset_join.pipeline.directory_plans import DirectoryChange, described_plan, written_plan
+from zset_join.pipeline.directory_plans import DirectoryChange, described_plan, digest_of, written_plan
 from zset_join.pipeline.durable_epoch import DurableEpoch
 from zset_join.pipeline.engine import AnsweredEpoch
 from zset_join.pipeline.evolving import Evolution
@@ -144,7 +144,8 @@ class PipelineDirectory:
                 changed = self.checkpoint.changed
                 known = plan.sources if changed is None else tuple(map(PlanSource.from_json, changed.sources))
                 self._sources = tuple(known)
-                self._load()
+                with progress_line(f"opening {location}") as line:
+                    self._load(line)
         except BaseException:
             self._owner.release()
             raise
@@ -229,7 +230,7 @@ class PipelineDirectory:
         Raises:
             StateError: another process has taken over.
         """
-        begun = time.perf_counter()
+        begun, seconds = time.perf_counter(), {**self.seconds_outside, **progress["seconds"]}
         receipts = epoch.receipts({number: fed for number, (_, fed) in answered.asked.items()})
         histories = histories_after(self.checkpoint.histories, receipts, {})
         dues = dues_after({} if self.checkpoint.last is None else self.checkpoint.last.dues, receipts)
@@ -245,19 +246,16 @@ class PipelineDirectory:
                 processing_time_us=answered.processing_time_us,
                 histories=histories,
                 parts=tuple(parts),
-                progress={**self._timed(progress), **self._seconds_before, "remembers": dict(self.statistics)},
+                progress={**progress, "seconds": seconds, **self._seconds_before, "remembers": dict(self.statistics)},
                 watermarks=self._watermarks.written(answered.times),
                 dues=dues,
                 positions=positions,
-                offsets=_digest_of(deltas) if read is None else read,
+                offsets=digest_of(deltas) if read is None else read,
             )
         )
         self._seconds_before = {"seconds_before": {"commit": round(time.perf_counter() - begun, 6)}}  # for the next record
         self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
         return committed
-
-    def _timed(self, progress: Mapping[str, Any]) -> dict[str, Any]:
-        return {**progress, "seconds": {**self.seconds_outside, **progress.get("seconds", {})}}
 
     def change(self, epoch: DurableEpoch, evolution: Evolution, change: DirectoryChange) -> CommitRecord:
         """Make the epoch count in which the query changes to another plan; from then on the directory is one of that plan.
@@ -312,6 +310,7 @@ class PipelineDirectory:
                 ]
             changed = ChangedPlan(
                 epoch=tick.epoch,
+                changes=1 + (0 if self.checkpoint.changed is None else self.checkpoint.changed.changes),
                 before=last.plan,
                 description=self._described(plan),
                 plan=written_plan(plan),
@@ -478,16 +477,18 @@ class PipelineDirectory:
             self._entered[-1].release()
             self._entered.pop()
 
-    def _load(self) -> None:
+    def _load(self, line: ProgressLine) -> None:
         record = self.checkpoint.last
         if record is None:
             return
         self._watermarks.load(record.watermarks, record.progress.get("late_rows", {}))
         if self._contents is not None:
             for number, (name, contents) in enumerate(self._contents.items()):
+                line.now(f"reading view {name}", done=number, of=len(self._contents))
                 for delta in self._view_rows(name, record.histories.get(f"{self._folder(number)}/0", BucketHistory())):
                     contents.add(delta)
         if self._history is not None:
+            line.now("reading the kept inputs")
             self._load_inputs(record, self._history)
 
     def _folder(self, number: int) -> str:
@@ -586,15 +587,3 @@ def _claim(place: Place) -> tuple[Ownership, str]:
 def _keep(histories: dict[str, BucketHistory], key: str, history: BucketHistory) -> None:
     if history != BucketHistory():
         histories[key] = history
-
-
-def _digest_of(deltas: Mapping[str, ZSet]) -> str:
-    """Return a digest of what an epoch was fed: the same rows in the same order have the same one."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, delta in sorted(deltas.items()):
-        if not len(delta):
-            continue
-        digest.update(f"{name} {len(delta)} ".encode())
-        digest.update(delta.weights.tobytes())
-        digest.update(delta.rows.serialize())
-    return digest.hexdigest()

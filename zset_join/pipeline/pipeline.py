@@ -32,6 +32,7 @@ import pyarrow as pa
 
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import StateError
+from zset_join.core.notebook import html_progress
 from zset_join.core.tick import Tick
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.pipeline.contents import Contents, repeated
@@ -335,6 +336,22 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             BadInputError: a source that goes through no stage has retracted what was not there.
         """
         return repeated(self.contents(name), self.plan.output_of(self.plan.view(name).name).schema)
+
+    def show(self, n: int = 20, *, view: str | None = None) -> None:
+        """Print the first rows of a view, each behind its weight.
+
+        Raises:
+            OptionError: as `view`.
+        """
+        self.contents(view).show(n)
+
+    def __repr__(self) -> str:
+        """Return the views and the number of epochs in one line; `explain` prints the plan."""
+        return f"Pipeline(views: {', '.join(self.views)}; epochs: {self.epoch})"
+
+    def _repr_html_(self) -> str:
+        """Return the plan and what the newest epoch did, for a notebook."""
+        return self.plan._repr_html_() + html_progress(self.progress)
 
     def replay(self, *, stream: str | None = None, code: str | None = None) -> int:
         """Put the dead letters that are records through the decoder again, in one epoch, exactly once.

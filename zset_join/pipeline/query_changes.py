@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from zset_join.connectors import sinks_of
 from zset_join.core.errors import OptionError
+from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
 from zset_join.pipeline.contents import Contents
@@ -70,6 +71,7 @@ class QueryChanges:
     _link: Callable[[], ChainLink | None]
     _publish: Callable[[], None]
 
+    @progress_line("comparing with another query")
     def diff(self, view: View | Mapping[str, View]) -> PlanDiff:
         """Return what another query would answer otherwise over everything that was accepted so far. Nothing changes.
 
@@ -104,6 +106,7 @@ class QueryChanges:
             with closing(Evolution(self._standing(states), plan)) as evolution:
                 return evolution.diff()
 
+    @progress_line("changing the query")
     def evolve(
         self,
         view: View | Mapping[str, View],

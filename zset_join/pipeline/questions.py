@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from zset_join.checkpoint.row_history import RowHistory
+from zset_join.core.progress_line import progress_line
 from zset_join.pipeline.contents import Contents, view_not_kept
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.explaining import explain_row
@@ -62,7 +63,8 @@ class PipelineQuestions:
             OptionError: the pipeline was told not to keep what is needed; or `VIEW_NAME`, see `QueryPlan.view`.
             PlanError: DuckDB cannot run a part of the query.
         """
-        return self.verification(view=view, contents=contents, most_differences=most_differences)()
+        with progress_line(f"verifying {view or ', '.join(one.name for one in self.plan.views)}"):
+            return self.verification(view=view, contents=contents, most_differences=most_differences)()
 
     def verification(
         self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20

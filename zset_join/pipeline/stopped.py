@@ -21,7 +21,7 @@ from typing import Any
 
 from zset_join.checkpoint.plan import query_plan
 from zset_join.checkpoint.reading import stored_description
-from zset_join.core.errors import OptionError
+from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
 from zset_join.pipeline.contents import Contents
@@ -36,6 +36,7 @@ from zset_join.pipeline.progress import epoch_counts
 from zset_join.pipeline.query_changes import plan_of_change
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.folder import is_local
@@ -45,23 +46,23 @@ __all__ = ["diff_of_directory", "evolve_directory"]
 _SNAPSHOT_AFTER_BYTES = 64 * 1024 * 1024
 
 
-def diff_of_directory(directory: str | Path, view: View | Mapping[str, View]) -> PlanDiff:
+def diff_of_directory(directory: str | Path, view: View | Mapping[str, View] | PlannedQuery) -> PlanDiff:
     """Return what another query would answer otherwise over what a directory holds.
 
     Args:
         directory: of a pipeline that does not run: a path, or of a query inside Spark that runs on the driver.
-        view: the other query: a view, or all views by name.
+        view: the other query: a view, or all views by name; or a planned query, of Spark's.
 
     Raises:
         StateError: there is no pipeline, it is in use or damaged; or what the query needs is not there, as `Pipeline.diff`.
         OptionError: `NOT_FROM_HERE`: the state of the query is in Spark's executors.
         PlanError: the query cannot be planned.
     """
-    with _stopped(directory) as stopped, closing(Evolution(stopped.standing, _planned(view, stopped.plan))) as evolution:
+    with _stopped(directory, view) as (_, evolution):
         return evolution.diff()
 
 
-def evolve_directory(directory: str | Path, view: View | Mapping[str, View], *, note: Any = None) -> PlanDiff:
+def evolve_directory(directory: str | Path, view: View | Mapping[str, View] | PlannedQuery, *, note: Any = None) -> PlanDiff:
     """Let a directory be one of another query. What outputs lack they are given when it is started next, this change last.
 
     Args:
@@ -77,7 +78,7 @@ def evolve_directory(directory: str | Path, view: View | Mapping[str, View], *, 
         PlanError: the query cannot be planned.
         BadInputError: a row that it cannot take.
     """
-    with _stopped(directory) as stopped, closing(Evolution(stopped.standing, _planned(view, stopped.plan))) as evolution:
+    with _stopped(directory, view) as (stopped, evolution):
         standing, place = stopped.standing, stopped.place
         if standing.epoch:
             evolution.build()
@@ -113,11 +114,12 @@ class _Stopped:
     standing: Standing
     watermarks: Watermarks
     opened: DurableEpoch
+    is_inside_spark: bool
 
 
 @contextmanager
-def _stopped(directory: str | Path) -> Iterator[_Stopped]:
-    """Open a directory at its newest epoch."""
+def _stopped(directory: str | Path, view: View | Mapping[str, View] | PlannedQuery) -> Iterator[tuple[_Stopped, Evolution]]:
+    """Open a directory at its newest epoch, and find how its query comes to another one."""
     location = str(directory) if not is_local(str(directory)) else str(Path(directory).absolute())
     plan, described = query_plan(location), stored_description(location) or {}
     if "keeps_view" not in described:
@@ -156,7 +158,18 @@ def _stopped(directory: str | Path) -> Iterator[_Stopped]:
                     known=watermarks.known,
                     gone=frozenset() if known is None else known.gone,
                 )
-                yield _Stopped(plan=plan, place=place, standing=standing, watermarks=watermarks, opened=opened)
+                stopped = _Stopped(
+                    plan=plan,
+                    place=place,
+                    standing=standing,
+                    watermarks=watermarks,
+                    opened=opened,
+                    is_inside_spark="inputs" in described,
+                )
+                plan = _planned(view, plan)
+                _check_streams(stopped, plan)
+                with closing(Evolution(standing, plan)) as evolution:
+                    yield stopped, evolution
 
 
 def _place(location: str, temporary: str) -> Place:
@@ -167,8 +180,29 @@ def _place(location: str, temporary: str) -> Place:
     return Place(location=location, local_state_dir=local, dead_letters=letters, described=described_beside)
 
 
-def _planned(view: View | Mapping[str, View], before: QueryPlan) -> QueryPlan:
+def _check_streams(stopped: _Stopped, plan: QueryPlan) -> None:
+    """Refuse to change the streams of a query inside Spark, whose own files name them.
+
+    Raises:
+        StateError: `EVOLVE_STREAM`.
+    """
+    before, after = ({source.name for source in one.sources} for one in (stopped.plan, plan))
+    if stopped.is_inside_spark and before != after:
+        raise StateError(
+            f"the new query reads the streams {sorted(after)}, and the one in the checkpoint {sorted(before)}. Spark's own "
+            "files beside it name its streams, so none comes or goes in place. Keep the streams, or start the new query with a "
+            "checkpointLocation and outputs of its own.",
+            code="EVOLVE_STREAM",
+            before=sorted(before),
+            after=sorted(after),
+        )
+
+
+def _planned(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:
     """Return the plan of a query; one view in place of one is the same view, whatever it is called."""
+    if isinstance(view, PlannedQuery):
+        is_one = len(view.plan.views) == len(before.views) == 1
+        return replace(view.plan, views=(replace(view.plan.view(), name=before.name),)) if is_one else view.plan
     if isinstance(view, Mapping) and len(view) == len(before.views) == 1:
         (only,) = view.values()
         return plan_of_change(only, before)

@@ -25,7 +25,7 @@ import pyarrow.types as pt
 
 from zset_join.core.errors import PlanError
 from zset_join.core.extras import needed_for
-from zset_join.core.notebook import html_table, html_text
+from zset_join.core.notebook import html_differences
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_rows
 from zset_join.pipeline.history import InputHistory
@@ -69,11 +69,7 @@ class Verification:
 
     def _repr_html_(self) -> str:
         """Return the verdict and the differences for a notebook."""
-        if not self.differences:
-            return f"<p>{html_text(str(self).splitlines()[0])}</p>"
-        names = list(self.differences[0][0])
-        rows = [[expected, actual, *(row.get(name) for name in names)] for row, expected, actual in self.differences]
-        return html_table(["expected", "actual", *names], rows, caption=str(self).splitlines()[0], signs=[-1] * len(rows))
+        return html_differences(str(self).splitlines()[0], self.differences)
 
     def __str__(self) -> str:
         verdict = "equal" if self.equal else f"{self.different_rows} rows differ"

@@ -22,6 +22,7 @@ import pyarrow as pa
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.notebook import html_text
 from zset_join.core.relation import Relation
+from zset_join.plan.picture import plan_svg
 from zset_join.plan.row_steps import RowStep, read_row_step, relation_after
 from zset_join.stages.shared_table import SharedTableStage
 from zset_join.stages.stage import Stage, read_stage
@@ -497,9 +498,10 @@ class QueryPlan:
         return f"QueryPlan(views: {views}; {len(self.nodes)} stages; sources: {sources})"
 
     def _repr_html_(self) -> str:
-        """Return `explain` for a notebook: one line per view, stage and source, what each keeps below it."""
+        """Return a picture of it for a notebook, and `explain` folded below it."""
         parts = self.explain().split("\n")
-        return "".join(f"<div>{'&emsp;' * (len(one) - len(one.lstrip()))}{html_text(one.strip())}</div>" for one in parts)
+        text = "".join(f"<div>{'&emsp;' * (len(one) - len(one.lstrip()))}{html_text(one.strip())}</div>" for one in parts)
+        return f"{plan_svg(self)}<details><summary>what each stage keeps</summary>{text}</details>"
 
     def _explained_index(self, node: StageNode) -> list[str]:
         """Return which index a join uses, and why its copy is its own."""

@@ -157,7 +157,7 @@ def _create(session: StatementContext, statement: Statement) -> Message:
                 )
             if may_exist and table.name in session.catalog.tables:
                 return Message(f"{table.name} is there already")
-            _let_go(session, table.name, replaces, at=at)
+            _release(session, table.name, replaces, at=at)
             session.catalog.add(table, at=at, replace=replaces)
             said = "temporary " if is_temporary else "external " if is_external else ""
             return Message(f"{said}{table.word.lower()} {table.name}: {table.mode}, {table.why()}")
@@ -187,7 +187,7 @@ def _refuse_both(replaces: bool, may_exist: bool, *, at: Place) -> None:
         raise SqlError("OR REPLACE rebuilds it, IF NOT EXISTS leaves it as it is. Keep one of them.", code="SAID_TWICE", at=at)
 
 
-def _let_go(session: StatementContext, name: str, replaces: bool, *, at: Place) -> None:
+def _release(session: StatementContext, name: str, replaces: bool, *, at: Place) -> None:
     """End what runs under a name that is given again, and forget its rows, as DROP does.
 
     Raises:
@@ -224,7 +224,7 @@ def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: 
         if not reader.is_done:
             reader.index = begin
             return None
-        _let_go(session, name, replaces, at=at)
+        _release(session, name, replaces, at=at)
         session.catalog.add(replace(model, name=name, word=word), at=at, replace=replaces)
         return Message(f"{word.lower()} {name}: like {model.name}")
     if not reader.has("AS"):
@@ -235,7 +235,7 @@ def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: 
     columns = tuple(ColumnDefinition(field.name, field.type) for field in query.schema)
     mode: Mode = "changelog" if takes_back(query) else "append"
     table = Table(name=name, word=word, columns=columns, mode=mode)
-    _let_go(session, name, replaces, at=at)
+    _release(session, name, replaces, at=at)
     session.catalog.add(table, at=at, replace=replaces)
     if query.bound.is_bounded:
         session.insert(name, session.snapshot(query))
@@ -267,7 +267,7 @@ def _create_view(session: StatementContext, reader: Reader, replaces: bool) -> M
             told = f"the setting '{setting}' of a view changes nothing: write it behind the query that reads the view."
             warnings.warn(SqlWarning(told), stacklevel=5)
     shown = reader.statement.sql_from(begin)
-    _let_go(session, name, replaces, at=at)
+    _release(session, name, replaces, at=at)
     session.catalog.add(NamedView(name, query.bound, shown, columns=names or ()), at=at, replace=replaces)
     return Message(f"view {name}: {', '.join(query.columns)}")
 
@@ -315,7 +315,7 @@ def _create_materialized_view(session: StatementContext, reader: Reader, replace
     begin = reader.index
     query = _renamed(bind_query(session, reader.statement, begin), names, at=at)
     output = None
-    _let_go(session, name, replaces, at=at)
+    _release(session, name, replaces, at=at)
     if table is not None:
         output = writer_of(session, table, fitted(query, table, None, at=at), at=at)
     session.catalog.add(

@@ -248,6 +248,24 @@ class ZSet:
         if len(self) > n:
             print(f"... and {len(self) - n} more rows")  # noqa: T201 - requested
 
+    def plot(self, x: str, y: str) -> Any:
+        """Return a bar chart of one column over another; rows that are retracted are red and negative.
+
+        Args:
+            x: the column on the horizontal axis.
+            y: the column on the vertical axis, numbers; a row counts as often as its weight says.
+
+        Returns:
+            An `altair.Chart` where altair is installed, else the `Axes` of matplotlib.
+
+        Raises:
+            PlanError: `DELTA_COLUMNS`: there is no such column.
+            MissingPackageError: neither is installed.
+        """
+        from zset_join.zset.plotting import bars
+
+        return bars(self, x, y)
+
     def _repr_html_(self) -> str:
         """Return the first rows as a table for a notebook, colored by sign."""
         shown = [shown_column(column.slice(0, MOST_ROWS)) for column in self.rows.columns]

@@ -35,7 +35,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.script:
             status, headers, body = self.server.script.pop(0)
             if status == "silent":
-                self.server.let_go.wait(10)
+                self.server.release.wait(10)
                 return None
             if status == "drip":
                 return self._drip(body)
@@ -74,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             for byte in body.encode():
                 self.wfile.write(bytes([byte]))
-                if self.server.let_go.wait(0.05):
+                if self.server.release.wait(0.05):
                     return
 
     def log_message(self, *arguments: object) -> None:
@@ -84,13 +84,13 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def _serving(port: int = 0) -> Iterator[ThreadingHTTPServer]:
     made = ThreadingHTTPServer(("127.0.0.1", port), _Handler)
-    made.seen, made.script, made.let_go = [], [], threading.Event()
+    made.seen, made.script, made.release = [], [], threading.Event()
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield made
     finally:
-        made.let_go.set()
+        made.release.set()
         made.shutdown()
         thread.join()
         made.server_close()

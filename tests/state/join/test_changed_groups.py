@@ -258,7 +258,7 @@ def test_output_arrays_give_back_what_was_filled_where_it_is_much() -> None:
         line[:] = 1
     filled = resident_bytes()
 
-    kept = (output.let_go(1000), output.let_go(1 << 20))
+    kept = (output.release(1000), output.release(1 << 20))
 
     assert kept == (1000, 0)
     assert filled - resident_bytes() > 20 << 20

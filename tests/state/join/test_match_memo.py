@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import StateError
-from zset_join.state.join.match_memo import JOINED, PARKED, MatchMemo, TakenBack, first_arrival
+from zset_join.state.join.match_memo import JOINED, PARKED, MatchMemo, Retracted, first_arrival
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})
 
@@ -27,24 +27,24 @@ def _ids(*values: int) -> pa.RecordBatch:
     return pa.record_batch({"id": pa.array(values, pa.int64())})
 
 
-def _told(memo: MatchMemo, taken: TakenBack) -> list[tuple[str, int]]:
+def _told(memo: MatchMemo, taken: Retracted) -> list[tuple[str, int]]:
     return list(zip(memo.rows(taken.numbers).column("v").to_pylist(), taken.copies.tolist(), strict=True))
 
 
 def test_the_oldest_arrival_goes_first_with_all_its_lines():
     memo = _memo()
-    assert _told(memo, memo.take_back(_ids(1), np.array([3]))) == [("first", 2), ("first too", 2), ("second", 1)]
+    assert _told(memo, memo.retract(_ids(1), np.array([3]))) == [("first", 2), ("first too", 2), ("second", 1)]
 
 
 def test_what_was_taken_is_gone_and_the_rest_stays():
     memo = _memo()
-    memo.remove(memo.take_back(_ids(1), np.array([3])))
-    assert _told(memo, memo.take_back(_ids(1), np.array([2]))) == [("second", 2)]
+    memo.remove(memo.retract(_ids(1), np.array([3])))
+    assert _told(memo, memo.retract(_ids(1), np.array([2]))) == [("second", 2)]
 
 
 def test_more_copies_than_were_remembered_are_damage():
     with pytest.raises(StateError, match="knows 5 of the 6 copies"):
-        _memo().take_back(_ids(1), np.array([6]))
+        _memo().retract(_ids(1), np.array([6]))
 
 
 def test_parked_lines_are_due_in_the_order_they_came_and_found_again_after_a_restore():
@@ -63,6 +63,6 @@ def test_a_row_number_that_was_given_away_again_is_not_due_twice():
     memo = MatchMemo("orders", SCHEMA, ())
     _add(memo, 0, ids=[1], values=["x"], copies=[1], arrivals=[0], kind=PARKED, due_us=20)
     due = memo.due(20)
-    memo.remove(TakenBack(due, np.array([1])))
+    memo.remove(Retracted(due, np.array([1])))
     _add(memo, 1, ids=[2], values=["y"], copies=[1], arrivals=[1], kind=PARKED, due_us=20)
     assert memo.rows(memo.due(20)).column("v").to_pylist() == ["y"]

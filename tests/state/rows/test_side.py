@@ -310,7 +310,7 @@ def test_a_side_in_files_has_these(tmp_path: Path) -> None:
 def test_a_side_that_is_being_written_is_not_opened_by_anyone_else(tmp_path: Path) -> None:
     side = make_side(directory=str(tmp_path))
     side.begin_absorb()
-    side._let_go()  # as when its process dies
+    side._release()  # as when its process dies
 
     with pytest.raises(StateError, match="was being written") as caught:
         make_side(directory=str(tmp_path))

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from zset_join.state.rows.unused_memory import CAN_TELL, UnusedMemory, let_go, resident_bytes
+from zset_join.state.rows.unused_memory import CAN_REPORT, UnusedMemory, release, resident_bytes
 
 MB = 1 << 20
-needs_telling = pytest.mark.skipif(not CAN_TELL, reason="the allocator of this host does not tell how much it keeps free")
+needs_telling = pytest.mark.skipif(not CAN_REPORT, reason="the allocator of this host does not tell how much it keeps free")
 
 
 @dataclass
@@ -205,7 +205,7 @@ def test_an_array_that_was_let_go_takes_no_memory_and_can_be_filled_again() -> N
     array = np.ones(4 << 20)
     before = resident_bytes()
 
-    let_go(array)
+    release(array)
 
     assert before - resident_bytes() > 30 * MB
     array[:] = 2
@@ -215,8 +215,8 @@ def test_an_array_that_was_let_go_takes_no_memory_and_can_be_filled_again() -> N
 def test_what_is_around_an_array_stays_when_it_is_let_go() -> None:
     array = np.ones(1 << 16)
 
-    let_go(array[100:60_000])
-    let_go(array[60_100:60_101])
+    release(array[100:60_000])
+    release(array[60_100:60_101])
 
     assert array[:100].sum() == 100
     assert array[60_000:].sum() == (1 << 16) - 60_000

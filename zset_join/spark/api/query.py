@@ -19,6 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.checkpoint.reading import stored_query_id
 from zset_join.core.errors import StateError, ZsetJoinError
+from zset_join.core.notebook import html_progress, html_text
 from zset_join.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
 from zset_join.spark.driver.epochs import DriverSettings
 from zset_join.spark.driver.served import ServedEpochs, ServedQuery, ServedTools, refuse_served
@@ -45,6 +46,11 @@ class JoinQuery(StoredQuery):
 
     def __repr__(self) -> str:
         return f"JoinQuery(name={self.name!r}, id={self.id!r}, isActive={self.isActive})"
+
+    def _repr_html_(self) -> str:
+        """Return name, state and what the newest epoch did, for a notebook."""
+        entries = self._runner.progress.entries
+        return f"<p>{html_text(repr(self))}</p>{html_progress(entries[-1] if entries else None)}"
 
     @property
     def id(self) -> str:

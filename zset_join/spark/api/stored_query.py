@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from zset_join.core.errors import ZsetJoinError
+from zset_join.core.progress_line import progress_line
 from zset_join.spark.api.watched import open_query_console
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.epoch.progress import ProgressLog
@@ -203,14 +204,15 @@ class StoredQuery:
             OptionError: an argument that is not allowed, or the output cannot be read back.
             StateError: the checkpoint cannot be read.
         """
-        return self._tools.verify(
-            left_df=left_df,
-            right_df=right_df,
-            tables=tables,
-            actual_df=actual_df,
-            most_differences=most_differences,
-            sample=sample,
-        )
+        with progress_line("verifying the outputs with a batch query"):
+            return self._tools.verify(
+                left_df=left_df,
+                right_df=right_df,
+                tables=tables,
+                actual_df=actual_df,
+                most_differences=most_differences,
+                sample=sample,
+            )
 
     def backup(self, directory: str | Path) -> Savepoint:
         """Copy checkpoint and output together, between two epochs; `zset_join.tools.savepoint.restore` brings both back.

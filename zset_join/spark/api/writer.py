@@ -22,6 +22,7 @@ from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, store
 from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
+from zset_join.query.several import PlannedQuery
 from zset_join.sinks.sink import Sink
 from zset_join.spark.api.lookup_defaults import check_connections, is_lookup_option, job_defaults
 from zset_join.spark.api.query import JoinQuery, start_query, start_served
@@ -99,6 +100,15 @@ class JoinStreamWriter:
 
     def __getattr__(self, name: str) -> Any:
         raise missing_on_writer(name)
+
+    @property
+    def planned(self) -> PlannedQuery:
+        """Return the query as the driver runs it, for `zset_join.pipeline.stopped`: what a checkpoint may be changed to.
+
+        Raises:
+            PlanError: the driver cannot run it.
+        """
+        return self._on_driver().planned
 
     def option(self, name: str, value: Any) -> JoinStreamWriter:
         """Set one option; see `zset_join.core.options` for all of them."""

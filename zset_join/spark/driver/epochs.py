@@ -28,9 +28,18 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from zset_join.checkpoint.reading import checkpoint_folder, has_commits, read_committed
+from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.reading import (
+    START_ANEW,
+    changed_plan_of,
+    checkpoint_folder,
+    has_commits,
+    read_committed,
+    read_record,
+)
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
+from zset_join.core.progress_line import progress_line
 from zset_join.core.shown_values import shown_names, shown_value
 from zset_join.core.tick import Tick
 from zset_join.pipeline import Pipeline
@@ -243,7 +252,11 @@ class DriverEpochs:
         """
         try:
             with self.lock:
-                self._run(batch, epoch)
+                if epoch:
+                    self._run(batch, epoch)
+                    return
+                with progress_line(f"{self.settings.name}: first load"):
+                    self._run(batch, epoch)
         except BaseException as error:
             failure = self.failure_of(error)
             self.error = error if failure is None else failure
@@ -299,6 +312,11 @@ class DriverEpochs:
         seconds: dict[str, float] = {}
         read = offsets_digest(self.location, epoch)
         checkpoint = pipeline.directory.checkpoint
+        if (changed := checkpoint.changed) is not None:
+            epoch += changed.changes
+            if epoch == changed.epoch and changed.unseen:  # outputs got it at the start, before the change
+                check_same_batch(checkpoint, changed.unseen[0], read)
+                return
         is_replay = checkpoint.committed(epoch, read) is not None
         rows: dict[str, Any] = {}
         now_us = processing_time_us(None, None if checkpoint.last is None else checkpoint.last.processing_time_us)
@@ -376,7 +394,29 @@ def _completed_epoch(location: str) -> int | None:
     """Return the last committed epoch, where Spark has completed it and does not request it again."""
     committed = read_committed(location)
     last = None if committed is None else committed.last
-    return last.epoch if last is not None and is_completed(location, last.epoch) else None
+    if committed is None or last is None:
+        return None
+    changed = changed_plan_of(committed.files.folder, last)
+    batch = last.epoch - (0 if changed is None else changed.changes)
+    newest = changed.unseen[0] if changed is not None and changed.epoch == last.epoch and changed.unseen else last.epoch
+    return newest if is_completed(location, batch) else None
+
+
+def check_same_batch(checkpoint: Checkpoint, epoch: int, read: str | None) -> None:
+    """Refuse a batch of Spark's that is not the one which an epoch before a change of the query has taken.
+
+    Raises:
+        StateError: `EPOCH_REPLANNED`.
+    """
+    record = read_record(checkpoint.files, epoch)
+    if record is None or record.offsets is None or read is None or record.offsets == read:
+        return
+    raise StateError(
+        f"epoch {epoch} is committed in the checkpoint {checkpoint.files.folder.location}, and Spark runs it again with other "
+        f"input: Spark's own files beside it were rolled back. {START_ANEW}",
+        code="EPOCH_REPLANNED",
+        epoch=epoch,
+    )
 
 
 def _at_rest(sink: Sink) -> tuple[str, ...]:

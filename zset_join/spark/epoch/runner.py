@@ -32,6 +32,7 @@ from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.core.errors import SinkError, StateError
 from zset_join.core.options import QueryOptions
+from zset_join.core.progress_line import progress_line
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.runners.common.bucket_receipt import dues_after, histories_after
@@ -242,7 +243,11 @@ class EpochRunner:
         """
         try:
             with self.lock, self._owned().reporting_lost_ownership():
-                self._run(batch, epoch)
+                if epoch:
+                    self._run(batch, epoch)
+                    return
+                with progress_line(f"{self.name}: first load"):
+                    self._run(batch, epoch)
         except BaseException as error:
             failure = self.failure_of(error)
             self.error = error if failure is None else failure

@@ -49,6 +49,7 @@ from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.core.options import BufferLimit, QueryOptions
+from zset_join.core.progress_line import progress_line
 from zset_join.core.tick import Tick
 from zset_join.spark.planning.job_settings import job_settings, wanted_settings
 from zset_join.spark.planning.normalise import slot_bucket
@@ -90,6 +91,7 @@ class RescaleReport:
         return f"{self.before} buckets became {self.buckets}: {self.rows} rows, after epoch {self.epoch}"
 
 
+@progress_line("rescaling the state")
 def rescale(
     checkpoint: str | Path, *, buckets: int, session: SparkSession | None = None, local_state_dir: str | None = None
 ) -> RescaleReport:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from zset_join.core.notebook import html_differences
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_rows
 from zset_join.spark.planning.placed import Placed
@@ -36,7 +37,7 @@ UnfitFlags = Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]
 _ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class VerificationReport:
     """Hold whether what was emitted equals the batch join.
 
@@ -74,6 +75,14 @@ class VerificationReport:
     differing: tuple[str, ...] = ()
     left_out_rows: int = 0
     unjudged_rows: int = 0
+
+    def __repr__(self) -> str:
+        """Return the verdict alone; `str` has the differences."""
+        return f"VerificationReport({str(self).splitlines()[0]})"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the differences for a notebook."""
+        return html_differences(str(self).splitlines()[0], self.differences)
 
     def __str__(self) -> str:
         verdict = "equal" if self.equal else f"{self.different_rows} rows differ"

@@ -39,7 +39,7 @@ from zset_join.sql.tables.view_groups import GroupView
 from zset_join.sql_expressions.places import SqlWarning
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["Accepted", "SharedEpoch", "accepted_rows", "failing_queries", "in_order", "named_error"]
+__all__ = ["Accepted", "SharedEpoch", "accepted_rows", "combined", "failing_queries", "in_order", "named_error"]
 
 Rows: TypeAlias = pa.Table | ZSet
 _NOTHING = "No table and no query took any of the rows."
@@ -207,7 +207,7 @@ class SharedEpoch(ExitStack):
             rows: dict[str, Any] = dict(own or {})
             reads = frozenset[str]().union(*(running.reads for running in queries))
             for name in sorted(reads & fed.keys() & set(queries[0].whole.sources)):
-                rows[name] = fed[name][0].of(queries) if len(fed[name]) == 1 else _combined([one.rows for one in fed[name]])
+                rows[name] = fed[name][0].of(queries) if len(fed[name]) == 1 else combined([one.rows for one in fed[name]])
             if not rows and own is None:
                 continue
             whole = queries[0].whole
@@ -236,7 +236,7 @@ class SharedEpoch(ExitStack):
         for name, parts in fed.items():
             pipeline = self._session.kept_rows(tables[name])
             if pipeline is not None:
-                rows_of_table = _combined([one.rows for one in parts])
+                rows_of_table = combined([one.rows for one in parts])
                 prepared = self.enter_context(pipeline.prepare({name: rows_of_table}, processing_time=self._now_us))
                 self._tables.append((pipeline, prepared))
 
@@ -350,7 +350,7 @@ def _warn_of(table: str, letters: pa.Table) -> None:
         )
 
 
-def _combined(parts: Sequence[Rows]) -> Rows:
+def combined(parts: Sequence[Rows]) -> Rows:
     """Return the rows that came from several writers as one delta, retractions first."""
     if len(parts) == 1:
         return parts[0]

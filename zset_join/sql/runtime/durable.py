@@ -38,10 +38,20 @@ from zset_join.pipeline import Pipeline
 from zset_join.pipeline.contents import repeated
 from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.pipeline.prepared import PreparedEpoch
-from zset_join.sql.dml.shared_epochs import accepted_rows, failing_queries, named_error
+from zset_join.sql.dml.shared_epochs import accepted_rows, combined, failing_queries, named_error
 from zset_join.sql.dml.writing import table_written
 from zset_join.sql.runtime.declarations import Declaration
-from zset_join.sql.runtime.durable_plan import BASE, ROWS, DurablePlan, DurableQuery, OwnView, is_inserted, options_of, sink_of
+from zset_join.sql.runtime.durable_plan import (
+    BASE,
+    ROWS,
+    DurablePlan,
+    DurableQuery,
+    OwnView,
+    is_fed,
+    is_inserted,
+    options_of,
+    sink_of,
+)
 from zset_join.sql.runtime.written_tables import read_with_writers
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.file_names import file_name
@@ -78,7 +88,6 @@ class DirectoryRuntime(DurablePlan):
         self._begin_with(query.settings)
         self._check_options(query)
         running = DurableQuery(name, query, OwnView(self._group, name, query.schema), output, table_written(output))
-        self._check_writer(running)
         if self._is_restoring:
             self.running.append(running)
             return running
@@ -97,6 +106,7 @@ class DirectoryRuntime(DurablePlan):
             raise
         if running.writer is not None:
             self._claim_contents(running, claims)
+        self._feed_written()
         if self.pipeline.epoch == 0 and has_row_of_nothing(query.bound):
             self._take({}, self._clock())
         return running
@@ -138,17 +148,6 @@ class DirectoryRuntime(DurablePlan):
                 "the queries of a directory are one pipeline, and have the same settings of operators; this one has others. "
                 "SET them before the first table, or use another directory.",
                 code="SESSION_SETTINGS",
-            )
-
-    def _check_writer(self, running: Running) -> None:
-        """Refuse a query whose rows would replace one another in the table that it writes."""
-        writer = running.writer
-        if writer is not None and writer.table.primary_key and not running.takes_back:
-            raise SqlError(
-                f'"{writer.table.name}" has a primary key, and the query only ever adds rows: in a directory they would not '
-                "replace one another. Keep the newest row of each key, by ROW_NUMBER() or by GROUP BY, or leave the key out.",
-                code="NOT_OFFERED",
-                name=writer.table.name,
             )
 
     def stop(self, running: Running) -> None:
@@ -242,7 +241,7 @@ class DirectoryRuntime(DurablePlan):
         held = self.pipeline.contents(f"{ROWS}{table.name}")
         parts = [held]
         for running in self.running:
-            if running.writer is not None and running.writes == table.name:
+            if running.writer is not None and running.writes == table.name and not is_fed(running):
                 rows = running.pipeline.contents()
                 written = self.completed(table, ZSet(_renamed(rows, running.writer.names), rows.weights), self._clock())
                 assert isinstance(written, ZSet)  # noqa: S101 - as it was given
@@ -315,7 +314,41 @@ class DirectoryRuntime(DurablePlan):
         self._take({}, self._clock())
         return True
 
-    def _take(
+    def _take(self, rows: Mapping[str, Any], now_us: int, **more: Any) -> None:
+        """Take rows of tables as one epoch, and then what queries that never retract write into tables with a key."""
+        self._feed_written()
+        self._take_one(rows, now_us, **more)
+        self._feed_written()
+
+    def _feed_written(self) -> None:
+        """Let tables with a key take the rows of queries that never retract, where the newest row of a key counts.
+
+        Raises:
+            ZsetJoinError: a query cannot take them; they wait, and come before any other rows.
+        """
+        while self._unfed:
+            waiting, self._unfed = self._unfed, []
+            by_table: dict[str, list[Any]] = {}
+            for _, table, rows in waiting:
+                by_table.setdefault(table, []).append(rows)
+            try:
+                fed = {table: combined(parts) for table, parts in by_table.items()}
+                self._take_one(fed, self._clock(), origin=f'the query "{waiting[0][0]}"')
+            except BaseException:
+                self._unfed = [*waiting, *self._unfed]
+                raise
+
+    def _restored_rows(self) -> None:
+        """Find what the last epoch of the directory has for tables with a key: a process that died had not given it to them."""
+        pipeline = self.pipeline
+        if pipeline.epoch and any(is_fed(one) for one in self.running):
+            answers = pipeline.step(epoch=pipeline.epoch - 1)
+            for running in self.running:
+                if running.name in answers:
+                    self._note_written(running, answers[running.name])
+            self._feed_written()
+
+    def _take_one(
         self,
         rows: Mapping[str, Any],
         now_us: int,
@@ -365,7 +398,9 @@ class DirectoryRuntime(DurablePlan):
         for running in self.running:
             view = running.pipeline
             if not running.is_paused and isinstance(view, GroupView):
-                self._emit(running, view.answer_of(prepared.answers))
+                delta = view.answer_of(prepared.answers)
+                self._emit(running, delta)
+                self._note_written(running, delta)
                 view.took()
         for name in self.catalog.tables:
             self._warn_of(name)
@@ -416,13 +451,19 @@ class DirectoryRuntime(DurablePlan):
         by_table: dict[str, list[Any]] = {}
         for running in self.running:
             writer = running.writer
-            claims = None if writer is None or running.is_paused else self.claims.get(writer.table.name)
+            claims = None if writer is None or running.is_paused or is_fed(running) else self.claims.get(writer.table.name)
             if claims is None or writer is None:
                 continue
             delta = running.answer_in(prepared)
             if len(delta):
                 by_table.setdefault(writer.table.name, []).append((delta, writer.names))
                 claims.check(by_table[writer.table.name], running.name)
+        for running in [one for one in self.running if is_fed(one) and not one.is_paused]:
+            writer, delta = running.writer, running.answer_in(prepared)
+            claims = None if writer is None or not len(delta) else self.claims_of(writer.table.name)
+            if claims is not None and writer is not None:
+                claimed = by_table.get(writer.table.name, [])
+                claims.check_others(writer.rows(delta), claimed, f'the query "{running.name}"')
         for name, claimed in by_table.items():
             counts.append(lambda name=name, claimed=claimed: self.claims[name].add(claimed))  # type: ignore[misc]
         for name, one in rows.items():

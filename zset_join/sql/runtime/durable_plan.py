@@ -38,7 +38,7 @@ from zset_join.sql_expressions.dialects import Statement
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
-__all__ = ["BASE", "ROWS", "DurablePlan", "DurableQuery", "OwnView", "is_inserted", "options_of", "sink_of"]
+__all__ = ["BASE", "ROWS", "DurablePlan", "DurableQuery", "OwnView", "is_fed", "is_inserted", "options_of", "sink_of"]
 
 BASE = "(session)"
 """A view without rows, so that the pipeline is there before the first table."""
@@ -115,7 +115,12 @@ class DurablePlan(ProcessRuntime):
         self._settings: Mapping[str, str] = {}
         self._sources: dict[str, TableSource] = {}
         self._gone: set[str] = set()
+        self._unfed: list[tuple[str, str, pa.Table | ZSet]] = []
         self._is_restoring = False
+
+    @abstractmethod
+    def _restored_rows(self) -> None:
+        """Take what the last epoch has for tables, where the process died before they took it."""
 
     @abstractmethod
     def _hold(self, running: Running) -> None:
@@ -169,6 +174,7 @@ class DurablePlan(ProcessRuntime):
             assert isinstance(running, DurableQuery)  # noqa: S101 - this runtime starts no other
             running.is_restored = True
             self._claims_beside(running)
+        self._restored_rows()
         self._publish()
 
     def _open(self, views: dict[str, View]) -> None:
@@ -329,7 +335,7 @@ class DurablePlan(ProcessRuntime):
             view = read_with_writers(running.query.bound.view, written)
             if queries is not None:
                 queries[running.name] = view
-            if running.writer is not None:
+            if running.writer is not None and not is_fed(running):
                 rows = rows_for(running.writer.table, view, running.writer.names, self.dialect)
                 written.setdefault(running.writer.table.name, []).append(rows)
         return written
@@ -377,7 +383,11 @@ class DurablePlan(ProcessRuntime):
                 delta = change.added if change.status in {"added", "columns"} else change.delta
                 view = running.pipeline
                 assert isinstance(view, GroupView)  # noqa: S101 - this runtime makes no other
-                self._emit(running, view.answer_of({running.name: delta}))
+                delta = view.answer_of({running.name: delta})
+                self._emit(running, delta)
+                self._note_written(running, delta)
+                if running.writer is not None and running is not of and not is_fed(running) and running.writes in self.claims:
+                    self.claims[running.writer.table.name].add([(delta, running.writer.names)])
                 view.took()
         self._publish()
 
@@ -407,6 +417,13 @@ class DurablePlan(ProcessRuntime):
                 source.close()
         self._declared, self._views, self._sources = declared, wanted, sources
 
+    def _note_written(self, running: Running, delta: ZSet) -> None:
+        """Keep what a query that never retracts has for a table with a key, until the next epoch gives it to that."""
+        writer = running.writer
+        if writer is not None and is_fed(running) and len(delta):
+            rows = self.completed(writer.table, writer.rows(delta), self._clock())
+            self._unfed.append((running.name, writer.table.name, rows))
+
     @staticmethod
     def _emit(running: Running, delta: ZSet) -> None:
         running.deltas.append(delta)
@@ -426,6 +443,11 @@ def base_view() -> View:
 def sink_of(output: object) -> Sink | None:
     """Return the sink outside that an output is; None for a function, a table of the session, or nothing."""
     return output.sink if isinstance(output, SinkWriter) else None
+
+
+def is_fed(running: Running) -> bool:
+    """Return whether a query writes rows that replace one another in its table: it never retracts, and the table has a key."""
+    return running.writer is not None and bool(running.writer.table.primary_key) and not running.takes_back
 
 
 def is_inserted(table: Table) -> bool:

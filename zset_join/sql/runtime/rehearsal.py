@@ -29,10 +29,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from zset_join.checkpoint.reading import read_committed
-from zset_join.core.errors import PlanError, ZsetJoinError
+from zset_join.core.errors import BadInputError, PlanError, ZsetJoinError
 from zset_join.pipeline import Pipeline
-from zset_join.sql.dml.shared_epochs import Accepted, Rows, in_order
-from zset_join.sql.runtime.durable_queries import DurableRunning, advance_together
+from zset_join.sql.dml.shared_epochs import Accepted, Rows, accepted_rows, in_order
 from zset_join.sql.runtime.in_memory import MemoryRuntime
 from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.file_names import file_name
@@ -91,7 +90,7 @@ class Rehearsal(MemoryRuntime):
 
     def _begun(
         self, one: Running, left_out: set[str | None], is_stored: Callable[[Table], bool], *, is_first: bool
-    ) -> DurableRunning | None:
+    ) -> Running | None:
         """Return a query that has answered what its tables hold; None where it is not rehearsed."""
         tables = [self.catalog.tables[name] for name in sorted(one.reads) if name in self.catalog.tables]
         if any(table.name in left_out or table.lookup is not None or not is_stored(table) for table in tables):
@@ -102,25 +101,36 @@ class Rehearsal(MemoryRuntime):
             pipeline = self._rehearsing(one.query, keep_view=one.writer is not None)
         except PlanError:
             return None  # a step that only Spark has
-        own = DurableRunning(one.name, one.query, pipeline, None, one.writer)
+        own = Running(one.name, one.query, pipeline, None, one.writer)
         try:
-            known = {source.name for source in one.query.bound.view.plan().sources}
-            for table in tables:
-                if table.name in known:
-                    own.sources[table.name] = source_of(table, self._tables, lambda _, rows: rows)
-                    own.sources[table.name].open(None)
-            while advance_together([own], self._clock(), {}, wait_seconds=0.0):
-                pass
+            self._answer_again(own, tables)
             self._claim(own)
         except ZsetJoinError:
-            own.close()
+            pipeline.close()
             if is_first:
                 raise
             return None  # Spark stops on the same rows, and names the query
         except BaseException:
-            own.close()
+            pipeline.close()
             raise
         return own
+
+    def _answer_again(self, own: Running, tables: Sequence[Table]) -> None:
+        """Let a query answer the files of its tables, in their order, without the rows that its own steps raise for."""
+        known = {source.name for source in own.query.bound.view.plan().sources}
+        sources = {one.name: source_of(one, self._tables, lambda _, rows: rows) for one in tables if one.name in known}
+        while True:
+            polled = {name: source.poll(wait_seconds=0.0)[0] for name, source in sources.items()}
+            rows = {name: one for name, one in polled.items() if one is not None}
+            if not rows:
+                return
+            try:
+                own.whole.step(rows, processing_time=self._clock())
+            except BadInputError:
+                taken = {name: accepted_rows([own], name, one).of([own]) for name, one in rows.items()}
+                if all(taken[name] is rows[name] for name in rows):
+                    raise
+                own.whole.step(taken, processing_time=self._clock())
 
     def _claim(self, running: Running) -> None:
         """Count the rows of a query that has answered what its tables hold; how it came there is not checked.

@@ -19,12 +19,11 @@ Known limits: inserted rows are never thrown away; a local directory, with one s
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,11 +39,10 @@ from zset_join.sql.tables.file_names import file_name
 from zset_join.storage import local
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["STORED_WEIGHT", "StoredTableSink", "StoredTables", "put_aside_of", "refuse_our_columns"]
+__all__ = ["STORED_WEIGHT", "StoredTableSink", "StoredTables", "refuse_our_columns"]
 
 _FIRST_TIME = 1_600_000_000
 _DIGEST = b"zset_join.epoch_digest"
-_ASIDE = b"zset_join.put_aside"
 _NAME = re.compile(r"(\d{12})(?:-.+)?\.parquet")
 STORED_WEIGHT = "_stored_weight"
 """The column with the weight of a row, as `zset_join.spark.api.table_streams` reads it."""
@@ -177,7 +175,6 @@ class StoredTables:
         *,
         once: str | None = None,
         digest: str = "",
-        aside: Mapping[str, pa.Table] | None = None,
     ) -> None:
         """Add a file to those of a table; it is on the disk when this returns.
 
@@ -186,7 +183,6 @@ class StoredTables:
             rows: all its columns; a Z-set has weights.
             once: what the file is known by; where it is there, nothing is written. None: its number alone.
             digest: of the epoch whose rows they are.
-            aside: by query, what was put aside of the rows because the query cannot evaluate it.
         """
         given, weights = _weighted(rows)
         if isinstance(rows, ZSet) and table.delta_column is not None:
@@ -199,7 +195,7 @@ class StoredTables:
                 return
             name = files.next_name(once)
             directory = self.directory_of(table.name)
-            about = {_DIGEST: digest, **({_ASIDE: _written(aside)} if aside else {})}
+            about = {_DIGEST: digest}
             stored, encoded = given.append_column(STORED_WEIGHT, weights), pa.BufferOutputStream()
             pq.write_table(stored.replace_schema_metadata(about), encoded)
             local.make_directories(directory)
@@ -359,16 +355,6 @@ class StoredTableSink:
 
     def _name(self, epoch: int) -> str:
         return f"query-{self._query}-{epoch:012d}"
-
-
-def put_aside_of(rows: pa.Table, query: str) -> pa.Table | None:
-    """Return what a file of a table lists as put aside for a query; None for nothing."""
-    lines = json.loads((rows.schema.metadata or {}).get(_ASIDE, b"{}")).get(query)
-    return None if lines is None else pa.Table.from_pylist(lines)
-
-
-def _written(aside: Mapping[str, pa.Table]) -> str:
-    return json.dumps({query: rows.to_pylist() for query, rows in aside.items()})
 
 
 def _weighted(rows: pa.Table | ZSet) -> tuple[pa.Table, pa.Array]:

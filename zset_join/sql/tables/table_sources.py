@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zset_join.changelog.formats import METADATA
 from zset_join.connectors.tables import local_path_of
-from zset_join.core.errors import PlanError, SqlError, StateError
+from zset_join.core.errors import PlanError, SqlError
 from zset_join.expressions import Call, Cast, Literal
 from zset_join.expressions.rows import named
 from zset_join.pipeline.dead_letters import PartlyRead
@@ -40,7 +39,7 @@ from zset_join.sql.tables.feeds import GeneratedFeed, KafkaFeed, puts_aside, rec
 from zset_join.sql.tables.files import list_files, part_file, read_file, read_records
 from zset_join.sql.tables.read_names import ReadNames
 from zset_join.sql.tables.required import required_value
-from zset_join.sql.tables.stored_tables import STORED_WEIGHT, StoredTables, put_aside_of
+from zset_join.sql.tables.stored_tables import STORED_WEIGHT, StoredTables
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.places import Place
 from zset_join.sql_expressions.scalars import ScalarBinder
@@ -61,8 +60,6 @@ def source_of(
     completed: Completed,
     settings: Mapping[str, str] | None = None,
     names: Path | None = None,
-    *,
-    query: str = "",
 ) -> TableSource:
     """Return what gives the rows of a table.
 
@@ -72,7 +69,6 @@ def source_of(
         completed: gives rows all columns of a table.
         settings: of the query: whether what cannot be read is put aside.
         names: directory in which the names of files that were read are kept; None keeps them in memory.
-        query: its name.
     """
     connector = table.options.get("connector")
     if connector == "filesystem" and table.word != "SINK":
@@ -82,7 +78,7 @@ def source_of(
     if connector == "datagen":
         return _Generated(table, completed)
     assert stored is not None  # noqa: S101 - whoever keeps no files reads connectors alone
-    return _Stored(table, stored, query)
+    return _Stored(table, stored)
 
 
 def decoded_rows(table: Table, dialect: str) -> View | None:
@@ -185,10 +181,6 @@ class TableSource(Protocol):
         """Return the next rows, None where there are none now, and the position behind them."""
         ...
 
-    def poll_missed(self) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:
-        """Return, for a query that was paused, what it may take in one epoch, and the position behind it."""
-        return self.poll(wait_seconds=0.0)
-
     def close(self) -> None:
         """Release connections."""
         ...
@@ -197,74 +189,32 @@ class TableSource(Protocol):
 class _Stored(TableSource):
     """The files of a table of the session, a file a poll; a poll costs nothing where no file was added."""
 
-    def __init__(self, table: Table, stored: StoredTables, query: str) -> None:
+    def __init__(self, table: Table, stored: StoredTables) -> None:
         self._table = table
-        self._query = query
         self._stored = stored
         self._done = 0
 
     def open(self, position: Any) -> None:
-        """Go behind so many files.
-
-        Raises:
-            StateError: the table has fewer files than were read.
-        """
-        done = 0 if position is None else int(position["files"])
-        count = self._stored.count(self._table.name)
-        if done > count:
-            raise StateError(
-                f'table "{self._table.name}" has {count} files in {self._stored.directory_of(self._table.name)}, and a query '
-                f"has read {done} of it: the rows of the table are older than the query. Bring the directory of the session "
-                "back as a whole, or begin with a new one.",
-                code="DAMAGED_FILE",
-                table=self._table.name,
-                files=count,
-                position=done,
-            )
-        self._done = done
+        """Go behind so many files."""
+        self._done = 0 if position is None else int(position["files"])
 
     def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:  # noqa: ARG002 - as the protocol has it
         """Return the rows of the next file that has some."""
         while self._done < self._stored.count(self._table.name):
-            rows, aside = self._next()
-            if rows.num_rows or aside is not None:
-                return self._taken(rows, aside), {"files": self._done}
+            rows = pq.read_table(self._stored.file(self._table.name, self._done)).replace_schema_metadata(None)
+            self._done += 1
+            if rows.num_rows:
+                return self._taken(rows), {"files": self._done}
         return None, {"files": self._done}
 
-    def poll_missed(self) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:
-        """Return the rows of all files that are left, of a key the last one: what was wrong and has been mended is not seen."""
-        files = [self._next() for _ in range(self._stored.count(self._table.name) - self._done)]
-        letters = [aside for _, aside in files if aside is not None]
-        if not letters and not any(rows.num_rows for rows, _ in files):
-            return None, {"files": self._done}
-        whole = pa.concat_tables([rows for rows, _ in files])
-        if self._table.mode == "upsert" and self._table.version_column is None:
-            whole = _last_of_keys(whole, self._table.primary_key)
-        return self._taken(whole, pa.concat_tables(letters) if letters else None), {"files": self._done}
-
-    def _next(self) -> tuple[pa.Table, pa.Table | None]:
-        """Return the rows of the next file, with their weights, and what was put aside of them."""
-        rows = pq.read_table(self._stored.file(self._table.name, self._done))
-        self._done += 1
-        return rows.replace_schema_metadata(None), put_aside_of(rows, self._query)
-
-    def _taken(self, rows: pa.Table, aside: pa.Table | None) -> pa.Table | ZSet | PartlyRead:
+    def _taken(self, rows: pa.Table) -> pa.Table | ZSet:
         weights = rows.column(STORED_WEIGHT).to_numpy()
         plain = rows.drop_columns([STORED_WEIGHT]).cast(self._table.schema)
         is_plain = self._table.mode == "append" or bool((weights == 1).all())
-        taken = plain if is_plain else ZSet(single_batch(plain), weights)
-        return taken if aside is None else PartlyRead(taken, aside)
+        return plain if is_plain else ZSet(single_batch(plain), weights)
 
     def close(self) -> None:
         """Do nothing."""
-
-
-def _last_of_keys(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return the last row of every key, in the order of the rows."""
-    numbered = rows.select(list(key)).append_column("row", pa.array(np.arange(rows.num_rows)))
-    numbered = numbered.rename_columns([*(f"key {place}" for place in range(len(key))), "row"])
-    last = numbered.group_by(numbered.column_names[:-1]).aggregate([("row", "max")])
-    return rows.take(pa.array(np.sort(last.column("row_max").to_numpy())))
 
 
 class _Files(TableSource):

@@ -4,7 +4,7 @@ The law: a row is in memory or in the cold store, never in both and never in nei
 `ZsetJoinError`. Moving changes neither a row nor what it remembers (weight, sequence, degree).
 
 Rows lie by the hash of their join key and, below it, that of their identity. Where a delta names a row by a primary key
-that says nothing about the join key, a second store (`keys`, of pairs) holds the hash of the join key by that of the primary
+that does not contain the join key, a second store (`keys`, of pairs) holds the hash of the join key by that of the primary
 key. It has an entry for the hashes of every cold row. An entry stays when its row comes into memory, and is there when the row
 goes again under the same join key; entries of rows that moved or were deleted are only looked up in vain, and when half as
 many as there are rows have gathered, the store is written again. Both hashes have 32 bits and are not verified here: a stranger
@@ -64,7 +64,7 @@ class ColdSide:
 
     Args:
         side: the rows in memory.
-        stores: makes the stores of the operator; whoever made it closes it.
+        stores: makes the stores of the operator; its maker closes it.
 
     Attributes:
         taken_rows: that came into memory since rows were expected last.
@@ -101,7 +101,7 @@ class ColdSide:
     # ---------------------------------------------------------------- finding
 
     def find_named(self, prepared: PreparedSide, missing: Int64s) -> Iterator[ColdRows]:
-        """Yield the cold rows that some rows of a delta name, by position in the delta; `RunStore.fetch_parts` says how."""
+        """Yield the cold rows that some rows of a delta name, by position in the delta, as `RunStore.fetch_parts`."""
         identities = prepared.identity_codes[missing]
         if self._keys is None:
             return self._rows.fetch_parts(prepared.join_codes[missing], identities)
@@ -117,7 +117,7 @@ class ColdSide:
         return self._rows.fetch_parts(codes)
 
     def find_some(self, codes: Callable[[], Int64s]) -> Iterator[ColdRows]:
-        """Yield at least one cold row of each of these hashes that has any; `RunStore.fetch_some` says how."""
+        """Yield at least one cold row of each of these hashes that has any; `RunStore.fetch_some` describes how."""
         return self._rows.fetch_some(codes)
 
     # ---------------------------------------------------------------- moving
@@ -268,7 +268,7 @@ class ColdSide:
         for store in self._stores:
             store.keep_index, store.index_window = keep, window
             if not keep:
-                store.let_go()
+                store.release()
 
     def commit(self, epoch: int) -> None:
         """Declare the stores whole, at the end of `epoch`."""
@@ -337,7 +337,7 @@ class ColdSide:
         return sum(store.resident_bytes() for store in self._stores)
 
     def staying_bytes(self) -> int:
-        """Return what of it stays in memory when the index was let go."""
+        """Return what of it stays in memory after the index is released."""
         return sum(store.staying_bytes() for store in self._stores)
 
     def lingering_bytes(self) -> int:

@@ -4,12 +4,12 @@ A group of an aggregate is one row of a table of groups and any number of rows i
 and goes: they lie under one code, and the subcode says which table a row is of.
 
 The law: what `find` returns and `take` removes is exactly what `store` was given, bit by bit, keys included. A code is a hash
-and may be that of another key as well: whoever finds strangers takes them into memory, where they do no harm.
+and may be that of another key as well: a reader that finds strangers takes them into memory, where they do no harm.
 
 Remembers on disk the rows; in memory 4.5 bytes per row on disk.
 
 The rows are a cache. Without a directory they go with their process; in one they are at the epoch of the last `commit`, and
-whoever opens them compares it with that of the groups in memory.
+opening them compares it with that of the groups in memory.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ColdTables:
             private = PrivateDirectory(cold_directory)
             place = private.path
         opened: list[ColdStores] = []
-        self._finalizer = weakref.finalize(self, _let_go, opened, private)
+        self._finalizer = weakref.finalize(self, _release, opened, private)
         owner: dict[str, str | int] = {"relation": relation, "layout": layout}
         with closing_on_error(self._finalizer):
             self._stores = open_stores(budget.cold_store, place, max_hot_bytes=budget.max_hot_bytes)
@@ -170,10 +170,10 @@ class ColdTables:
         self._store.clear()
 
     def keep_index(self, keep: bool, window: int) -> None:
-        """Return whether what finding rows takes may stay in memory, else how much of it at a time; let it go if it may not."""
+        """Set whether the index may stay in memory, else how much of it at a time; release it if it may not."""
         self._store.keep_index, self._store.index_window = keep, window
         if not keep:
-            self._store.let_go()
+            self._store.release()
 
     def index_bytes(self) -> int:
         """Return the bytes of memory that finding rows takes."""
@@ -213,7 +213,7 @@ class ColdTables:
         return pa.RecordBatch.from_arrays(columns, schema=self._schemas[table])
 
 
-def _let_go(opened: list[ColdStores], private: PrivateDirectory | None) -> None:
+def _release(opened: list[ColdStores], private: PrivateDirectory | None) -> None:
     while opened:
         opened.pop().close()
     if private is not None:
@@ -221,7 +221,7 @@ def _let_go(opened: list[ColdStores], private: PrivateDirectory | None) -> None:
 
 
 class BusyGroups:
-    """Remember which groups in memory are busy, and say which ones to spill.
+    """Remember which groups in memory are busy, and return the ones to spill.
 
     Args:
         budget: what may be in memory; a key is a group.

@@ -5,12 +5,12 @@ and it is remembered exactly as long as one in memory. One that expired is not b
 half of all are expired.
 
 They lie by the hash of their identity, which is not verified here: a stranger of the same hash comes into memory and does no
-harm. The oldest go to disk first, and what comes back takes its place in the queue.
+harm. The oldest go to disk first, and one that returns takes its place in the queue.
 
 Remembers on disk the record of each; in memory 4.5 bytes, and for each piece that was spilled how many there were and when
 the last of them was left, 16 bytes, of 1,024 pieces at most.
 
-Known limits. Who opens the state again does not know how old each one is: what expired before goes from the disk later, when
+Known limits. Opening the state again loses the age of each one: what expired before goes from the disk later, when
 the newest that was there then has expired.
 """
 
@@ -67,7 +67,7 @@ class ColdTombstones:
         return self.store.row_count()
 
     def find(self, identity_codes: Int64s) -> Iterator[ColdRows]:
-        """Yield those of some identities, by hash; `RunStore.fetch_parts` says how."""
+        """Yield those of some identities, by hash; `RunStore.fetch_parts` describes how."""
         if len(self) and len(identity_codes):
             yield from self.store.fetch_parts(identity_codes)
 
@@ -148,7 +148,7 @@ class ColdTombstones:
         return rows.chosen(self._is_remembered(rows))
 
     def _is_remembered(self, rows: ColdRows) -> npt.NDArray[np.bool_]:
-        """Say which have not expired by the watermark of the last epoch."""
+        """Return which have not expired by the watermark of the last epoch."""
         horizon = self._side.horizon
         if horizon is None:
             return np.ones(len(rows), np.bool_)

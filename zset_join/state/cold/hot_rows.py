@@ -43,7 +43,7 @@ class HotRows:
 
     Args:
         side: whose rows they are; after every change of its records, call `follow` first.
-        has_entries: whether it is remembered which rows the store of keys knows.
+        has_entries: whether it is remembered which rows the store of keys holds.
 
     Attributes:
         has_places: some row may still lie unchanged in the cold store.
@@ -147,7 +147,7 @@ class HotRows:
     def note_written(self, numbers: Int64s, stamp: int | None, clock: float) -> None:
         """Note that an epoch has written rows: what the cold store may have of them is outdated. Number 0 is none.
 
-        They are touched, unless nobody asks who is busy (no stamp).
+        They are touched, unless busy rows are not tracked (no stamp).
         """
         if stamp is None and not self.has_places:
             return
@@ -235,12 +235,12 @@ class HotRows:
         return side.record_words("<u4", HASH, self.records)[numbers - 1].astype(np.int64), subcodes
 
     def have_entries(self, numbers: Int64s, codes: Int64s, subcodes: Int64s) -> npt.NDArray[np.bool_]:
-        """Say for which rows, with the hashes they have now, the store of keys has an entry for sure."""
+        """Return for which rows, with the hashes they have now, the store of keys has an entry for sure."""
         known: npt.NDArray[np.bool_] = self._entries[numbers - 1] == _pairs(codes, subcodes)
         return known
 
     def forget_entries(self) -> None:
-        """Note that the store of keys knows none of these rows."""
+        """Note that the store of keys holds none of these rows."""
         self._entries[:] = NOWHERE
 
     def pack(self, numbers: Int64s, codes: Int64s, subcodes: Int64s) -> ColdRows:

@@ -3,9 +3,9 @@
 The law: with any budget, also none at all, an operator answers after every epoch what it answers with everything in memory.
 
 Before the kernels run, `fetch` brings in the rows and tombstones that a delta names, by identity. A `Route` needs no more;
-what a join needs besides is in `zset_join.state.join.hybrid_state`. Whoever asks again finds nothing to fetch, unless hashes
+what a join needs besides is in `zset_join.state.join.hybrid_state`. A second preparation finds nothing to fetch, unless hashes
 collide. `spill_to_budget` spills down to the budget when the epoch has been absorbed; `fetch` does so for rows the epoch
-does not need, so that what it brings in takes their place. Tombstones go before rows, the oldest first: nobody is known to ask
+does not need, so that what it brings in takes their place. Tombstones go before rows, the oldest first: no reader is known
 for them.
 
 Crashes. In a directory, moving begins by marking all sides as half-written and ends by committing the stores at the epoch the
@@ -91,7 +91,7 @@ class HybridRows:
             place = private.path
         self._opened: list[ColdSide] = []
         shared: list[ColdStores] = []
-        self._finalizer = weakref.finalize(self, _let_go, self._opened, shared, private)
+        self._finalizer = weakref.finalize(self, _release, self._opened, shared, private)
         with closing_on_error(self._finalizer):
             self._stores = open_stores(budget.cold_store, place, max_hot_bytes=budget.max_hot_bytes)
             shared.append(self._stores)
@@ -146,7 +146,7 @@ class HybridRows:
                 for side in self._opened:
                     side.expect_rows()
             self._bring_in(prepared)
-        self._let_go()
+        self._release()
         self._give_back()
 
     def _bring_in(self, prepared: Sequence[PreparedSide | None]) -> None:
@@ -161,10 +161,10 @@ class HybridRows:
         """
         self._delta_rows = delta_rows
         is_first, self._is_within_budget = self._is_within_budget, False
-        if is_first:  # whoever asks again finds the rows where they were
+        if is_first:  # a second preparation finds the rows where they were
             self._unused.remember()
             self._foresee()
-            self._let_go()
+            self._release()
         limit = self._limit.rows
         if self._unspilled is not None or (is_first and limit is not None and self._hot_bytes() > limit):
             with self._moving():
@@ -241,13 +241,13 @@ class HybridRows:
             # The epoch is absorbed and may not fail any more: the next one spills first, and raises if it cannot.
             self._unspilled = error
             self._postponed_spills += 1
-        self._let_go()
+        self._release()
         self._give_back()
 
     def commit(self, epoch: int) -> None:
         """Declare the cold rows whole at an epoch; the caller takes the marks off the sides afterwards."""
         if self._is_mapped:
-            self._is_moving = True  # whoever goes on after an error here is refused, as a new process would be
+            self._is_moving = True  # going on after an error here is refused, as in a new process
             for side in self._opened:
                 side.commit(epoch)
         self._is_moving = False
@@ -403,7 +403,7 @@ class HybridRows:
             if arena.is_sparse(tight=True) or (is_too_large and arena.dead_bytes() > limit // _DEAD_PART):
                 side.compact()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Let the index of the cold rows leave this process, where it has no room beside the hot rows."""
         limit = self._limit.held
         index_bytes = max(0, self._index_bytes() - self._limit.spared)
@@ -502,7 +502,7 @@ class HybridRows:
         self.commit(snapshot_epoch(tables[self._opened[0].side.name]))
 
     def _prepare_part(self, number: int, delta: ZSet, words: Sequence[Int64s]) -> PreparedSide:
-        """Prepare rows of one side that nobody is to be told about: bring in what they name, and nothing of the other side."""
+        """Prepare rows of one side that change no answer: bring in what they name, and nothing of the other side."""
         side = self._opened[number].side
         prepared = side.encode(delta, words=words)
         alone = [prepared if at == number else None for at in range(len(self._opened))]
@@ -532,8 +532,8 @@ class HybridRows:
     def resident_bytes(self) -> int:
         """Return the bytes of memory that hybrid state takes beside the sides themselves, between two epochs.
 
-        What allocators keep of the memory that epochs took and freed is among them, as far as it can be told; so are pages that
-        rows fill in part, and an index that may not stay but was looked at.
+        What allocators keep of the memory that epochs took and freed is among them, as far as it can be measured; so are pages
+        that rows fill in part, and an index that may not stay but was looked at.
         """
         held = self._resident_index_bytes() + sum(side.hot.resident_bytes() for side in self._opened)
         less = sum(side.index_bytes() - side.staying_bytes() for side in self._opened) if self._holds_index else 0
@@ -553,7 +553,7 @@ class HybridRows:
         self._finalizer()
 
 
-def _let_go(opened: list[ColdSide], shared: list[ColdStores], private: PrivateDirectory | None) -> None:
+def _release(opened: list[ColdSide], shared: list[ColdStores], private: PrivateDirectory | None) -> None:
     for side in opened:
         side.close()
     for stores in shared:

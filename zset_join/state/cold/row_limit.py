@@ -27,14 +27,14 @@ WHOLE_BUDGET_BYTES = 64 << 20
 _SPARE_PART = 32
 _LEAST_SPARE_BYTES = 4 << 20
 _TEMPORARY_BYTES = 10 << 20  # a group of rows that are fetched, a piece that is spilled, a chunk of the answer
-_TEMPORARY_BYTES_PER_ROW = 300  # what is looked for, and what comes of it; or changes, groups and the answer
+_TEMPORARY_BYTES_PER_ROW = 300  # rows looked for, and rows found; or changes, groups and the answer
 _LOOKED_AT_BYTES = 8 << 20  # of an index, beside what allocators may keep; a host may map up to 2 MB around what is looked at
 _LEAST_PART = 3  # of the budget is for rows, whatever an epoch needs
 _WORKING_BYTES_PER_ROW = 200  # the encoded delta, which is there from the beginning to the end
 
 
 class RowLimit:
-    """Say how many bytes the rows in memory may take.
+    """Describe how many bytes the rows in memory may take.
 
     Args:
         budget_bytes: of everything; None is no limit.

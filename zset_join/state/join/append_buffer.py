@@ -5,10 +5,10 @@ absorbing, a replay and a restored state come to the same end. After an epoch th
 stay below the limit.
 
 A row counts its record and the heap blocks of its long values (`zset_join.kernels.rows.eviction`), once, whatever its weight,
-and the same on disk. Hash tables and working arrays are not counted. The header of a side knows the sums of its rows in
+and the same on disk. Hash tables and working arrays are not counted. The header of a side holds the sums of its rows in
 memory and of those on disk, so counting costs the delta.
 
-Age: where rows may be evicted, a hidden word of each record says when it came: epoch, then position in the epoch's delta,
+Age: where rows may be evicted, a hidden word of each record holds when it came: epoch, then position in the epoch's delta,
 left rows before right ones. It goes where the record goes, through compaction, snapshots and files. Rows leave oldest first.
 
 Cost: the delta, and the rows that leave. The oldest rows are found by looking at all of them; an eighth of them is queued
@@ -48,7 +48,7 @@ _QUEUED_LEAST = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferedEpoch:
-    """Say what an append-only join holds once an epoch is absorbed.
+    """Describe what an append-only join holds once an epoch is absorbed.
 
     Args:
         before: bytes of the left and of the right side before the epoch.
@@ -116,7 +116,7 @@ class AppendBuffer:
         return ages
 
     def plan(self, prepared: Sequence[PreparedSide | None]) -> BufferedEpoch:
-        """Say what an epoch does at the limit, and note it in the prepared sides. Cost: the delta and the rows that leave.
+        """Return what an epoch does at the limit, and note it in the prepared sides. Cost: the delta and the rows that leave.
 
         Args:
             prepared: what the epoch's delta is, per side; where the limit evicts, there is one for each side.

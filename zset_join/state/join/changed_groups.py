@@ -1,14 +1,14 @@
 """The changes of one epoch on both sides of a join, grouped by join key and looked up in both states.
 
 A large epoch is worked off in *parts*: its changes are sorted by the home of their join key's hash in the tables, so that the
-groups of one part, with everything said about them, stay in the processor's cache. What it holds is scratch memory shared with
+groups of one part, with all facts about them, stay in the processor's cache. What it holds is scratch memory shared with
 the operator: it is valid until the next epoch is prepared, and one part at a time.
 
-It makes *steps*: functions that append output rows to the output arrays, say how far those are filled and whether they are
+It makes *steps*: functions that append output rows to the output arrays, return how far those are filled and whether they are
 done, and go on where they stopped when they are called again.
 
 Bytes: 64 per change, twice where there are parts, 104 per group of the largest part, and up to a quarter of a byte per state
-row: one bit each to tell those that change from those that do not. Where memory is short, what large epochs take is given
+row: one bit each to separate those that change from those that do not. Where memory is short, what large epochs take is given
 back to the host: the listing when the parts are there, all of it when the epoch has been absorbed.
 """
 
@@ -31,7 +31,7 @@ from zset_join.kernels.rows.changes import clear_marks
 from zset_join.kernels.rows.side import H_ROWS_END
 from zset_join.state.rows.key_equality import KeyRow, equal_keys
 from zset_join.state.rows.side import PreparedSide, SideState
-from zset_join.state.rows.unused_memory import let_go
+from zset_join.state.rows.unused_memory import release
 
 __all__ = ["ChangedGroups", "ChangedKey", "OutputArrays", "Pairs", "Step"]
 
@@ -95,7 +95,7 @@ class OutputArrays:
 
         return step
 
-    def let_go(self, rows: int) -> int:
+    def release(self, rows: int) -> int:
         """Give the memory of so many rows back, if it is more than a MB or two; return how many rows take memory then.
 
         They were filled, and nobody looks at them any more.
@@ -103,7 +103,7 @@ class OutputArrays:
         if rows < _MOST_KEPT_CHANGES:
             return rows
         for line in self.words:
-            let_go(line[:rows])
+            release(line[:rows])
         return 0
 
 
@@ -208,9 +208,9 @@ class ChangedGroups:
             self._most[1] = max(self._most[1], end)
             partition_changes(counts[0], end, part_bits, listed, int(self._parted.ctypes.data), self._bounds)
             if self.is_tight and self._most[0] >= _MOST_KEPT_CHANGES:
-                let_go(self._listed[: self._most[0]])
+                release(self._listed[: self._most[0]])
                 self._most[0] = 0
-                self._marked = False  # which bits were set is told by the parts alone now: all will be cleared
+                self._marked = False  # only the parts have the bits that were set: all will be cleared
         elif end:
             self._bounds[1:] = (counts[0], end)
 
@@ -219,7 +219,7 @@ class ChangedGroups:
         return len(self._listed) > _MOST_KEPT_LISTED and 16 * max(rows, _LEAST_ROWS) < len(self._listed)
 
     def shrink(self, rows: int) -> None:
-        """Give memory back when nobody asks about an epoch of so many rows any more.
+        """Give memory back when no epoch of so many rows is answered any more.
 
         That of all that it had no use for, because it takes less than an eighth; and where memory is short that of the changes,
         if they were many, though not their room.
@@ -232,8 +232,8 @@ class ChangedGroups:
             self._most = [0, 0]
         elif self.is_tight and sum(self._most) >= _MOST_KEPT_CHANGES:
             self._clear_marks()
-            let_go(self._listed[: self._most[0]])
-            let_go(self._parted[: self._most[1]])
+            release(self._listed[: self._most[0]])
+            release(self._parted[: self._most[1]])
             self._most = [0, 0]
 
     def _marks_of(self, side: int) -> int:
@@ -339,7 +339,7 @@ class ChangedGroups:
             )
 
     def note_fan_out(self, rows: int, key: ChangedKey) -> None:
-        """Note how many output rows a key has made that no step knows of; they add up with those of the key that made most."""
+        """Note how many output rows a key has made that no step has; they add up with those of the key that made most."""
         most, ref, side = self.largest_fan_out()
         if most and equal_keys(key.row, self._sides[side], np.array([ref], np.int64))[0]:
             rows += most
@@ -399,7 +399,7 @@ class ChangedGroups:
         sign: int,
         output: OutputArrays,
     ) -> Step:
-        """Return the step that appends what comes of some rows of a side that are in no chain."""
+        """Return the step that appends the output of some rows of a side that are in no chain."""
         self._cursor(output)
         cursor = np.array([0, -1], np.int64)
         pair_counts = self._passed

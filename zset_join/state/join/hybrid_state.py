@@ -16,8 +16,8 @@ there is one: the answer streams them (`zset_join.state.join.oversized_rows`). W
 the rest of 2 is left on disk, but for 3, and passes through memory while the answer is made
 (`zset_join.state.join.streamed_rows`); not so with small budgets in bytes.
 
-Who answers an epoch again on state that was rebuilt, or after asking about other changes, emits the same rows, but those of one
-key perhaps in another order: it is that in which they came into memory. So does, in rare cases, who asks again at once, where
+An epoch that is answered again on rebuilt state, or after an answer about other changes, has the same rows, but those of one
+key perhaps in another order: it is that in which they came into memory. So does, in rare cases, a second answer at once, where
 another row has the hash of one that is named: on disk it comes along, in memory it may go to make room.
 
 Known limits. The rows of 3 stay in memory until the delta is absorbed, and with a small budget all, large keys excepted.

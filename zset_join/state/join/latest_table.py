@@ -1,6 +1,6 @@
 """The latest rows of a table that several joins may look up in: one copy, found by its join key.
 
-The law: `resolve` says what a delta changes, once per delta however many ask, and changes nothing; `absorb` does it.
+The law: `resolve` returns what a delta changes, once per delta for all callers, and changes nothing; `absorb` does it.
 
 Remembers every live row with a complete key, as a `SideState` does.
 """
@@ -58,7 +58,7 @@ class LatestTable:
         self._resolved: NetChanges | None = None
 
     def resolve(self, delta: ZSet) -> NetChanges | None:
-        """Return what a delta changes; None where it has no rows. Cost: its rows, for the first who asks."""
+        """Return what a delta changes; None where it has no rows. Cost: its rows, for the first caller."""
         if self._delta is not delta:
             self._resolved = self.changes.resolve(delta) if len(delta) else None
             self._delta = delta

@@ -18,13 +18,13 @@ __all__ = ["fetched_rows"]
 def fetched_rows(
     shape: LookupShape, keys: pa.RecordBatch, rows: pa.Table, policy: RetryPolicy, *, hash_seed: int | None = None
 ) -> ZSet:
-    """Return the fetched rows for asked keys and what was found; rows of keys that were not asked are left out.
+    """Return the fetched rows for requested keys and what was found; rows of other keys are left out.
 
     Args:
         shape: of the join.
         keys: distinct keys, as `keys_of` gives them.
         rows: the columns of the table, in any order, castable to its types.
-        policy: what becomes of a miss.
+        policy: how a miss is treated.
         hash_seed: what hashes are seeded with; default: a new one.
     """
     table_rows = single_batch(rows.select(shape.table.schema.names).cast(shape.table.schema))

@@ -1,9 +1,9 @@
 """What an operator remembers of the rows it has answered for: what each of them was joined with, and which of them still wait.
 
-The outside, or the other side, may have changed by the time a row is retracted. So the retraction asks nobody: it retracts
-what was said. Every arrival of a left row is remembered as one *line* per row it met, or one line that says that it met none.
+The outside, or the other side, may have changed by the time a row is retracted. So the retraction queries nothing: it retracts
+what was emitted. Every arrival of a left row is remembered as one *line* per row it met, or one line without a right row.
 
-The law: `take_back` of w copies names the lines of the w oldest copies of that row, whole arrivals first, and never one twice.
+The law: `retract` of w copies names the lines of the w oldest copies of that row, whole arrivals first, and never one twice.
 
 A line is the joined row with hidden columns: what it is (`KIND`), which arrival (`ARRIVAL`: epoch and place), how many
 right copies it represents (`TIMES`), and for one that waits when it is due (`DUE_US`) and how often it was looked up
@@ -42,7 +42,7 @@ __all__ = [
     "SILENT",
     "TIMES",
     "MatchMemo",
-    "TakenBack",
+    "Retracted",
     "first_arrival",
 ]
 
@@ -64,7 +64,7 @@ def first_arrival(epoch: int) -> int:
 
 
 @dataclass(slots=True)
-class TakenBack:
+class Retracted:
     """Lines that rows which go leave behind.
 
     Args:
@@ -152,7 +152,7 @@ class MatchMemo:
             kept.append(numbers[is_there])
         return kept
 
-    def take_back(self, rows: pa.RecordBatch, copies: Int64s) -> TakenBack:
+    def retract(self, rows: pa.RecordBatch, copies: Int64s) -> Retracted:
         """Name the lines of rows that go, oldest first.
 
         Args:
@@ -160,12 +160,12 @@ class MatchMemo:
             copies: how many of each go.
 
         Raises:
-            StateError: the memo does not know so many copies.
+            StateError: the memo does not hold so many copies.
 
         Cost: the lines of these rows.
         """
         if not rows.num_rows:
-            return TakenBack()
+            return Retracted()
         positions, numbers = self.lines.find(rows.select(list(self.identity)))
         arrivals = self.word(ARRIVAL, numbers)
         order = np.lexsort((arrivals, positions))
@@ -188,7 +188,7 @@ class MatchMemo:
                 relation=self._name,
             )
         per_line = taken[group]
-        return TakenBack(numbers[per_line > 0], per_line[per_line > 0])
+        return Retracted(numbers[per_line > 0], per_line[per_line > 0])
 
     def rows(self, numbers: Int64s) -> pa.RecordBatch:
         """Return the joined rows of some lines."""
@@ -204,7 +204,7 @@ class MatchMemo:
 
     # ---------------------------------------------------------------- writing
 
-    def remove(self, taken: TakenBack) -> None:
+    def remove(self, taken: Retracted) -> None:
         """Take copies away, and lines of which none is left."""
         if not len(taken.numbers):
             return

@@ -1,4 +1,4 @@
-"""The answer of an operator with a memo: rows that are retracted, then rows that are said, as chunks.
+"""The answer of an operator with a memo: rows that are retracted, then rows that are inserted, as chunks.
 
 The law: retractions come before insertions, no line has weight 0, and where rows may be retracted every distinct row stands
 once. Answers of an append-only input are passed on as they are, in the order of its rows.
@@ -25,7 +25,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Shows(Protocol):
-    """What knows which columns of a joined row are shown."""
+    """The columns of a joined row that are shown."""
 
     def output_rows(self, joined: pa.RecordBatch) -> pa.RecordBatch:
         """Return the shown columns of joined rows."""
@@ -83,9 +83,9 @@ def as_answer(
     """Put an answer together.
 
     Args:
-        shape: says which columns are shown.
+        shape: lists the columns that are shown.
         retracted: joined rows that are retracted, with their copies.
-        inserted: joined rows, their copies, and which of them are said at all.
+        inserted: joined rows, their copies, and which of them are emitted at all.
         is_plain: nothing is ever retracted.
     """
     rows, copies, said = inserted

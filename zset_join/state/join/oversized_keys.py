@@ -8,7 +8,7 @@ on disk; a key that is in memory has nothing to stream, and memory stays filled 
 Of all other keys a side brings rows in as long as there is room; where there is none, and memory is full of rows that the epoch
 needs, what is still on disk passes through memory (`streamed_rows`).
 
-A key that is left on disk stays there until an epoch is absorbed: whoever asks again at once gets its rows in the same chunks.
+A key that is left on disk stays there until an epoch is absorbed: an answer again at once has its rows in the same chunks.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class OversizedKeys:
             number: of the side.
             codes: join hashes of the rows that are requested.
             prepared: the deltas.
-            room: says how many bytes on disk of a side have room beside what the epoch needs.
+            room: returns how many bytes on disk of a side have room beside what the epoch needs.
             stamp: of the epoch.
             clock: what rows are touched with.
         """
@@ -113,7 +113,7 @@ class OversizedKeys:
 
 
 def _without_room(sizes: Int64s, room: int) -> npt.NDArray[np.bool_]:
-    """Say which of some keys must be left so that the others have room: the largest.
+    """Return which of some keys must be left so that the others have room: the largest.
 
     >>> _without_room(np.array([30, 10, 50, 20]), 65).tolist()
     [False, False, True, False]

@@ -1,4 +1,4 @@
-"""What comes of the rows of a key that are too many to be brought into memory: they stay on disk and are read in chunks.
+"""The output of a key with too many rows to be brought into memory: they stay on disk and are read in chunks.
 
 The law: the answer is that of the same rows in memory. The rows on disk of such a key are none that the epoch changes, because
 those are brought in by their identity. So with the changes of the key on the other side they make a cross product,
@@ -109,7 +109,7 @@ class OversizedRows:
                 cold.revise(np.array(list(changing), np.int64), partial(self._revised, cold, changing))
 
     def _revised(self, cold: ColdSide, changing: dict[int, list[ChangedKey]], lying: ColdRows, rows: UnpackedRows) -> Flags:
-        """Change the degrees of some rows; say which are others now."""
+        """Change the degrees of some rows; return which are others now."""
         codes = lying.codes
         stride = cold.side.layout.stride
         refs, gains = rows.refs(stride), np.zeros(rows.count, np.int64)

@@ -2,7 +2,7 @@
 
 Without a residual predicate every row of a key has the same degree, and whether it is 0 can be read off the other side. With
 one, each row of a preserved side keeps its own degree in its record: the number of live rows of the other side that pass the
-whole ON condition. One epoch changes it by what the passing candidate pairs say:
+whole ON condition. One epoch changes it by the passing candidate pairs:
 
     a row that is there before and after:  + 1 per partner that comes, - 1 per partner that goes
     a new row:                             + 1 per partner that is there after the epoch
@@ -10,7 +10,7 @@ whole ON condition. One epoch changes it by what the passing candidate pairs say
 It counts rows that are there, never messages: an update that replaces a matching partner leaves the degree as it is.
 
 Bytes during an epoch: 16 per (unchanged row, passing pair) of the touched keys of a part; until it is absorbed 16 to 24 per
-row that changes or whose degree does, and 16 per row that the join says something else about. In state 8 per row.
+row that changes or whose degree does, and 16 per row whose padding changes. In state 8 per row.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ResidualDegrees:
         touched: when finished, numbers of the unchanged rows in memory whose degree is another one.
         touched_after: their degrees after the epoch.
         degrees_after: when finished, those of the rows that change and are there then.
-        one_sided_rows: when finished, record addresses and weights of what the join now says about single rows.
+        one_sided_rows: when finished, record addresses and weights of the single rows that the join now emits.
     """
 
     def __init__(self, side: SideState, kind: int, begin: int, changes: _Words) -> None:
@@ -98,7 +98,7 @@ class ResidualDegrees:
         del self._refs, self._numbers, self._before, self._after, self._gained, self._touched, self._touched_gain
 
     def _one_sided(self, degrees_before: _Words, degrees_after: _Words, touched_before: _Words) -> tuple[_Words, _Words]:
-        """Return record addresses and weights of what the join now says about single rows."""
+        """Return record addresses and weights of the single rows that the join now emits."""
         shown_before, shown_after = (shown_by_degree(self._kind, degrees) for degrees in (degrees_before, degrees_after))
         weights = self._after * shown_after - self._before * shown_before
         touched_refs = self._side.first_record + (self.touched - 1) * self._side.layout.stride

@@ -1,7 +1,7 @@
 """The pairs of an epoch of which only some pass: matching means more than an equal key.
 
 The law: a pair counts if it passes the whole ON condition. Every candidate pair, one with equal keys that changes, is judged
-once, and what was said about it kept as a bit, for retractions come out before insertions and an epoch may be absorbed later.
+once, and the result kept as a bit, for retractions come out before insertions and an epoch may be absorbed later.
 Whether a row is shown alone follows from how many of its pairs pass (`zset_join.state.join.residual_degrees`), and so is
 known when all pairs of its key were judged.
 
@@ -40,7 +40,7 @@ _Flags = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class _JudgedPart:
-    """What was said about the pairs of a part: bits per piece, in pieces, and degrees per side; whole when all were judged."""
+    """The results for the pairs of a part: bits per piece, in pieces, and degrees per side; whole when all were judged."""
 
     degrees: dict[int, ResidualDegrees]
     bits: dict[Place, list[npt.NDArray[np.uint8]]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class _JudgedPart:
 
 @dataclass(frozen=True, slots=True)
 class JudgedEpoch:
-    """What was said about the pairs of an epoch so far, by part, and which rows are not in memory.
+    """The results for the pairs of an epoch so far, by part, and which rows are not in memory.
 
     Args:
         streams: per side, whether what is on disk of the keys that change on the other side passes.

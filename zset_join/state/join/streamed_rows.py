@@ -1,4 +1,4 @@
-"""What an epoch's changes make of rows that have no room in memory: they are read from disk, paired and let go.
+"""What an epoch's changes make of rows that have no room in memory: they are read from disk, paired and released.
 
 The law: the answer is that of the same rows in memory. No row that passes is changed by the epoch, for those are brought in by
 their identity; and where it matters whether a side has rows of a key, one that stays is in memory (`match_witnesses`).
@@ -120,7 +120,7 @@ class Gains:
 
 
 class DegreesOnTheWay:
-    """Count what the rows of a group gain in degree, and say what the join then says about each alone.
+    """Count what the rows of a group gain in degree, and return what the join then emits for each alone.
 
     Args:
         cold: their side.
@@ -145,7 +145,7 @@ class DegreesOnTheWay:
         return Gains(lying.places[at], lying.codes[at], self._gains[at])
 
     def one_sided_rows(self) -> Pairs:
-        """Return left and right refs and weights of what the join now says about single rows."""
+        """Return left and right refs and weights of the single rows that the join now emits."""
         stride, at = self._side.layout.stride, np.flatnonzero(self._gains)
         records = self._found.records
         before = records.words(self._side.layout.degree_offset, stride)[at]

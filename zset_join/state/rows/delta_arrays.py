@@ -17,7 +17,7 @@ from zset_join.kernels.rows import delta as d
 
 __all__ = ["DeltaArrays", "table_bits"]
 
-# The words of the view that hold the addresses of one line each; where two stand together they are never used in one mode.
+# The words of the view that hold the addresses of one line each; two at one place are never used in one mode.
 _LINES = (
     (d.D_JOIN_CODES,),
     (d.D_IDENTITY_CODES,),

@@ -4,10 +4,10 @@
 
 The law: of two operators over the same files, the second is refused with `DIRECTORY_IN_USE`, in this process or in another.
 The kernel frees the lock when a process dies, so nobody is refused by a dead one; an operator that was dropped without
-being closed lets go when it is collected.
+being closed releases it when it is collected.
 
 Where a checkpoint keeps the files, its bucket has a lock of its own, and processes take turns with mapped files
-(`zset_join.checkpoint.open_operators`): there, `locked_outside` says so. File systems that know no locks do without.
+(`zset_join.checkpoint.open_operators`): there, `locked_outside` says so. File systems without locks do without.
 """
 
 from __future__ import annotations

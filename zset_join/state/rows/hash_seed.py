@@ -4,7 +4,7 @@ The law: a seed changes hashes and nothing else. All tables of one operator shar
 again with the seed it was written with. The seed is an option of an operator; a query takes that of its checkpoint. Where
 none is given, one is drawn, and kept in the directory of the state, in the file `hash_seed`.
 
-Limits: 32 bits, which protect from keys that were chosen without knowing the seed; whoever reads the checkpoint knows it.
+Limits: 32 bits, which protect from keys that were chosen without the seed; a reader of the checkpoint has it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def choose_seed(hash_seed: int | None, directory: str | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashTables:
-    """Say where the tables of an operator's state lie, and how their keys are hashed.
+    """Describe where the tables of an operator's state lie, and how their keys are hashed.
 
     Args:
         directory: where to map files; None keeps everything in memory.

@@ -19,7 +19,7 @@ class KeyRow:
 
     Args:
         side: the side it is of.
-        ref: address of its record; whoever holds this holds the record.
+        ref: address of its record; this object keeps the record alive.
         owner: what keeps the record in memory, where nothing else does.
     """
 

@@ -3,8 +3,8 @@
 A `KeyedRows` is a `SideState` in append mode that is read by key and from which rows leave by number. It holds what a lookup
 fetched, what a cache keeps, and what a join remembers of the rows it has joined.
 
-The law: `find` lists exactly the pairs of an asked key and a stored row with equal keys, as Spark compares them; NULL equals
-nothing, or NULL where `null_safe` says so. Per asked key the rows come in the order they were added in.
+The law: `find` lists exactly the pairs of a requested key and a stored row with equal keys, as Spark compares them; NULL equals
+nothing, or NULL where `null_safe` says so. Per requested key the rows come in the order they were added in.
 
 Remembers `layout.stride` bytes per row plus long strings, and 13 to 26 per key. Rows are numbered until the next `compact`.
 """
@@ -32,7 +32,7 @@ from zset_join.zset.row_layout import RowLayout
 __all__ = ["KeyFinder", "KeyedRows", "Matches"]
 
 Matches = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-"""Positions of the asked keys, ascending, and the numbers of the rows that each of them met."""
+"""Positions of the requested keys, ascending, and the numbers of the rows that each of them met."""
 
 
 class KeyFinder:
@@ -53,7 +53,7 @@ class KeyFinder:
         self._columns = self._layout.columns(list(names), null_safe=list(null_safe))
 
     def find(self, keys: pa.RecordBatch) -> Matches:
-        """Return every pair of an asked key and a row that has it.
+        """Return every pair of a requested key and a row that has it.
 
         Args:
             keys: the key columns by name, one row per question.
@@ -155,7 +155,7 @@ class KeyedRows:
             self.side.evict(np.ascontiguousarray(numbers, np.int64), 0, 0)
 
     def find(self, keys: pa.RecordBatch) -> Matches:
-        """Return every pair of an asked key and a row that has it.
+        """Return every pair of a requested key and a row that has it.
 
         Args:
             keys: the key columns by name, one row per question.

@@ -195,7 +195,7 @@ def _give_blocks(descriptor: int, begin: int, end: int) -> None:
     try:
         os.posix_fallocate(descriptor, begin, end - begin)
     except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot say
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot report it
             raise
 
 

@@ -1,6 +1,6 @@
-"""Rows that break the contract of their relation, told to people.
+"""Rows that break the contract of their relation, as messages.
 
-Every bad row has a code, and every code says what is wrong, what was expected and what to do.
+Every bad row has a code, and every code comes with what is wrong, what was expected and what to do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Growable storage for the rows of one side.
 
 A `RowArena` is a header page, a region of row records addressed by row id, and a heap for long strings. Freed records and
-blocks are used again first. It knows no keys: the tables of a `SideState` find rows in it.
+blocks are used again first. It has no keys: the tables of a `SideState` find rows in it.
 
 Bytes: `layout.stride` per record ever in use at once, plus the heap.
 """

@@ -2,7 +2,7 @@
 
 A `SideState` is an arena with two tables over it. The arrangement finds the rows of a join key, linked through their records;
 one whose key can never match is stored only. The primary-key table finds a row by its identity (primary key, or the whole
-row). `prepare` says what a delta changes; `absorb` writes exactly that. Preparing twice gives the same changes twice.
+row). `prepare` returns what a delta changes; `absorb` writes exactly that. Preparing twice gives the same changes twice.
 
 Files: `<name>.header`, `.rows`, `.heap`, `.join.slots<n>`, `.identity.slots<n>` in one directory, or nothing but memory.
 """
@@ -138,7 +138,7 @@ class SideState:
         compared: columns in which an upsert must differ from the live row to be a change; default all. The others are
             remembered as they come.
         arranges: whether rows are looked up by join key too; if not, by identity only.
-        with_age: each row has a hidden word, given to `prepare`, that says when it came; for a side in append mode.
+        with_age: each row has a hidden word, given to `prepare`, with the time it came; for a side in append mode.
         is_hybrid: some rows may lie elsewhere (`zset_join.state.join.hybrid_state`); its files are useless alone.
 
     Attributes:
@@ -217,11 +217,11 @@ class SideState:
             (d.D_SILENT_VARIABLES, self._silent_variables),
         ):
             self._arrays.words[place] = columns.address
-        self._let_go = hold_directory(self, directory, name)
+        self._release = hold_directory(self, directory, name)
         try:
             self._open(directory)
         except BaseException:
-            self._let_go()
+            self._release()
             raise
 
     def _open(self, directory: str | None) -> None:
@@ -350,7 +350,7 @@ class SideState:
             self._set_status(prepared, null_sequence, ch.NULL_SEQUENCE)
 
     def list_changes(self, prepared: PreparedSide, base: int, changes: int, marks: int = 0) -> int:
-        """Write the changes from position `base` on, the first one standing at address `changes`; return where they end.
+        """Write the changes from position `base` on, the first one at address `changes`; return where they end.
 
         Completes what `prepare` began: `absorb` needs it. At most `most_changes` of them. `marks` is the address of
         zeroed bits, one per row number: those of the state rows that change are set (0: not wanted).
@@ -578,7 +578,7 @@ class SideState:
         """Unmap everything."""
         for part in (self.arrangement, self.primary_keys, self.arena):
             part.close()
-        self._let_go()
+        self._release()
 
 
 def _fingerprint(relation: Relation, layout: RowLayout, *more: object) -> int:

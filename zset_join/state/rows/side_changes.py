@@ -1,4 +1,4 @@
-"""What a delta changes on one side, as rows: what goes and what comes.
+"""What a delta changes on one side, as rows: those that go and those that come.
 
 `SideChanges` turns a delta of any changelog mode into *net* changes: per identity at most one row that goes (or loses copies)
 and one that comes (or gains copies). An identical upsert is no change, nor is a row that comes and goes in the same epoch.
@@ -68,7 +68,7 @@ class SideChanges:
         self.schema = pa.schema([field.with_nullable(True) for field in side.relation.schema])
 
     def resolve(self, delta: ZSet, *, ignores_absent: bool = False) -> NetChanges:
-        """Say what a delta changes. Cost: the rows of the delta.
+        """Return what a delta changes. Cost: the rows of the delta.
 
         Args:
             delta: the delta.

@@ -144,7 +144,7 @@ def _read_words(refs: int, offset: int, words: Any) -> None:
 
 
 def snapshot_epoch(table: pa.Table | pa.RecordBatchReader) -> int:
-    """Return the epoch a snapshot is at; -1 when it does not say."""
+    """Return the epoch a snapshot is at; -1 when it does not hold one."""
     return int((table.schema.metadata or {}).get(_EPOCH, b"-1"))
 
 
@@ -159,7 +159,7 @@ def regrouped_snapshot(table: pa.Table, *, epoch: int, counts: Sequence[int]) ->
     """Return rows out of several snapshots of one relation as one snapshot.
 
     Args:
-        table: rows with the columns of a snapshot; live rows of one join key in the order in which they stood in theirs.
+        table: rows with the columns of a snapshot; live rows of one join key in the order they had in theirs.
         epoch: the epoch it is at.
         counts: as `snapshot_counts`.
     """
@@ -217,7 +217,7 @@ def restore_side(
     Args:
         side: the state.
         table: the snapshot, or what reads it.
-        prepare: what says what a part of it changes, where that is not `SideState.prepare`.
+        prepare: returns what a part of it changes, where that is not `SideState.prepare`.
         after_part: called after each part.
     """
     side.clear()

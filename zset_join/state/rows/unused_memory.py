@@ -3,11 +3,11 @@
 An epoch takes and frees many times what it leaves. glibc and Arrow keep that, up to the most there was at one time, and it
 counts for the resident size of the process. Giving it back costs some milliseconds, and as much again when it is taken again.
 
-How much it is can be told only about: the resident size of the process, less what all who watch it hold, less what it was
-when the first of them began; and not more than the allocator says is free. The same sum tells of pages that are not full (of
+Its size is an estimate: the resident size of the process, less what all who watch it hold, less what it was
+when the first of them began; and not more than the allocator reports as free. The same sum includes pages that are not full (of
 2 MB, where the host has such), and of files that are mapped: only what was looked at of them is in memory.
 
-Limits: Linux with glibc (2.33 for telling); elsewhere only what Arrow keeps is given back, and nothing is told.
+Limits: Linux with glibc (2.33 for reporting); elsewhere only what Arrow keeps is given back, and nothing is reported.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from typing import Any, ClassVar
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["CAN_TELL", "UnusedMemory", "let_go", "resident_bytes"]
+__all__ = ["CAN_REPORT", "UnusedMemory", "release", "resident_bytes"]
 
 _STATM = Path("/proc/self/statm")
 _libc = ctypes.CDLL(None)
 _trim = getattr(_libc, "malloc_trim", None)
 _tell = getattr(_libc, "mallinfo2", None)
 _advise = getattr(_libc, "madvise", None)
-CAN_TELL = _tell is not None
-"""Whether the allocator of this host tells how much it keeps free."""
-_ARROW_KEEPS_BYTES = 4 << 20  # when it was asked to give back what is free
+CAN_REPORT = _tell is not None
+"""Whether the allocator of this host reports how much it keeps free."""
+_ARROW_KEEPS_BYTES = 4 << 20  # when it last gave back what is free
 _MALLOC_INFO = ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
 
 
 def resident_bytes() -> int:
-    """Return the resident size of this process, 0 where the host does not tell."""
+    """Return the resident size of this process, 0 where the host does not report it."""
     try:
         return int(_STATM.read_bytes().split()[1]) * mmap.PAGESIZE
     except OSError:
         return 0
 
 
-def let_go(array: npt.NDArray[Any]) -> None:
+def release(array: npt.NDArray[Any]) -> None:
     """Give the memory of a contiguous array back to the host; the array stays, and what it holds is arbitrary afterwards."""
     begin = -(-array.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
     size = (array.ctypes.data + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
@@ -51,7 +51,7 @@ def let_go(array: npt.NDArray[Any]) -> None:
 
 
 class _MallocInfo(ctypes.Structure):
-    """What glibc tells about its heaps, in bytes or pieces."""
+    """What glibc reports about its heaps, in bytes or pieces."""
 
     _fields_ = [(name, ctypes.c_size_t) for name in _MALLOC_INFO]
 
@@ -66,7 +66,7 @@ def _forget(watcher: int, *known: dict[int, Any]) -> None:
 
 
 def _free_bytes() -> int:
-    """Return the bytes that glibc keeps free, resident or not, and what Arrow keeps at most; 0 where it is not told."""
+    """Return the bytes that glibc keeps free, resident or not, and what Arrow keeps at most; 0 where it is not reported."""
     if _tell is None:
         return 0
     pool = pa.default_memory_pool()
@@ -141,8 +141,8 @@ class UnusedMemory:
         """Return how much more, or less, is in memory than the caller is known to hold, about.
 
         It is what the process has beyond what all hold and what it had when the first of them began. The process may have grown
-        or shrunk for another reason: so it is not more than what allocators say is free and what may come on top, and not less
-        than what may be missing. What is more counts for all who watch in equal parts, what is less by what each may miss.
+        or shrunk for another reason: so it is not more than what allocators report as free and what may come on top, and not
+        less than what may be missing. What is more counts for all who watch in equal parts, what is less by what each may miss.
 
         Args:
             held_bytes: what the caller is known to hold now.
@@ -150,7 +150,7 @@ class UnusedMemory:
             more_bytes: what it may hold beyond that: pages that are not full, mapped files that were looked at.
 
         Returns:
-            Bytes; 0 where the host does not tell the resident size.
+            Bytes; 0 where the host does not report the resident size.
         """
         self._note(held_bytes)
         if self.close.alive:

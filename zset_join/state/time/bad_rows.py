@@ -1,4 +1,4 @@
-"""Rows of an epoch that an operator about time does not take, told to people.
+"""Rows of an epoch that an operator about time does not take, as messages.
 
 Some break the contract of their relation; with policy `error` they stop the epoch. Others only come too late: they are set
 aside under either policy, and counted.
@@ -85,7 +85,7 @@ class GivenRows:
 
 
 def first_status(weights: npt.NDArray[np.int64], *, is_append: bool) -> npt.NDArray[np.uint8]:
-    """Return what the weights alone say of each row."""
+    """Return what the weight of each row alone allows."""
     status = np.where(weights == 0, ch.ZERO_WEIGHT, ch.OK).astype(np.uint8)
     if is_append:
         status[weights < 0] = ch.RETRACTION_IN_APPEND

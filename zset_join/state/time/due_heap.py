@@ -33,7 +33,7 @@ class DueHeap:
 
     @property
     def address(self) -> int:
-        """Return where it stands; moves when it grows."""
+        """Return its address; changes when it grows."""
         return self._region.address
 
     @property

@@ -37,7 +37,7 @@ class Expiries:
     """Own the times of the rows of a side.
 
     Args:
-        side: the rows; it tells when they get other numbers.
+        side: the rows; it reports when they get other numbers.
         directory: where to map the files; None keeps everything in memory.
         name: first part of the file names.
     """
@@ -62,7 +62,7 @@ class Expiries:
         return np.ndarray((count,), np.int64, buffer=memory)
 
     def _line(self, which: int) -> Any:
-        """Return the times (0), or where the entries stand (1), by row number."""
+        """Return the times (0), or the places of the entries (1), by row number."""
         count = (self._region.capacity // 8 - _HEADER_WORDS) // 2
         return self._words(_HEADER_WORDS, 2 * count).reshape(count, 2)[:, which]
 
@@ -104,13 +104,13 @@ class Expiries:
         return np.ascontiguousarray(numbers[self._are_live(numbers) & (scheduled <= now)])
 
     def _are_live(self, numbers: _Words) -> npt.NDArray[np.bool_]:
-        """Say of rows whether they are there. Cost: these rows."""
+        """Record whether rows are there. Cost: these rows."""
         flags = self._side.record_words("u1", c.FLAGS, int(self._side.header[s.H_ROWS_END]))
         are_live: npt.NDArray[np.bool_] = (flags[numbers - 1] & c.FLAG_LIVE) != 0
         return are_live
 
     def forget(self, numbers: _Words) -> None:
-        """Let rows that go have no time."""
+        """Remove the times of rows that go."""
         if len(numbers):
             self._make_room()
             self._line(0)[numbers] = -NEVER

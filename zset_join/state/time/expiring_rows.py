@@ -10,7 +10,7 @@ Remembers every live row (`layout.stride` bytes and long strings), 13 to 26 byte
 are written or read, the same per key of the last `after`.
 
 Edge cases. A row without event time never expires. A row that retracts what is not there is counted, not refused: it cannot
-be told from one whose row has expired. Equal rows are copies and go together.
+be distinguished from one whose row has expired. Equal rows are copies and go together.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TIMES, _COUNTS = "_zset_expires", b"zset_join.expired"
 
 @dataclass(frozen=True, kw_only=True)
 class TimeToLive:
-    """Say how long the rows of an input live.
+    """Describe how long the rows of an input live.
 
     Args:
         after: microseconds, or in the unit of an integer event time.
@@ -188,11 +188,11 @@ class ExpiringRows:
         return pa.RecordBatch.from_arrays(columns_of_key, schema=self._key_schema)
 
     def resolve(self, tick: Tick, delta: ZSet, read: pa.RecordBatch | None) -> ExpiringEpoch:
-        """Say what an epoch does. Cost: the rows of the delta, those that are due, and the keys that are read.
+        """Return what an epoch does. Cost: the rows of the delta, those that are due, and the keys that are read.
 
         Args:
             tick: the epoch.
-            delta: what comes and what goes.
+            delta: rows that come and rows that go.
             read: keys that other inputs read in this epoch.
         """
         now, before = self._now(tick), self._before(tick)
@@ -370,7 +370,7 @@ class ExpiringRows:
 
     def _absorb_keys(self, keys: _Keys, now: int | None) -> None:
         kept = self._keys
-        assert kept is not None  # noqa: S101 - whoever has touched keys keeps keys
+        assert kept is not None  # noqa: S101 - touched keys are kept keys
         positions, numbers = kept.find(keys.rows)
         self._key_expiries.raise_to(numbers, keys.times[positions])
         is_new = keys.times > (-NEVER if now is None else now)

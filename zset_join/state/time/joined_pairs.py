@@ -1,8 +1,8 @@
 """From transitions of left rows to the lines of an answer.
 
-A transition says of a left row with what it was joined and with what it is: the address of a right row, 0 for nothing, -1 where
-the left row is not there. The rest of ON is asked of every right row that occurs; one that does not pass is nothing. An inner
-join says nothing of nothing.
+A transition holds with what a left row was joined and with what it is: the address of a right row, 0 for nothing, -1 where
+the left row is not there. The rest of ON is evaluated on every right row that occurs; one that does not pass is nothing. An
+inner join emits no row for nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AT_ONCE = 1 << 16
 
 @dataclass(slots=True)
 class Transitions:
-    """What becomes of left rows.
+    """The transitions of left rows.
 
     Args:
         refs: their record addresses.
@@ -37,7 +37,7 @@ class Transitions:
         afters: what each is joined with.
         weights: copies.
         corrects: they are of left rows that were there before and stay: only the right side has changed.
-        corrected: where such ones stand among them.
+        corrected: their positions among them.
     """
 
     refs: _Words
@@ -135,7 +135,7 @@ class JoinedPairs:
         return passing
 
     def lines(self, transitions: Transitions) -> Iterator[ZSet]:
-        """Yield what is retracted, then what is said."""
+        """Yield what is retracted, then what is inserted."""
         befores = self._passing(transitions.refs, transitions.befores)
         afters = self._passing(transitions.refs, transitions.afters)
         if not self._is_outer:

@@ -79,7 +79,7 @@ class KeptRows:
 
     @property
     def heap_address(self) -> int:
-        """Return where long values stand."""
+        """Return the places of long values."""
         return self.arena.heap_address
 
     @property
@@ -99,7 +99,7 @@ class KeptRows:
         return ~arrivals if self._latest_first else arrivals
 
     def count_arrivals(self, rows: int) -> None:
-        """Say that so many rows have arrived, whether they were kept or not."""
+        """Count rows that have arrived, whether they were kept or not."""
         self.arena.header[_H_NEXT_ARRIVAL] += rows
 
     def snapshot_schema(self) -> pa.Schema:

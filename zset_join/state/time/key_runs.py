@@ -97,11 +97,11 @@ class KeyRuns:
         self._variables = self.layout.variable_columns()
         self._hash_key = tables.hash_key
         self._facts = (*facts, self._hash_key, null_safe)
-        self._let_go = hold_directory(self, directory, "keys")
+        self._release = hold_directory(self, directory, "keys")
         try:
             self._open()
         except BaseException:
-            self._let_go()
+            self._release()
             raise
 
     def _open(self) -> None:
@@ -121,7 +121,7 @@ class KeyRuns:
 
     @property
     def header(self) -> _Words:
-        """Return the header words, where the epoch and the counts of the operator stand too."""
+        """Return the header words, with the epoch and the counts of the operator too."""
         return self.arena.header
 
     def run_place(self, run: int) -> int:
@@ -144,7 +144,7 @@ class KeyRuns:
 
     @property
     def forget_place(self) -> int:
-        """Return where a key record says until when its last DELETE is remembered."""
+        """Return the place in a key record of the time until which its last DELETE is remembered."""
         return self.waiting_place + 8
 
     def group(self, inputs: Sequence[Sequence[pa.Array]]) -> KeyGroups:
@@ -252,4 +252,4 @@ class KeyRuns:
         """Unmap everything."""
         self.table.close()
         self.arena.close()
-        self._let_go()
+        self._release()

@@ -54,7 +54,7 @@ class TimeLabels:
     rows, and rewrite all rows. `on_overtaken` is called where another process has changed the mapped rows; it must call `load`.
 
     Args:
-        step: how far labels stand apart where there is room; for tests.
+        step: the distance of labels where there is room; for tests.
     """
 
     def __init__(self, *, step: int = _STEP) -> None:

@@ -25,8 +25,8 @@ class VersionEpoch:
         tick: the epoch.
         deltas: of the left and the right input.
         groups: the keys of both.
-        right: what becomes of the right rows.
-        left: what becomes of the left rows, where they are kept in runs.
+        right: the transitions of the right rows.
+        left: the transitions of the left rows, where they are kept in runs.
         left_address: of the records of the left rows.
         left_times: the times they request.
         given: the rows of both inputs with the status of each.

@@ -7,7 +7,7 @@ that looks forward counts time backwards. The three ways to answer:
 - `on_watermark`: it waits until the watermark has passed its time, is answered once, and freed.
 - `eager`: it is answered when it comes and kept; a change of a right row corrects the left rows from its time to the next one.
 
-The law: `answer` reads the state before the epoch and changes nothing; what it says follows from the rows and watermarks alone,
+The law: `answer` reads the state before the epoch and changes nothing; its answer follows from the rows and watermarks alone,
 not from what was freed: a right row is freed only when a newer one is past the watermark too, and no left row that counts is
 older.
 
@@ -133,7 +133,7 @@ class VersionJoin:
     # ---------------------------------------------------------------- reading
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield what is retracted, then what is said.
+        """Yield what is retracted, then what is inserted.
 
         Raises:
             BadInputError: rows that break a relation's contract, with policy `error`.
@@ -160,7 +160,7 @@ class VersionJoin:
         return first is not None and passed is not None and first <= passed
 
     def _first_answers(self, epoch: VersionEpoch) -> Transitions:
-        """Return what is said of left rows for the first and only time."""
+        """Return what is emitted for left rows, once and for all."""
         parts = []
         passed = self.shape.times.of_watermark(epoch.tick.watermark_us)
         now = epoch.given[0].status == ch.OK
@@ -204,7 +204,7 @@ class VersionJoin:
         return Transitions(rows.refs, np.full(count, -1, np.int64), versions, rows.weights)
 
     def _corrections(self, epoch: VersionEpoch) -> Transitions:
-        """Return what becomes of the left rows that are kept, and of those that come and go."""
+        """Return the transitions of the left rows that are kept, and of those that come and go."""
         left, right, groups, rows = epoch.left, epoch.right, epoch.groups, self.left
         if left is None or not isinstance(rows, VersionedRows):
             raise AssertionError("eager left rows are in runs")
@@ -434,7 +434,7 @@ class VersionJoin:
         return keys, epoch.counts
 
     def _store(self, epoch: VersionEpoch, tick: Tick) -> _Words:
-        """Store what came, release what is due; return the keys of released rows."""
+        """Store the rows that came, release what is due; return the keys of released rows."""
         groups, right, rows = epoch.groups, epoch.right, self.left
         wanted, run_bytes = np.zeros(groups.count, np.bool_), 0
         if self._owns_table:
@@ -508,7 +508,7 @@ class VersionJoin:
         """Release what was prepared."""
         self._prepared = None
 
-    def take_back(
+    def retract(
         self, rows: KeptRows, batch: pa.RecordBatch, weights: _Words, arrivals: _Words, deletes: npt.NDArray[np.uint8]
     ) -> None:
         """Take rows of a snapshot back."""

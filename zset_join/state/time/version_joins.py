@@ -111,11 +111,11 @@ class VersionJoins:
                 times = self._owner_of[id(rows)].kept_times(rows, tables[rows.name])
                 more |= {time for time in times.unique().to_pylist() if time is not None}
             self._labels.spread(more)
-        self._state.restore(tables, self._take_back)
+        self._state.restore(tables, self._retract)
         if self._labels is not None:
             self._labels.follow(self.absorbed_epoch)
 
-    def _take_back(
+    def _retract(
         self,
         rows: KeptRows,
         batch: pa.RecordBatch,
@@ -123,7 +123,7 @@ class VersionJoins:
         arrivals: npt.NDArray[np.int64],
         deletes: npt.NDArray[np.uint8],
     ) -> None:
-        self._owner_of[id(rows)].take_back(rows, batch, weights, arrivals, deletes)
+        self._owner_of[id(rows)].retract(rows, batch, weights, arrivals, deletes)
 
     def _reopen(self) -> None:
         for join in self.joins:

@@ -1,0 +1,69 @@
+"""A query on the driver that is stopped, changed and started: Spark's batches go on, and outputs get the difference once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.spark.conftest import Collected, Source
+from tests.spark.driver.test_driver_epochs import _filled, _joined
+from zset_join.core.errors import OptionError, StateError
+from zset_join.pipeline.stopped import diff_of_directory, evolve_directory
+from zset_join.spark import JoinedStream, JoinQuery, changes
+from zset_join.spark import functions as F  # noqa: N812 - PySpark's own habit
+
+Run = Callable[..., JoinQuery]
+
+
+def _sums(orders: Source, customers: Source, *, at_least: int) -> JoinedStream:
+    return _joined(orders, customers).where(f"order_id >= {at_least}").groupBy("name").agg(F.count().alias("n"))
+
+
+def _by_name(sink: Collected) -> list[tuple[str, int]]:
+    assert set(sink.total().values()) <= {1}
+    return sorted(row for row in sink.total())  # type: ignore[type-var]
+
+
+def test_batches_go_on_behind_a_change_and_a_batch_that_comes_again_is_not_taken_twice(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    _filled(orders, customers)
+    before, after = (_sums(orders, customers, at_least=at) for at in (0, 4))
+    checkpoint, sink = tmp_path / "checkpoint", Collected()
+    run(before, sink, execution="driver")
+    first, batches = _by_name(sink), len(list((checkpoint / "commits").glob("[0-9]*")))
+
+    differs = diff_of_directory(checkpoint, after.writeStream.planned)
+    changed = evolve_directory(checkpoint, after.writeStream.planned)
+    for path in (checkpoint / "commits").glob(f"*{batches - 1}*"):
+        path.unlink()  # Spark runs the batch before the change again
+    orders.add((None, 5, 10, "bag", 4))
+    query = run(after, sink, execution="driver")
+
+    assert (changed.taken, differs.taken) == (batches, None)
+    assert first == [("ANNA", 1), ("BOB", 1)]
+    assert _by_name(sink) == [("ANNA", 1), ("BOB", 1)]
+    assert len(sink.epochs) == query._runner.progress.entries[-1]["epoch"] + 1 == batches + 2
+    assert len(list((checkpoint / "offsets").glob("[0-9]*"))) == batches + 1
+    assert _by_name_of(sink.epochs[batches]) == {("ANNA", 1): -1}
+
+
+def _by_name_of(rows: list[tuple[tuple[object, ...], int]]) -> dict[tuple[object, ...], int]:
+    return dict(rows)
+
+
+def test_streams_do_not_come_and_executors_are_not_changed_in_place(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    _filled(orders, customers)
+    joined = _joined(orders, customers)
+    run(joined, Collected(), execution="driver")
+    alone = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")
+    with pytest.raises(StateError, match="EVOLVE_STREAM"):
+        evolve_directory(tmp_path / "checkpoint", alone.writeStream.planned)
+
+    run(joined, Collected(), checkpointLocation=str(tmp_path / "other"), buckets=2, execution="executors")
+    with pytest.raises(OptionError, match="NOT_FROM_HERE"):
+        evolve_directory(tmp_path / "other", joined.writeStream.planned)
