@@ -184,7 +184,7 @@ class HashJoin:
         self._prepared: _Prepared | None = None
         self._is_closed = False
         make_directory(directory)
-        tables = HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed).seeded()
+        self._tables = tables = HashTables(directory=directory, hash_bits=hash_bits, hash_seed=hash_seed).seeded()
         self._sides = [
             SideState(
                 relation,
@@ -291,6 +291,10 @@ class HashJoin:
                 self._touched_rows = max(output.release(self._touched_rows) for output in (self._output, self._spare))
             self._hybrid.spill_to_budget(self.working_bytes())
             self._hybrid.commit(tick.epoch)
+        elif self._groups.holds_far_more(sum(map(len, deltas))):
+            self._groups.shrink(
+                sum(side.shrink_working(one_side) for side, one_side in zip(self._sides, prepared.sides, strict=True))
+            )
         for side in self._sides:
             side.end_absorb(tick.epoch)
 

@@ -21,6 +21,7 @@ from zset_join.expressions import Expression
 from zset_join.expressions.rows import plain_column
 from zset_join.expressions.tree import Column, walk
 from zset_join.expressions.written import read_expression, write_expression
+from zset_join.operators.first_load import LoadedJoin
 from zset_join.operators.join import HashJoin
 from zset_join.shapes.join import JoinShape, join_shape, joined_schema, output_key
 from zset_join.stages.batch.dialect import Dialect
@@ -239,7 +240,8 @@ class JoinStage(Stage):
         budget = options.hot_budget
         limit = options.buffer_limit if self.is_append_only else NO_LIMIT
         hybrid: dict[str, Any] = {} if budget is None else {"default_hash_join": "hybrid", **asdict(budget)}
-        operator: Any = HashJoin(
+        is_loaded = budget is None and directory is None and not self.is_append_only
+        operator: Any = (LoadedJoin if is_loaded else HashJoin)(
             self.left,
             self.right,
             self.how,

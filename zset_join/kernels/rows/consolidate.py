@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zset_join.kernels.machine.compiled import kernel
-from zset_join.kernels.machine.memory import shift_right
+from zset_join.kernels.machine.memory import prefetch, shift_right
 from zset_join.kernels.rows.slots import home_of
 from zset_join.kernels.values.keys import equal_columns, hash_row
 
@@ -13,6 +13,7 @@ __all__ = ["sum_weights"]
 
 _ALL_BITS = 0xFFFFFFFF
 _HALF = 1 << 31
+_AHEAD = 24
 
 
 @kernel
@@ -35,10 +36,21 @@ def sum_weights(
     each weight), so that only the final sum must fit.
     """
     mask = (1 << bits) - 1
-    entries = 0
-    for index in range(count):
+    entries, slots = 0, table.ctypes.data
+    for ahead in range(count + _AHEAD):
+        if ahead < count:
+            lows[ahead] = hash_row(rows + ahead * stride, 0, columns, hash_key)  # there are never more entries than rows behind
+            prefetch(slots + home_of(lows[ahead], bits) * 8)
+        middle = ahead - _AHEAD // 2
+        if 0 <= middle < count:
+            slot = table[home_of(lows[middle], bits)]
+            if slot != 0 and shift_right(slot, 32) == lows[middle]:
+                prefetch(rows + first[(slot & _ALL_BITS) - 1] * stride)
+        index = ahead - _AHEAD
+        if index < 0:
+            continue
         row = rows + index * stride
-        code = hash_row(row, 0, columns, hash_key)
+        code = lows[index]
         position = home_of(code, bits)
         entry = -1
         while entry < 0:

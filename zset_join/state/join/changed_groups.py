@@ -46,6 +46,7 @@ _GROUPED_SIDE_WORDS = (e.S_FIRST, e.S_LAST, e.S_HEAD, e.S_DEGREES_BEFORE, e.S_DE
 _GROUPED = len(_GROUPED_WORDS) + 2 * len(_GROUPED_SIDE_WORDS)
 _LEAST_ROWS = 1024
 _MAX_PART_BITS = 12
+_MOST_KEPT_LISTED = 1 << 18  # changes: some tens of MB in all working arrays
 _MOST_KEPT_CHANGES = 1 << 15  # or output rows: more than a MB or two is worth giving back
 
 
@@ -212,6 +213,10 @@ class ChangedGroups:
                 self._marked = False  # only the parts have the bits that were set: all will be cleared
         elif end:
             self._bounds[1:] = (counts[0], end)
+
+    def holds_far_more(self, rows: int) -> bool:
+        """Return whether an earlier epoch was so large that its memory is worth giving back after one of so many rows."""
+        return len(self._listed) > _MOST_KEPT_LISTED and 16 * max(rows, _LEAST_ROWS) < len(self._listed)
 
     def shrink(self, rows: int) -> None:
         """Give memory back when no epoch of so many rows is answered any more.

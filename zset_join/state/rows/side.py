@@ -284,12 +284,7 @@ class SideState:
     # ---------------------------------------------------------------- reading
 
     def prepare(self, delta: ZSet, *, words: Sequence[npt.NDArray[np.int64]] | None = None) -> PreparedSide:
-        """Return what a delta changes. Cost: the rows of the delta.
-
-        Args:
-            delta: rows in the relation's changelog mode.
-            words: the sequence as words, where it does not come from the columns (an age; restoring a snapshot).
-        """
+        """Return what a delta changes; `words`: the sequence, where no column has it. Cost: the rows of the delta."""
         prepared = self.encode(delta, words=words)
         self.resolve(prepared)
         return prepared
@@ -557,6 +552,14 @@ class SideState:
         for part in (self.arrangement, self.primary_keys, self.arena):
             part.close(remove=self.directory is not None)
         self._open(self.directory)
+
+    def take_over(self, other: SideState) -> None:
+        """Hold what another side in memory, of the same relation and hashes, holds; that one is of no use afterwards."""
+        for part in (self.arrangement, self.primary_keys, self.arena):
+            part.close()
+        self.numbering += 1
+        self.arena, self.arrangement, self.primary_keys = other.arena, other.arrangement, other.primary_keys
+        self._refresh_view()
 
     def table_bytes(self, keys: int = 0) -> int:
         """Return the bytes of both tables, as they are or as they will be with so many more keys."""

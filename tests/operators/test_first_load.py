@@ -1,0 +1,153 @@
+"""The first rows of a join, worked in parts, leave what they leave at once, and say the same."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from zset_join import Relation, Tick, ZSet
+from zset_join.core.errors import BadInputError
+from zset_join.expressions import left, right
+from zset_join.operators.first_load import LoadedJoin
+from zset_join.operators.join import JOIN_TYPES, HashJoin
+from zset_join.testing.comparison import exact_tables
+
+COLUMNS = {"id": pa.int64(), "k": pa.int64(), "v": pa.string()}
+LONG = "a value that is longer than twelve letters "
+SMALL = {"part_changes": 1, "hash_seed": 7}  # parts of 4 rows
+
+
+def relation(name: str, *, sequence: bool = False, mode: str = "upsert") -> Relation:
+    schema = pa.schema({**COLUMNS, **({"at": pa.int64()} if sequence else {})})
+    by = ("at",) if sequence else ()
+    return Relation(name=name, schema=schema, join_key=("k",), primary_key=("id",), mode=mode, sequence_by=by)
+
+
+def drawn(draw: random.Random, of: Relation, *, count: int = 40, ids: int = 25) -> ZSet:
+    """Draw upserts of which some change a row again, and some delete it; NULL keys among them."""
+    rows, weights, live = [], [], set()
+    for at in range(count):
+        row = {"id": draw.randrange(ids), "k": draw.choice([None, 1, 2, 3, 4]), "v": LONG + str(draw.randrange(3)), "at": at}
+        rows.append({name: row[name] for name in of.schema.names})
+        weights.append(-1 if row["id"] in live and draw.random() < 0.3 else 1)
+        (live.discard if weights[-1] < 0 or row["k"] is None else live.add)(row["id"])
+    return ZSet.from_rows(rows, of.schema, weights=weights)
+
+
+def stepped(join: HashJoin, epoch: int, deltas: list[ZSet]) -> Counter:
+    """Return the summed rows of an epoch, which must be consolidated with retractions first, and absorb it."""
+    chunks = list(join.answer(Tick(epoch, 5), deltas))
+    signs = [int(weight > 0) for chunk in chunks for weight in chunk.weights]
+    lines = Counter()
+    for chunk in chunks:
+        for row, weight in chunk.to_pylist():
+            lines[row] += weight
+    assert signs == sorted(signs)
+    assert len(lines) == len(signs)
+    join.absorb(Tick(epoch, 5), deltas)
+    return lines
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return whether each epoch that was asked in parts was worked so."""
+    seen: list[bool] = []
+    load = LoadedJoin._load
+
+    def noted(self: LoadedJoin, *arguments):
+        chunks = load(self, *arguments)
+        seen.append(chunks is not None)
+        return chunks
+
+    monkeypatch.setattr(LoadedJoin, "_load", noted)
+    return seen
+
+
+@pytest.mark.parametrize("how", JOIN_TYPES)
+@pytest.mark.parametrize("kind", ["plain", "sequence", "residual"])
+def test_parts_leave_what_one_epoch_leaves(how: str, kind: str, loads: list[bool]) -> None:
+    sides = [relation(name, sequence=kind == "sequence") for name in ("l", "r")]
+    hidden = (("at",), ("at",)) if kind == "sequence" else ((), ())
+    residual = left("id") < right("id") if kind == "residual" else None
+    for seed in range(6):
+        draw = random.Random(seed)
+        parted, whole = (join(*sides, how, residual=residual, hidden=hidden, **SMALL) for join in (LoadedJoin, HashJoin))
+        for epoch, count in enumerate((40, 6, 40)):
+            deltas = [drawn(draw, side, count=count) for side in sides]
+            assert stepped(parted, epoch, deltas) == stepped(whole, epoch, deltas)
+            assert exact_tables(parted.snapshot()) == exact_tables(whole.snapshot())
+            assert parted.absorbed_epoch == epoch
+    assert any(loads)
+
+
+def test_an_answer_changes_nothing_and_may_be_dropped_or_left_unread(loads: list[bool]) -> None:
+    sides = [relation("l"), relation("r")]
+    first, other = ([drawn(random.Random(seed), side, ids=1000) for side in sides] for seed in (1, 2))
+    parted, whole = LoadedJoin(*sides, **SMALL), HashJoin(*sides, **SMALL)
+
+    once = Counter(row for chunk in parted.answer(Tick(0), first) for row in chunk.to_pylist())
+    assert once == Counter(row for chunk in parted.answer(Tick(0), first) for row in chunk.to_pylist())
+    next(parted.answer(Tick(0), first))
+    assert parted.snapshot()["left"].num_rows == 0
+    parted.absorb(Tick(0), other)
+    whole.absorb(Tick(0), other)
+
+    assert exact_tables(parted.snapshot()) == exact_tables(whole.snapshot())
+    assert loads == [True] * 4
+
+
+@pytest.mark.parametrize("policy", ["error", "quarantine"])
+def test_bad_rows_are_those_of_the_whole_epoch(policy: str, loads: list[bool]) -> None:
+    sides = [relation("l"), relation("r")]
+    deltas = [drawn(random.Random(3), side, ids=1000) for side in sides]
+    bad = ZSet.from_rows([{"id": None, "k": 1, "v": "x"}] * 2, sides[0].schema)
+    deltas[0] = deltas[0] + bad
+    parted, whole = (join(*sides, on_bad_input=policy, **SMALL) for join in (LoadedJoin, HashJoin))
+
+    if policy == "error":
+        with pytest.raises(BadInputError) as raised:
+            list(parted.answer(Tick(0), deltas))
+        with pytest.raises(BadInputError) as wanted:
+            list(whole.answer(Tick(0), deltas))
+        assert str(raised.value) == str(wanted.value)
+        assert parted.absorbed_epoch == -1
+    else:
+        assert stepped(parted, 0, deltas) == stepped(whole, 0, deltas)
+        assert parted.rejections(Tick(1), deltas).equals(whole.rejections(Tick(1), deltas))
+        assert parted.statistics() == whole.statistics()
+    assert not any(loads)
+
+
+def test_what_changes_again_in_a_later_part_is_found_where_it_is_not_consolidated(
+    monkeypatch: pytest.MonkeyPatch, loads: list[bool]
+) -> None:
+    sides = [relation("l"), relation("r")]
+    one = ZSet.from_rows([{"id": at % 20, "k": 1, "v": str(at)} for at in range(30)], sides[0].schema)
+    monkeypatch.setattr(ZSet, "consolidated", lambda rows: rows)
+
+    with pytest.raises(AssertionError):
+        stepped(LoadedJoin(*sides, **SMALL), 0, [one, one])
+    assert loads == [True]
+
+
+def test_a_join_that_holds_rows_works_an_epoch_at_once(loads: list[bool]) -> None:
+    sides = [relation("l"), relation("r")]
+    join = LoadedJoin(*sides, **SMALL)
+    nothing = ZSet.empty(sides[1].schema)
+    stepped(join, 0, [drawn(random.Random(1), sides[0], count=3), nothing])
+
+    stepped(join, 1, [drawn(random.Random(1), side) for side in sides])
+
+    assert loads == []
+
+
+def test_rows_that_take_others_back_are_worked_at_once(loads: list[bool]) -> None:
+    sides = [relation("l", mode="changelog"), relation("r")]
+    rows = drawn(random.Random(1), sides[0], ids=1000)
+    deltas = [ZSet(rows.rows, abs(rows.weights)) + ZSet(rows.rows, -abs(rows.weights)), drawn(random.Random(2), sides[1])]
+
+    assert not stepped(LoadedJoin(*sides, **SMALL), 0, deltas)
+    assert loads == []

@@ -1,0 +1,117 @@
+"""The first rows of a join in memory, where they are many: worked in parts, each of which fits the working arrays of an epoch.
+
+The law: as the epoch at once. Nothing is in the state yet, so the parts go through another, empty join of the same kind; the
+join takes over what that one holds when the epoch is absorbed, and drops it where it is not. So `answer` changes nothing, and
+an epoch that fails has changed nothing. What no part can know the epoch at once is worked on for: rows that are refused, come
+too late for their sequence, or delete what is not there.
+
+A key that changes in two parts leaves retractions of what no one has seen; then the answer is consolidated. The rows of a
+preserved side come last, so that an outer join does not pad what finds its match in a later part.
+
+Cost: as the epoch, with 0.3 kB less per row, which an epoch at once takes for working arrays and does not give back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from zset_join.core.errors import ZsetJoinError
+from zset_join.core.tick import Tick
+from zset_join.operators.join import HashJoin
+from zset_join.state.rows.guarded import guarded
+from zset_join.zset import ZSet
+
+__all__ = ["LoadedJoin"]
+
+_PARTS, _PART_CHANGES = 4, 4  # an epoch of fewer parts is worked at once; a part is so many times `part_changes` rows
+_LAST = {"left": 0, "left_semi": 0, "left_anti": 0, "right": 1}
+
+
+@guarded("the join")
+class LoadedJoin(HashJoin):
+    """Join as `HashJoin`, with all rows in memory and no files; the first rows are worked in parts where they are many.
+
+    Args:
+        arguments: as of `HashJoin`.
+        options: as of `HashJoin`, without a directory and hybrid state, for inputs that are not both append-only.
+    """
+
+    def __init__(self, *arguments: Any, part_changes: int = 16_384, **options: Any) -> None:
+        super().__init__(*arguments, part_changes=part_changes, **options)
+        self._arguments, self._options = arguments, {**options, "part_changes": part_changes}
+        self._part_rows = _PART_CHANGES * part_changes
+        self._is_first = all(one.mode != "changelog" for one in self.inputs)
+        self._asked: tuple[Tick, ZSet, ZSet] | None = None
+        self._loaded: HashJoin | None = None
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Fold the deltas of one epoch into the state, as `HashJoin` does."""
+        tick.check_follows(self.absorbed_epoch)
+        loaded = self._loaded_with(tick, deltas) if self._loads(deltas) else None
+        self._loaded, self._asked = None, None
+        if loaded is None:
+            super().absorb(tick, deltas)
+        else:
+            for own, other in zip(self._sides, loaded._sides, strict=True):
+                own.take_over(other)
+                own.end_absorb(tick.epoch)
+        self._is_first = False
+
+    def restore(self, tables: Any) -> None:
+        """Replace the state, as `HashJoin` does."""
+        self._loaded, self._asked, self._is_first = None, None, False
+        super().restore(tables)
+
+    def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        chunks = self._load(tick, deltas) if self._loads(deltas) else None
+        if chunks is None:
+            yield from super()._answer(tick, deltas)
+            return
+        while chunks:
+            yield chunks.popleft()
+
+    def _loads(self, deltas: Sequence[ZSet]) -> bool:
+        """Return whether nothing is in the state, and an epoch is large enough to be worked in parts."""
+        return self._is_first and self.absorbed_epoch < 0 and sum(map(len, deltas)) >= _PARTS * self._part_rows
+
+    def _loaded_with(self, tick: Tick, deltas: Sequence[ZSet]) -> HashJoin | None:
+        """Return the join that holds an epoch, loading it where it was not; None where it must be worked at once."""
+        asked = self._asked
+        if asked is None or asked[0] != tick or asked[1] is not deltas[0] or asked[2] is not deltas[1]:
+            self._load(tick, deltas)
+        return self._loaded
+
+    def _load(self, tick: Tick, deltas: Sequence[ZSet]) -> deque[ZSet] | None:
+        """Load an empty join and return the chunks of the answer; None where the epoch must be worked at once."""
+        self._loaded, self._asked = None, (tick, deltas[0], deltas[1])
+        options = {**self._options, "hash_seed": self._tables.hash_seed, "on_bad_input": "error"}
+        join, chunks = HashJoin(*self._arguments, **options), deque[ZSet]()
+        for side, delta in zip(join._sides, deltas, strict=True):
+            side.make_room(len(delta), 0)
+        try:
+            for number, part in enumerate(self._parts(deltas)):
+                moment = replace(tick, epoch=number)
+                chunks += join.answer(moment, part)
+                join.absorb(moment, part)
+        except ZsetJoinError:
+            return None  # it comes again, about the whole epoch
+        if any(any(side.ignored) for side in join._sides):
+            return None
+        self._loaded = join
+        if any(chunk.weights.min() < 0 for chunk in chunks):
+            whole = ZSet.concat(chunks, schema=self.output.schema).consolidated()
+            return deque(whole.retractions_first(self._chunk_rows))
+        return chunks
+
+    def _parts(self, deltas: Sequence[ZSet]) -> Iterator[list[ZSet]]:
+        last = _LAST.get(self.how, 0 if len(deltas[0]) >= len(deltas[1]) else 1)
+        for side in (1 - last, last):
+            delta = deltas[side]
+            for begin in range(0, len(delta), self._part_rows):
+                part = [ZSet.empty(one.schema) for one in deltas]
+                end = begin + self._part_rows
+                part[side] = ZSet(delta.rows.slice(begin, self._part_rows), delta.weights[begin:end])
+                yield part
