@@ -147,6 +147,9 @@ def _parser() -> argparse.ArgumentParser:
     evolve.add_argument("program", metavar="QUERY", help=_OTHER_QUERY)
     _dialect_option(evolve)
     evolve.set_defaults(run=_evolve)
+    undo = verbs.add_parser("undo", help="let a directory be one of the query before its last change")
+    undo.add_argument("directory", help="as for evolve")
+    undo.set_defaults(run=_evolve, program=None)
 
     rescale = verbs.add_parser("rescale", help="give a checkpoint another number of buckets")
     rescale.add_argument("checkpoint", help="checkpointLocation")
@@ -421,9 +424,12 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _evolve(options: argparse.Namespace) -> int:
-    from zset_join.pipeline.stopped import evolve_directory
+    from zset_join.pipeline.stopped import evolve_directory, undo_of_directory
 
-    diff = evolve_directory(options.directory, _other_query(options.directory, options.program, options.dialect))
+    if options.program is None:
+        diff = undo_of_directory(options.directory)
+    else:
+        diff = evolve_directory(options.directory, _other_query(options.directory, options.program, options.dialect))
     _say(diff)
     at = "before its first epoch" if diff.taken is None else f"in epoch {diff.taken}"
     _say(f"changed {at}; start it with the new query: its outputs get the difference")

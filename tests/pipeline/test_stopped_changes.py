@@ -124,3 +124,21 @@ def test_a_directory_without_an_epoch_is_changed_at_once(tmp_path: Path) -> None
     assert evolve_directory(tmp_path / "dir", LARGE).taken is None
     with opened(tmp_path, LARGE) as again:
         assert again.epoch == 0
+
+
+def test_undo_is_the_query_before_and_twice_is_the_one_behind(tmp_path: Path) -> None:
+    command = ["undo", str(tmp_path / "dir")]
+    with opened(tmp_path, BY_CITY) as pipeline:
+        pipeline.step(ROWS)
+    never = main(command)
+    evolve_directory(tmp_path / "dir", LARGE)
+    once = main(command)
+    with opened(tmp_path, BY_CITY) as again:
+        back = held(again), stored(tmp_path / "out.duckdb", "v")
+    twice = main(command)
+    with opened(tmp_path, LARGE) as again:
+        forth = held(again)
+
+    assert (never, once, twice) == (1, 0, 0)
+    assert back == ([("Oslo", 6), ("Rome", 9)], [("Oslo", 6), ("Rome", 9)])
+    assert forth == stored(tmp_path / "out.duckdb", "v") == [("Oslo", 4), ("Rome", 8)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +38,7 @@ __all__ = [
     "foreign_state",
     "has_commits",
     "no_checkpoint",
+    "plan_before",
     "plan_missing",
     "read_committed",
     "read_format",
@@ -302,6 +303,28 @@ def changed_plan_of(folder: Folder, record: CommitRecord) -> ChangedPlan | None:
             code="DAMAGED_FILE",
             file=path,
         ) from error
+
+
+def plan_before(folder: Folder, record: CommitRecord) -> dict[str, Any]:
+    """Return the plan that a query had before its last change, as `stored_plan`.
+
+    Args:
+        folder: of the checkpoint.
+        record: the newest one, of a query that has changed.
+
+    Raises:
+        StateError: it is missing or damaged.
+    """
+    changed = changed_plan_of(folder, record)
+    before = None if changed is None else changed.before
+    if before is not None:
+        earlier = changed_plan_of(folder, replace(record, plan=before))
+        return {} if earlier is None else dict(earlier.plan)
+    known = read_format(folder) or {}
+    if PLAN_FIELD in known and OF_PLAN not in known:
+        return dict(known[PLAN_FIELD])
+    data = folder.read(PLAN_FILE)
+    return _unsealed(b"" if data is None else data.to_pybytes(), folder.uri(PLAN_FILE), PLAN_FILE)
 
 
 def no_checkpoint(location: str) -> StateError:

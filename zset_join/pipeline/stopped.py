@@ -2,6 +2,7 @@
 
     diff_of_directory(path, view)       what another query would answer; no file of the checkpoint is written
     evolve_directory(path, view)        the other query from here on; outputs get the difference when it is started next
+    undo_of_directory(path)             the query before the last change
 
 The law: outputs are not looked at. The directory belongs to this process meanwhile, and is refused where another one has it. A
 change counts by one commit record, as `Pipeline.evolve` of a directory.
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from zset_join.checkpoint.plan import query_plan
-from zset_join.checkpoint.reading import stored_description
+from zset_join.checkpoint.reading import plan_before, read_committed, stored_description
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
@@ -41,7 +42,7 @@ from zset_join.query.view import View
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.folder import is_local
 
-__all__ = ["diff_of_directory", "evolve_directory"]
+__all__ = ["diff_of_directory", "evolve_directory", "undo_of_directory"]
 
 _SNAPSHOT_AFTER_BYTES = 64 * 1024 * 1024
 
@@ -107,6 +108,36 @@ def evolve_directory(directory: str | Path, view: View | Mapping[str, View] | Pl
         return replace(diff, taken=standing.epoch)
 
 
+def undo_of_directory(directory: str | Path) -> PlanDiff:
+    """Let a directory be one of the query before its last change: a change like any other, by the same rules.
+
+    Undone twice it is as it was. What the change dropped is built again from rows that are kept, or refused.
+
+    Args:
+        directory: as for `diff_of_directory`.
+
+    Raises:
+        StateError: `NOTHING_TO_UNDO`: its query was never changed; or as `evolve_directory`.
+    """
+    location = _location(directory)
+    committed = read_committed(location)
+    last = None if committed is None else committed.last
+    if committed is None or last is None or last.plan is None:
+        raise StateError(
+            f"the query in {location} was not changed behind an epoch, so there is nothing to undo. "
+            "Change it with zset-join evolve.",
+            code="NOTHING_TO_UNDO",
+            location=location,
+        )
+    plan = QueryPlan.from_json(plan_before(committed.files.folder, last)["plan"])
+    query = PlannedQuery(plan=replace(plan, state_names=()), readings={}, has_several=len(plan.views) > 1)
+    return evolve_directory(location, query)
+
+
+def _location(directory: str | Path) -> str:
+    return str(directory) if not is_local(str(directory)) else str(Path(directory).absolute())
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Stopped:
     plan: QueryPlan
@@ -120,7 +151,7 @@ class _Stopped:
 @contextmanager
 def _stopped(directory: str | Path, view: View | Mapping[str, View] | PlannedQuery) -> Iterator[tuple[_Stopped, Evolution]]:
     """Open a directory at its newest epoch, and find how its query comes to another one."""
-    location = str(directory) if not is_local(str(directory)) else str(Path(directory).absolute())
+    location = _location(directory)
     plan, described = query_plan(location), stored_description(location) or {}
     if "keeps_view" not in described:
         raise OptionError(
