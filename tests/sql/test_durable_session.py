@@ -244,3 +244,70 @@ def test_rows_are_not_inserted_where_a_connector_brings_them(tmp_path: Path) -> 
     order(tmp_path, 1)
     with opened(tmp_path) as session, pytest.raises(SqlError, match="filled by its connector"):
         session.insert("orders", [{"id": 1}])
+
+
+def test_a_table_that_nobody_read_for_a_while_is_read_from_its_beginning(tmp_path: Path) -> None:
+    order(tmp_path, 1)
+    with opened(tmp_path) as session:
+        for number in (2, 3):
+            running = session.sql("SELECT id FROM orders").start(name="ids")
+            session.read(wait_seconds=0.0)
+            assert sorted(row["id"] for row in running.table().to_pylist()) == list(range(1, number))
+            order(tmp_path, number)
+            for one in [each for each in session.running if "orders" in each.reads]:
+                one.stop()
+    with connect(dialect="flink", directory=tmp_path / "state") as session:
+        session.sql("CREATE MATERIALIZED VIEW ids AS SELECT id FROM orders")
+        session.read(wait_seconds=0.0)
+        assert sorted(row["id"] for row in session.views()["ids"].to_pylist()) == [1, 2, 3]
+
+
+TIMED = """
+CREATE TABLE rates (k STRING, rate INT, t TIMESTAMP(3), WATERMARK FOR t AS t, PRIMARY KEY (k) NOT ENFORCED);
+CREATE TABLE orders (id INT, k STRING, t TIMESTAMP(3), WATERMARK FOR t AS t);
+"""
+AS_OF = "SELECT o.id, r.rate FROM orders AS o JOIN rates FOR SYSTEM_TIME AS OF o.t AS r ON o.k = r.k"
+FIRST = "SELECT id FROM (SELECT id, ROW_NUMBER() OVER (PARTITION BY k ORDER BY t) AS n FROM orders) WHERE n = 1"
+
+
+@pytest.mark.filterwarnings("ignore:.*has deletes and takes the time of its versions:UserWarning")
+def test_a_query_by_time_is_made_over_rows_that_are_there_and_goes_on(tmp_path: Path) -> None:
+    at = "TIMESTAMP '2024-01-01 00:00:0{}'"
+    with connect(dialect="flink", directory=tmp_path) as session:
+        session.sql(
+            f"{TIMED}; INSERT INTO rates VALUES ('a', 1, {at.format(1)}); INSERT INTO orders VALUES (1, 'a', {at.format(5)})"
+        )
+        session.sql(f"INSERT INTO orders VALUES (2, 'a', {at.format(3)})")
+        session.sql(f"CREATE MATERIALIZED VIEW joined AS {AS_OF}; CREATE MATERIALIZED VIEW firsts AS {FIRST}")
+    with connect(dialect="flink", directory=tmp_path) as session:
+        session.sql(f"INSERT INTO rates VALUES ('a', 2, {at.format(6)}); INSERT INTO orders VALUES (3, 'a', {at.format(8)})")
+        session.sql(f"INSERT INTO rates VALUES ('a', 3, {at.format(9)}); INSERT INTO orders VALUES (4, 'a', {at.format(9)})")
+        held = {name: sorted(tuple(row.values()) for row in rows.to_pylist()) for name, rows in session.views().items()}
+
+    assert held == {"joined": [(1, 1), (2, 1), (3, 2), (4, 3)], "firsts": [(2,)]}
+
+
+def test_queries_of_a_directory_have_the_settings_of_the_first(tmp_path: Path) -> None:
+    with connect(directory=tmp_path) as session:
+        session.sql("SET on_bad_input = 'quarantine'; CREATE TABLE t (k INT, v INT)")
+        with pytest.raises(SqlError, match="SET them before") as refused:
+            session.sql("SELECT k FROM t SETTINGS on_bad_input = 'error'").start()
+        assert refused.value.code == "SESSION_SETTINGS"
+    with connect(directory=tmp_path) as session:
+        session.sql("SET on_bad_input = 'quarantine'; CREATE MATERIALIZED VIEW m AS SELECT v / k AS s FROM t")
+        session.sql("INSERT INTO t VALUES (0, 1), (1, 2)")
+        assert session.views()["m"].to_pylist() == [{"s": 2.0}]
+
+
+@pytest.mark.filterwarnings("ignore:.*has deletes and takes the time of its versions:UserWarning")
+def test_versions_of_a_table_that_a_query_writes_are_refused(tmp_path: Path) -> None:
+    with connect(dialect="flink", directory=tmp_path) as session:
+        session.sql(f"{TIMED}; CREATE TABLE raw (k STRING, rate INT, t TIMESTAMP(3), PRIMARY KEY (k) NOT ENFORCED)")
+        session.sql("INSERT INTO rates SELECT k, rate, t FROM raw")
+        with pytest.raises(SqlError, match="Read the queries, as views"):
+            session.sql(f"CREATE MATERIALIZED VIEW joined AS {AS_OF}")
+        assert "joined" not in session.catalog.views
+        session.sql(
+            "CREATE MATERIALIZED VIEW most AS SELECT max(rate) AS most FROM rates; INSERT INTO raw VALUES ('a', 3, NULL)"
+        )
+        assert session.views()["most"].to_pylist() == [{"most": 3}]
