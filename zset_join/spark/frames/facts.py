@@ -149,6 +149,10 @@ class FrameReader(Protocol):
         """Return what an expression over a row is."""
         ...
 
+    def paths(self, rows: DataFrame) -> list[str] | None:
+        """Return the paths of the files that rows are read from; None where a source is none of files, or is not known."""
+        ...
+
 
 def is_connect(session: SparkSession) -> bool:
     """Return whether a session is a client of Spark Connect, which has no JVM beside it."""
