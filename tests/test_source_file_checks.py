@@ -47,3 +47,33 @@ def test_hidden_and_generated_directories_are_left_out(tmp_path: Path) -> None:
     written(tmp_path / "build" / "copy.py", "")
 
     assert list(source_files(tmp_path)) == [kept]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "rows._jdf\n",
+        "import py4j.protocol\n",
+        "from py4j import protocol\n",
+        'getattr(rows, "_jdf")\n',
+        "session.sparkContext.master\n",
+    ],
+)
+def test_the_gateway_of_a_jvm_is_for_one_package(tmp_path: Path, source: str) -> None:
+    package = tmp_path / "zset_join"
+    allowed = package / "spark" / "frames" / "classic"
+    allowed.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    for place in (package / "spark", allowed, tmp_path):
+        (place / "reading.py").write_text(source)
+
+    (found,) = breaches(package / "spark" / "reading.py")
+    assert "line 1" in found
+    assert [*breaches(allowed / "reading.py"), *breaches(tmp_path / "reading.py")] == []
+
+
+def test_a_docstring_may_name_it(tmp_path: Path) -> None:
+    (tmp_path / "zset_join").mkdir()
+    (tmp_path / "zset_join" / "__init__.py").write_text('"""Nothing here uses sparkContext."""\n')
+
+    assert list(breaches(tmp_path / "zset_join" / "__init__.py")) == []

@@ -2,6 +2,7 @@
 
 - No file is longer than 600 lines: a longer one is two files.
 - No file is called `utils.py`, `common.py` or `helpers.py`: such a name says nothing about what belongs in it.
+- The names of the gateway into a JVM are used in `zset_join/spark/frames/classic` alone: over Spark Connect there is none.
 - An `__init__.py` holds a docstring, imports, `__all__` and other names in double underscores, and no logic; `if TYPE_CHECKING`
   may part the same.
 
@@ -19,6 +20,10 @@ __all__ = ["breaches", "main", "source_files"]
 
 LONGEST_FILE_LINES = 600
 MEANINGLESS_NAMES = frozenset({"common.py", "helpers.py", "utils.py"})
+GATEWAY_NAMES = frozenset(
+    {"_jdf", "_jvm", "_jc", "_jsc", "_gateway", "_jreader", "_jwrite", "_jsparkSession", "jvm", "py4j", "sparkContext"}
+)
+GATEWAY_PACKAGE = ("zset_join", "spark", "frames", "classic")
 SKIPPED_DIRECTORIES = frozenset({"__pycache__", "artifacts", "build", "dist"})
 
 
@@ -40,12 +45,40 @@ def breaches(path: Path) -> Iterator[str]:
         yield f"{lines} lines, {LONGEST_FILE_LINES} are allowed; split it by what its parts are about"
     if path.name in MEANINGLESS_NAMES:
         yield "the name says nothing about what belongs in it; name it after what it holds"
+    if _is_without_gateway(path.resolve().parent.parts):
+        yield from gateway_uses(source)
     if path.name == "__init__.py":
         yield from (
             f"line {statement.lineno}: logic in __init__.py; move it to a module and import it"
             for statement in ast.parse(source).body
             if not _is_declaration(statement)
         )
+
+
+def gateway_uses(source: str) -> Iterator[str]:
+    """Yield where a module names what reaches into a JVM: an attribute, a name, an import or a text that is such a name."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(attr=name) | ast.Name(id=name) | ast.Constant(value=str(name)):
+                named = {name}
+            case ast.Import(names=names):
+                named = {alias.name.partition(".")[0] for alias in names}
+            case ast.ImportFrom(module=str(module)):
+                named = {module.partition(".")[0]}
+            case _:
+                continue
+        for name in named & GATEWAY_NAMES:
+            yield f"line {node.lineno}: {name} reaches into a JVM; only {'/'.join(GATEWAY_PACKAGE)} may"
+
+
+def _is_without_gateway(folders: tuple[str, ...]) -> bool:
+    """Return whether files in a directory are of the library, and not of the package that has a JVM beside it."""
+    roots = [
+        at
+        for at, name in enumerate(folders)
+        if name == GATEWAY_PACKAGE[0] and Path(*folders[: at + 1], "__init__.py").is_file()
+    ]
+    return bool(roots) and folders[roots[-1] :][: len(GATEWAY_PACKAGE)] != GATEWAY_PACKAGE
 
 
 def _is_declaration(statement: ast.stmt) -> bool:

@@ -8,6 +8,7 @@
     zset-join console CHECKPOINT                   a page in the browser about it; bundle CHECKPOINT: the same in one file
     zset-join dead-letters CHECKPOINT              what was put aside, and why; --replay sends records again
     zset-join diff DIRECTORY shop:view             what another query would answer otherwise; --markdown, --all
+    zset-join evolve DIRECTORY shop:view           let it be one of another query; a .sql file instead of shop:view
     zset-join position OUTPUT...                   which epoch each output holds, and the newest one that all do; --json
     zset-join rescale CHECKPOINT 8                 another number of buckets
 
@@ -43,6 +44,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -56,6 +58,11 @@ if TYPE_CHECKING:
     from zset_join.spark.api.writer import JoinStreamWriter
 
 __all__ = ["main"]
+
+_OTHER_QUERY = (
+    "the other query: MODULE:NAME of a view, of views by name, or of a function that returns one; or a .sql file with one "
+    "SELECT, or a CREATE MATERIALIZED VIEW for each view"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -127,10 +134,19 @@ def _parser() -> argparse.ArgumentParser:
 
     diff = verbs.add_parser("diff", help="tell what another query would answer otherwise; nothing changes")
     diff.add_argument("directory", help="of a pipeline that does not run")
-    diff.add_argument("program", metavar="MODULE:FUNCTION", help="returns the other query: a view, or views by name")
+    diff.add_argument("program", metavar="QUERY", help=_OTHER_QUERY)
+    _dialect_option(diff)
     diff.add_argument("--markdown", action="store_true", help="for the comment of a pull request, with samples")
     diff.add_argument("--all", metavar="PATH", help="write every row that differs as Parquet to this directory")
     diff.set_defaults(run=_diff)
+
+    evolve = verbs.add_parser(
+        "evolve", help="let a directory be one of another query; outputs get the difference at its next start"
+    )
+    evolve.add_argument("directory", help="of a pipeline that does not run, or the checkpointLocation of a query on the driver")
+    evolve.add_argument("program", metavar="QUERY", help=_OTHER_QUERY)
+    _dialect_option(evolve)
+    evolve.set_defaults(run=_evolve)
 
     rescale = verbs.add_parser("rescale", help="give a checkpoint another number of buckets")
     rescale.add_argument("checkpoint", help="checkpointLocation")
@@ -157,6 +173,17 @@ def _parser() -> argparse.ArgumentParser:
     console.add_argument("checkpoint", help="checkpointLocation, the directory of a pipeline, or a bundle")
     console.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (a free one)")
     console.add_argument("--dead-letters", metavar="PATH", help="where they are, when deadLetterPath put them elsewhere")
+    console.add_argument(
+        "--metrics-token-file",
+        metavar="FILE",
+        help="the token that scrapers of /metrics send; made where there is none",
+    )
+    console.add_argument(
+        "--diff",
+        metavar="QUERY",
+        help="a changed query, FILE.sql or MODULE:FUNCTION: show what it would answer otherwise (of a stopped pipeline)",
+    )
+    _dialect_option(console)
     console.set_defaults(run=_console)
     bundle = verbs.add_parser("bundle", help="put what the console shows of a checkpoint into one file, for somebody else")
     bundle.add_argument("checkpoint", help="checkpointLocation, or the directory of a pipeline")
@@ -385,13 +412,32 @@ def _position(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from zset_join.pipeline.stopped import diff_of_directory
-
-    diff = diff_of_directory(options.directory, _function(options.program)())
+    diff = _diff_of(options.directory, options.program, options.dialect)
     if options.all is not None:
         diff.write_parquet(options.all)
     _say(diff.to_markdown() if options.markdown else diff)
     return 0 if diff.is_empty else 1
+
+
+def _evolve(options: argparse.Namespace) -> int:
+    from zset_join.pipeline.stopped import evolve_directory
+
+    diff = evolve_directory(options.directory, _other_query(options.directory, options.program, options.dialect))
+    _say(diff)
+    at = "before its first epoch" if diff.taken is None else f"in epoch {diff.taken}"
+    _say(f"changed {at}; start it with the new query: its outputs get the difference")
+    return 0
+
+
+def _other_query(directory: str, program: str, dialect: str) -> Any:
+    """Return the query that a directory is compared with, or changed to: a view, or views by name."""
+    if program.lower().endswith(".sql"):
+        from zset_join.checkpoint.plan import query_plan
+        from zset_join.sql.changed_queries import views_of_file
+
+        return views_of_file(program, query_plan(directory), dialect=dialect)
+    found: Any = _function(program)
+    return found() if callable(found) else found
 
 
 def _rescale(options: argparse.Namespace) -> int:
@@ -417,13 +463,18 @@ def _restore(options: argparse.Namespace) -> int:
 
 
 def _console(options: argparse.Namespace) -> int:
-    from zset_join.console import WatchedBundle, WatchedCheckpoint, open_console
+    from zset_join.console import QueryAnswers, WatchedBundle, WatchedCheckpoint, open_console
+    from zset_join.console.kept_token import kept_token
     from zset_join.console.watched_bundle import is_bundle
 
+    token = None if options.metrics_token_file is None else kept_token(options.metrics_token_file)
     if is_bundle(options.checkpoint):
-        console = open_console(WatchedBundle(options.checkpoint), port=options.port)
+        console = open_console(WatchedBundle(options.checkpoint), port=options.port, metrics_token=token)
     else:
-        console = open_console(WatchedCheckpoint(options.checkpoint, dead_letters=options.dead_letters), port=options.port)
+        diff = None if options.diff is None else partial(_diff_of, options.checkpoint, options.diff, options.dialect)
+        answers = QueryAnswers(diff=diff)
+        watched = WatchedCheckpoint(options.checkpoint, answers, dead_letters=options.dead_letters)
+        console = open_console(watched, port=options.port, metrics_token=token)
     with console:
         _tell(f"open {console.url}  (the address works once; Ctrl-C ends the console)")
         try:
@@ -431,6 +482,13 @@ def _console(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             return 0
     return 0
+
+
+def _diff_of(checkpoint: str, program: str, dialect: str) -> Any:
+    """Return what another query would answer otherwise over the directory of a pipeline that does not run."""
+    from zset_join.pipeline.stopped import diff_of_directory
+
+    return diff_of_directory(checkpoint, _other_query(checkpoint, program, dialect))
 
 
 def _bundle(options: argparse.Namespace) -> int:

@@ -11,7 +11,9 @@ import pytest
 
 from tests.console.shop import run, shop
 from zset_join.console import Console, WatchedCheckpoint, open_console
+from zset_join.console.kept_token import kept_token
 from zset_join.console.serving import STATIC
+from zset_join.core.errors import OptionError
 
 VENDORED = {
     "dagre.js": "b0ddaf4af1417bec9bd89373a3a3987f081727d6cc6d95fc40dbf85a19bdf3b0",
@@ -38,7 +40,19 @@ def browser(console: Console) -> Iterator[httpx.Client]:
         yield client
 
 
-PATHS = ["/", "/static/main.js", "/api/overview", "/api/rows", "/api/events", "/api/verifying", "/api/nothing"]
+PATHS = [
+    "/",
+    "/metrics",
+    "/api/diff",
+    "/api/explain_row",
+    "/static/vendored/uplot.js",
+    "/static/main.js",
+    "/api/overview",
+    "/api/rows",
+    "/api/events",
+    "/api/verifying",
+    "/api/nothing",
+]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -99,3 +113,27 @@ def test_the_page_makes_no_markup_of_values() -> None:
     assert "innerHTML" not in own
     assert "http://" not in own
     assert "https://" not in own
+
+
+def test_metrics_are_served_to_their_token_which_opens_nothing_else(console: Console, browser: httpx.Client) -> None:
+    bearer = {"Authorization": f"Bearer {console.metrics_token}"}
+    answered = httpx.get(console.metrics_url, headers=bearer)
+    assert answered.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "zset_join_epoch_rows_in{" in answered.text
+    assert answered.text == browser.get("/metrics").text
+    assert httpx.get(console.metrics_url, headers={"Authorization": "Bearer x"}).status_code == 401
+    assert httpx.get(console.metrics_url, headers={**bearer, "Host": "evil.example"}).status_code == 421
+    assert httpx.get(f"http://127.0.0.1:{console.port}/api/rows", headers=bearer).status_code == 401
+
+
+def test_a_token_file_is_made_for_its_owner_alone_and_refused_where_others_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    token = kept_token(path)
+    assert (path.stat().st_mode & 0o777, kept_token(path)) == (0o600, token)
+    path.chmod(0o640)
+    with pytest.raises(OptionError, match="chmod 600"):
+        kept_token(path)
+    path.chmod(0o600)
+    path.write_text("short")
+    with pytest.raises(OptionError, match="5 characters"):
+        kept_token(path)

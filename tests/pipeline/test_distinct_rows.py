@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.pipeline import Pipeline, changes
-from zset_join.plan.distinct_rows import hands_on_distinct_rows
+from zset_join.plan.distinct_rows import emits_distinct_rows
 from zset_join.query.view import View
 from zset_join.zset import ZSet
 
@@ -65,13 +65,13 @@ def test_an_answer_is_consolidated_unless_the_plan_proves_that_it_is(name: str, 
 @pytest.mark.parametrize("name", [name for name, (_, is_proven) in VIEWS.items() if not is_proven and "type" not in name])
 def test_a_key_that_is_kept_is_no_proof(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Pipeline(VIEWS[name][0](), keep_view=False).plan
-    monkeypatch.setattr("zset_join.pipeline.engine.hands_on_distinct_rows", lambda stage, steps: True)  # noqa: ARG005
+    monkeypatch.setattr("zset_join.pipeline.engine.emits_distinct_rows", lambda stage, steps: True)  # noqa: ARG005
     mutant = Pipeline(VIEWS[name][0](), keep_view=False)
     (feed,) = plan.outputs
 
     answers = [mutant.step(epoch) for epoch in EPOCHS]
 
-    assert not hands_on_distinct_rows(plan.nodes[feed.origin].stage, feed.steps)
+    assert not emits_distinct_rows(plan.nodes[feed.origin].stage, feed.steps)
     if name != "a computed value":  # not proven, though no two rows become one
         assert any(len(answer.consolidated()) < len(answer) for answer in answers)
 

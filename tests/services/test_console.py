@@ -1,6 +1,6 @@
 """The console in a real browser: every panel, hostile values, both widths and themes.
 
-`tools/install_chromium.sh` installs the browser. `CONSOLE_SCREENSHOTS=DIR` keeps what the pages look like.
+`tools/install_chromium.sh` installs the browser, `tools/fetch_axe.sh` the checks of accessibility. `CONSOLE_SCREENSHOTS=DIR` keeps what the pages look like.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
-from tests.console.shop import HOSTILE, run, shop
-from zset_join.console import WatchedCheckpoint, open_console
+from tests.console.shop import HOSTILE, run, shop, views
+from zset_join.console import QueryAnswers, WatchedCheckpoint, open_console
+from zset_join.expressions import col
+from zset_join.pipeline.stopped import diff_of_directory
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = [
@@ -23,6 +25,9 @@ FLAGS = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 TABS = ("live", "rows", "verify", "keys", "letters", "waiting", "files", "options")
+SERIOUS = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
+  .filter((one) => ["serious", "critical"].includes(one.impact))
+  .map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`)"""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +55,13 @@ def opened(chromium: Any, url: str, *, width: int = 1280, theme: str = "light") 
     page.goto(url)
     page.get_by_role("heading", name="Plan", exact=True).or_(page.get_by_text("The plan cannot be read.")).first.wait_for()
     return page, errors
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    subprocess.run(["bash", str(ROOT / "tools" / "fetch_axe.sh")], check=True)
+    (script,) = (ROOT / "build").glob("axe-core-*/axe.min.js")
+    return script.read_text()
 
 
 def panel(page: Page, tab: str) -> str:
@@ -134,3 +146,49 @@ def test_a_damaged_checkpoint_says_what_is_damaged(chromium: Any, tmp_path: Path
         assert str(log) in panel(page, "files")
         assert "damaged" in panel(page, "files")
         page.close()
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (400, "dark")])
+def test_no_panel_has_a_serious_fault_of_accessibility(chromium: Any, stopped: Path, axe: str, width: int, theme: str) -> None:
+    diff = QueryAnswers(
+        diff=lambda: diff_of_directory(stopped, {**views(), "by_order": views()["by_order"].where(col("total") > 20)})
+    )
+    with open_console(WatchedCheckpoint(stopped, diff)) as console:
+        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, bypass_csp=True)
+        page = context.new_page()
+        page.goto(console.url)
+        page.wait_for_selector(".change")
+        page.evaluate(axe)
+        found = {}
+        for tab in (*TABS, "diff"):
+            panel(page, tab)
+            found[tab] = page.evaluate(SERIOUS)
+        context.close()
+    assert found == {tab: [] for tab in (*TABS, "diff")}
+
+
+def test_a_changed_query_is_shown_row_by_row(chromium: Any, stopped: Path) -> None:
+    changed = {**views(), "by_order": views()["by_order"].where(col("total") > 20)}
+    with open_console(WatchedCheckpoint(stopped, QueryAnswers(diff=lambda: diff_of_directory(stopped, changed)))) as console:
+        page, errors = opened(chromium, console.url)
+        page.keyboard.press("9")
+        page.get_by_role("region", name="differences of by_order").wait_for()
+        text = page.inner_text("main")
+        page.close()
+    assert 'view "by_order": adds 0 rows, removes 24, changes 0 of 38' in text
+    assert 'view "revenue" is unchanged' in text
+    assert errors == []
+
+
+def test_a_value_of_ten_megabytes_is_shown_in_part(chromium: Any, tmp_path: Path) -> None:
+    with shop(tmp_path) as pipeline:
+        customer = {"name": HOSTILE * 140_000, "city": "<b>"}
+        pipeline.step({"customers": [customer], "orders": [{"id": 1, "customer": customer["name"], "total": 1, HOSTILE: "x"}]})
+    with open_console(WatchedCheckpoint(tmp_path)) as console:
+        page, errors = opened(chromium, console.url)
+        for tab in ("live", "rows", "keys"):
+            assert f"({len(customer['name']):,} characters)" in panel(page, tab)
+        assert page.evaluate("document.body.innerHTML.length") < 100_000
+        assert page.evaluate("window.broken") is None
+        page.close()
+    assert errors == []

@@ -46,6 +46,8 @@ def test_a_connect_session_is_refused_with_a_way_out() -> None:
     class ConnectSession:
         """Represents a session of Spark Connect, which has no JVM of its own."""
 
+        __module__ = "pyspark.sql.connect.session"
+
     with pytest.raises(PlanError, match=r"Spark Connect.*\.master"):
         check_session(ConnectSession())  # type: ignore[arg-type]  # the mistake under test
 

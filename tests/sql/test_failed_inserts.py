@@ -14,7 +14,6 @@ from zset_join.sql import Session, connect
 from zset_join.sql.session import SqlWarning
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
 from zset_join.sql.tables.key_claims import KeyClaims
-from zset_join.tools.dead_letters import read_letters
 from zset_join.zset import ZSet
 
 TABLES = "CREATE TABLE orders (id INT, total INT, qty INT, PRIMARY KEY (id))"
@@ -85,28 +84,6 @@ def test_a_row_without_a_key_leaves_the_table_and_all_its_queries_and_is_never_l
         assert queries[1].table().to_pylist() == [{"n": 2}]
 
 
-def test_a_crash_between_the_table_and_the_queries_loses_no_row_and_no_dead_letter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with connect(directory=tmp_path) as session:
-        session.sql(f"SET on_bad_input = 'quarantine'; {TABLES}")
-        session.sql("SELECT id, total FROM orders").start(name="totals")
-        prices = session.sql(PRICES).start(name="prices")
-
-        def killed(*_: Any, **__: Any) -> Any:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(prices.pipeline, "commit", killed)
-        with pytest.raises(KeyboardInterrupt):
-            session.sql("INSERT INTO orders VALUES (1, 6, 2), (2, 6, 0)")
-
-    with connect(directory=tmp_path) as again:
-        again.sql(f"SET on_bad_input = 'quarantine'; {TABLES}")
-        assert again.sql("SELECT id, total FROM orders").start(name="totals").table().to_pylist() == [{"id": 1, "total": 6}]
-        assert again.sql(PRICES).start(name="prices").table().to_pylist() == [{"id": 1, "price": 3.0}]
-    assert read_letters(tmp_path / "queries" / "prices")["row"].to_pylist() == ['{"id": 2, "total": 6, "qty": 0}']
-
-
 @pytest.mark.parametrize("policy", ["error", "quarantine"])
 def test_rows_of_a_connector_are_taken_by_all_queries_or_by_none(session: Session, tmp_path: Path, policy: str) -> None:
     files = tmp_path / "files"
@@ -150,6 +127,7 @@ def test_two_rows_of_queries_may_not_claim_one_key_of_a_table(session: Session) 
     assert shown(session, "SELECT * FROM owners") == [(7, "Oslo"), (8, "Rome")]
 
 
+@pytest.mark.parametrize("session", ["memory"], indirect=True)
 def test_rows_that_no_retracting_query_wrote_do_not_go_over_a_key_that_one_claims(session: Session) -> None:
     session.sql("CREATE TABLE flats (id INT, city STRING, PRIMARY KEY (id)); CREATE TABLE log (id INT, city STRING)")
     session.sql("CREATE TABLE cities (id INT, city STRING, PRIMARY KEY (id))")
@@ -167,6 +145,7 @@ def test_rows_that_no_retracting_query_wrote_do_not_go_over_a_key_that_one_claim
     assert shown(session, "SELECT * FROM cities") == [(1, "Cork"), (2, "Oslo"), (4, "Kyiv")]
 
 
+@pytest.mark.parametrize("session", ["memory"], indirect=True)
 def test_rows_of_files_do_not_go_over_a_key_that_a_query_claims_either(session: Session, tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()

@@ -44,7 +44,7 @@ def test_lines_that_are_no_rows_are_dead_letters_with_bytes_place_and_reason(
     said = capsys.readouterr()
     assert json.loads(said.out.splitlines()[-1]) == {"n": 2, "total": 50, "_tp_delta": 1}
     assert json.loads(said.err.splitlines()[-1])["dead_letters"] == 2
-    letters = read_letters(tmp_path / "state/queries/query_1").to_pylist()
+    letters = read_letters(tmp_path / "state/pipeline").to_pylist()
     first, text, second, other = BAD[form]
     assert [(one["topic"], one["offset"], one["value"], one["code"]) for one in letters] == [
         (f"1.{form}", first, text, "UNDECODABLE_VALUE"),
@@ -53,7 +53,7 @@ def test_lines_that_are_no_rows_are_dead_letters_with_bytes_place_and_reason(
     assert letters[0]["reason"] == 'the value of "v" cannot be read as int64'
 
     assert main(["run", str(file), "--dialect", "flink", "--once", "--directory", state]) == 0
-    assert read_letters(tmp_path / "state/queries/query_1").num_rows == 2
+    assert read_letters(tmp_path / "state/pipeline").num_rows == 2
 
 
 @pytest.mark.parametrize("form", FILES)
@@ -111,7 +111,7 @@ def test_records_of_a_topic_that_are_no_rows_are_dead_letters(tmp_path: Path, mo
         session.read(wait_seconds=0.0)
 
         assert running.table().to_pylist() == [{"id": 1, "place": 10}, {"id": 4, "place": 14}]
-    letters = read_letters(tmp_path / "queries/query_1").to_pylist()
+    letters = read_letters(tmp_path / "pipeline").to_pylist()
     assert [(one["topic"], one["offset"], one["key"], one["value"], one["code"]) for one in letters] == [
         ("t", 12, b"k", b'{"id": "x"}', "UNDECODABLE_VALUE"),
         ("t", 13, None, b"\xff", "UNDECODABLE_RECORD"),

@@ -36,7 +36,10 @@ class ChangedPlan:
         plan: what it takes to build its operators, see `Checkpoint`.
         sources: all sources that the query ever had, as plans write them, in the order of their logs.
         begins: views whose outputs begin with this epoch, where they are new.
-        bare_view: the view whose outputs are owned by the id of the query alone; those of others by id and name.
+        filled: those of them whose rows are not the answer of the epoch, and have parts of their own.
+        unseen: epochs before it that outputs may lack, since the change was made without them; the record lists their parts.
+        bare_view: the view whose outputs are owned by the id of the query alone; those of others by id and name. Empty: the
+            only view, where the program gives it without a name.
         note: kept with the change for its caller, JSON-ready.
     """
 
@@ -46,6 +49,8 @@ class ChangedPlan:
     plan: Mapping[str, Any]
     sources: tuple[Mapping[str, Any], ...]
     begins: tuple[str, ...] = ()
+    filled: tuple[str, ...] = ()
+    unseen: tuple[int, ...] = ()
     bare_view: str | None = None
     note: Any = None
 
@@ -82,7 +87,8 @@ def read_changed_plan(folder: Folder, digest: str) -> ChangedPlan:
     name = _name(digest)
     data = folder.read(name)
     written = unseal(b"" if data is None else data.to_pybytes(), version=_FORMAT, name=name)
-    return ChangedPlan(**{**written, "sources": tuple(written["sources"]), "begins": tuple(written["begins"])})
+    listed = {name: tuple(written[name]) for name in ("sources", "begins", "filled", "unseen")}
+    return ChangedPlan(**{**written, **listed})
 
 
 def _name(digest: str) -> str:

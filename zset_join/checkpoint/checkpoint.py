@@ -463,7 +463,7 @@ class Checkpoint:
             raise StateError(
                 f"the checkpoint {self._folder.location} was made for another query; different: {'; '.join(differing)}. State "
                 "cannot be carried over to a changed query: start it as it was, or with a new checkpointLocation (in process, "
-                "a new directory), or change the query in place with zset-join evolve or Pipeline.evolve(). Only columns may be "
+                "a new directory), or change the query in place by zset-join evolve or Pipeline.evolve(). Only columns may be "
                 "added without, behind those that are there, where only selections read them.",
                 code="QUERY_CHANGED",
                 differences=differing,

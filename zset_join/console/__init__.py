@@ -9,6 +9,6 @@ from __future__ import annotations
 from zset_join.console.running import Console, open_console
 from zset_join.console.watched import Watched
 from zset_join.console.watched_bundle import WatchedBundle
-from zset_join.console.watched_checkpoint import WatchedCheckpoint
+from zset_join.console.watched_checkpoint import QueryAnswers, WatchedCheckpoint
 
-__all__ = ["Console", "Watched", "WatchedBundle", "WatchedCheckpoint", "open_console"]
+__all__ = ["Console", "QueryAnswers", "Watched", "WatchedBundle", "WatchedCheckpoint", "open_console"]

@@ -8,7 +8,7 @@ Both runners write `progress` into their commit records under names of their own
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -36,7 +36,7 @@ class EpochSummary:
         put_aside: rows that became dead letters.
         late_rows: rows that were too late until now, by source.
         seconds: wall clock by part of the epoch.
-        stages: by name of the stage, `seconds`, `rows_in`, `rows_out` of this epoch.
+        stages: by name of the stage, `seconds`, `rows_in`, `rows_out` of this epoch, and `inputs`, the rows of each input.
         remembers: by name of the stage, the counts of its state before this epoch.
         state_bytes: by name of the stage, bytes of its state in the checkpoint, logs and snapshots.
         watermarks: in microseconds, of sources by name and of stages as `stage:<name>`.
@@ -121,12 +121,14 @@ def summary_of_progress(
     by_stage = dict(progress.get("stages", {}))
     remembers = dict(progress.get("remembers", {}))
     if "delta_rows" in progress:  # of Spark: `stages` counts states there, beside `joins`, `aggregates` and `routes`
-        by_stage = {name: {"seconds": one} for name, one in seconds.get("stages", {}).items()}
+        rows = progress.get("rows_by_stage", {})
+        took = seconds.get("stages", {})
+        by_stage = {name: _work(took.get(name), rows.get(name)) for name in {**took, **rows}}
         remembers = {
             name: one for group in ("joins", "aggregates", "routes", "stages") for name, one in progress.get(group, {}).items()
         }
         if progress.get("state"):
-            remembers = {"first join": progress["state"], **remembers}
+            remembers = {progress.get("state_of", "first join"): progress["state"], **remembers}
     fan_out = progress.get("fan_out")
     return EpochSummary(
         epoch=epoch,
@@ -148,6 +150,12 @@ def summary_of_progress(
         corrections=dict(progress.get("corrections", {})),
         fan_out=None if fan_out is None else {name: shown(one) for name, one in fan_out.items()},
     )
+
+
+def _work(seconds: float | None, rows: Sequence[int] | None) -> dict[str, Any]:
+    """Return what a stage did; of a query inside Spark it is not recorded how many rows a stage answered."""
+    known = {} if seconds is None else {"seconds": seconds}
+    return known if rows is None else {**known, "rows_in": sum(rows), "inputs": list(rows)}
 
 
 def _dues(dues: Mapping[str, NextDue]) -> dict[str, dict[str, int | None]]:

@@ -4,6 +4,9 @@ The law: without the cookie nothing is served, neither page nor script nor answe
 for it once; a second exchange is refused. A request whose Host is not this server's loopback address is refused before anything
 else, so a name that is made to point at 127.0.0.1 reaches nothing. There is no request that changes anything.
 
+`/metrics` is also served to a request with the metrics token in its header `Authorization: Bearer ...`, as scrapers send it; that
+token opens nothing else.
+
 Known limit: browsers send cookies to all ports of a host, so another server of this machine in the same browser sees it.
 """
 
@@ -43,13 +46,15 @@ class Guard:
         app: what is behind it.
         port: of the server.
         token: the token of the first address.
+        metrics_token: the token of scrapers.
     """
 
-    def __init__(self, app: ASGIApp, *, port: int, token: str) -> None:
+    def __init__(self, app: ASGIApp, *, port: int, token: str, metrics_token: str) -> None:
         self._app = app
         self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
         self._cookie = f"zset_console_{port}"
         self._token: str | None = token
+        self._bearer = f"Bearer {metrics_token}"
         self._session = secrets.token_urlsafe(32)
         self._lock = threading.Lock()
 
@@ -75,6 +80,8 @@ class Guard:
             return PlainTextResponse("This address is not the console's.", status_code=421)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("The console only answers questions.", status_code=405)
+        if scope["path"] == "/metrics" and _same(headers.get("authorization", ""), self._bearer):
+            return self._app
         given = QueryParams(scope["query_string"]).get("token") if scope["path"] == "/" else None
         if given is not None:
             return self._exchanged(given)

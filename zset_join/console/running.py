@@ -34,15 +34,23 @@ class Console:
     Attributes:
         url: the address to open; it works once, in one browser.
         port: of 127.0.0.1.
+        metrics_url: what a scraper asks, with the header `Authorization: Bearer <metrics_token>`.
+        metrics_token: the token in it.
     """
 
-    def __init__(self, watched: Watched, *, port: int = 0, poll_seconds: float = POLL_SECONDS) -> None:
+    def __init__(
+        self, watched: Watched, *, port: int = 0, poll_seconds: float = POLL_SECONDS, metrics_token: str | None = None
+    ) -> None:
         self._watched = watched
         self._socket = _bound(port)
         self.port: int = self._socket.getsockname()[1]
         token = secrets.token_urlsafe(32)
         self.url = f"http://{_LOOPBACK}:{self.port}/?token={token}"
-        app = Guard(console_app(watched, poll_seconds=poll_seconds), port=self.port, token=token)
+        self.metrics_url = f"http://{_LOOPBACK}:{self.port}/metrics"
+        self.metrics_token = metrics_token or secrets.token_urlsafe(32)
+        app = Guard(
+            console_app(watched, poll_seconds=poll_seconds), port=self.port, token=token, metrics_token=self.metrics_token
+        )
         config = uvicorn.Config(
             app,
             log_level="critical",
@@ -97,17 +105,18 @@ class Console:
             )
 
 
-def open_console(watched: Watched, *, port: int = 0) -> Console:
+def open_console(watched: Watched, *, port: int = 0, metrics_token: str | None = None) -> Console:
     """Serve the page about a query until it is closed.
 
     Args:
         watched: the query.
         port: of 127.0.0.1; 0 takes a free one.
+        metrics_token: what scrapers of `/metrics` send; default: a random one, the attribute `metrics_token`.
 
     Raises:
         OptionError: the port is taken.
     """
-    return Console(watched, port=port)
+    return Console(watched, port=port, metrics_token=metrics_token)
 
 
 def _bound(port: int) -> socket.socket:

@@ -6,6 +6,7 @@
 | `/api/overview`, `/api/changes`, ... | the method of `Watched` of that name, as JSON |
 | `/api/rows`, `/api/explain_row` | likewise; `table` or `view`, and `where` as a JSON object of columns to texts |
 | `/api/events` | server-sent events: `epochs` as they are committed, with the newest rows of the changelog |
+| `/metrics` | the numbers of the newest epoch, as Prometheus reads them |
 | `/api/verifying` | server-sent events: each `step` of a verification, then its `verdict` |
 
 The law: an error is an answer: its code and message as JSON, status 422, never a trace. One heavy question at a time: the next
@@ -32,7 +33,7 @@ with needed_for("the console"):
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import Request
-    from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+    from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
     from starlette.routing import Mount, Route
     from starlette.staticfiles import StaticFiles
 
@@ -41,6 +42,7 @@ __all__ = ["console_app"]
 STATIC = Path(__file__).parent / "static"
 POLL_SECONDS = 1.0
 _LONGEST_QUESTION = 10_000
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger(__name__)
 
 
@@ -88,7 +90,14 @@ def console_app(watched: Watched, *, poll_seconds: float = POLL_SECONDS) -> Star
         view = request.query_params.get("view")
         return StreamingResponse(_verify_events(watched, view, alone), media_type="text/event-stream")
 
+    async def metrics(request: Request) -> Response:  # noqa: ARG001 - as a route
+        try:
+            return PlainTextResponse(await run_in_threadpool(watched.metrics), media_type=_PROMETHEUS)
+        except (ZsetJoinError, OSError) as error:
+            return PlainTextResponse(shown_text(str(error)), status_code=422)
+
     routes = [
+        Route("/metrics", metrics),
         Route("/", page),
         Route("/api/epochs", epochs),
         Route("/api/rows", rows),

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from zset_join.core.errors import OptionError
+from zset_join.core.row_conversion import rows_having
 from zset_join.core.shown_values import shown_column
 
 __all__ = [
@@ -107,13 +107,7 @@ def matching(rows: pa.RecordBatch | pa.Table, where: Mapping[str, str]) -> pa.Ar
     Raises:
         OptionError: as `typed_values`.
     """
-    mask = pa.repeat(pa.scalar(True), rows.num_rows)
-    for name, value in typed_values(rows.schema, where).items():
-        column = rows.column(name)
-        kind = rows.schema.field(name).type
-        same = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, kind))
-        mask = pc.and_(mask, pc.fill_null(same.combine_chunks() if isinstance(same, pa.ChunkedArray) else same, False))
-    return mask
+    return rows_having(rows, typed_values(rows.schema, where))
 
 
 def row_text(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -74,6 +74,13 @@ class StateTables:
         with self._lock:
             return self._names(self._connection(epoch))
 
+    def fullest(self, epoch: int) -> str:
+        """Return the name of the table with the most rows; `about`, where none has any."""
+        with self._lock:
+            fullest = "SELECT view FROM about WHERE rows > 0 ORDER BY rows DESC, view LIMIT 1"
+            found = self._connection(epoch).execute(fullest).fetchall()
+        return str(found[0][0]) if found else "about"
+
     def hot_keys(self, epoch: int) -> dict[str, Any]:
         """Return, per table of the state, the keys that have the most rows, and of joins those with the most pairs."""
         stages = stages_of(self._location)

@@ -15,7 +15,7 @@ __all__ = ["ANSWERS", "Answer", "Watched"]
 
 Answer = dict[str, Any]
 
-ANSWERS = ("overview", "changes", "hot_keys", "dead_letters", "waiting", "files", "damage")
+ANSWERS = ("overview", "changes", "hot_keys", "dead_letters", "waiting", "files", "damage", "diff")
 """The questions without arguments, by the names of the methods: a bundle holds their answers."""
 
 
@@ -64,4 +64,12 @@ class Watched(Protocol):
 
     def damage(self) -> Answer:
         """Return what is damaged: `checked` files and `found`, each with `file`, `what` and `cure`."""
+        ...
+
+    def diff(self) -> Answer:
+        """Return what a changed query would answer otherwise: `epoch`, `lines`, `views` with counts and pairs of rows."""
+        ...
+
+    def metrics(self) -> str:
+        """Return the numbers of the newest epoch as Prometheus reads them; see `zset_join.tools.metrics`."""
         ...

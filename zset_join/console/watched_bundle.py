@@ -30,7 +30,7 @@ __all__ = ["WatchedBundle", "is_bundle", "write_bundle"]
 MOST_BYTES = 256 << 20
 _FORMAT = 1
 _MEMBER = "answers.json"
-_WITH_ROWS = ("changes", "hot_keys")
+_WITH_ROWS = ("changes", "diff", "hot_keys")
 
 
 def write_bundle(watched: Watched, path: str | Path, *, rows: bool = False) -> dict[str, Any]:
@@ -48,6 +48,8 @@ def write_bundle(watched: Watched, path: str | Path, *, rows: bool = False) -> d
     for name in ANSWERS:
         if rows or name not in _WITH_ROWS:
             answers[name] = _tried(getattr(watched, name))
+    if not watched.overview()["can"].get("diff"):
+        answers.pop("diff", None)
     answers["epochs"] = _tried(lambda: {"epochs": list(watched.epochs(-1))})
     if rows:
         answers["rows"] = _tried(lambda: watched.rows(None, {}))
@@ -92,7 +94,7 @@ class WatchedBundle:
     def overview(self) -> Answer:
         """Return what the query was."""
         overview = dict(self._answer("overview"))
-        can = {"verify": False, "explain_row": False, "search": self._with_rows}
+        can = {"verify": False, "explain_row": False, "search": self._with_rows, "diff": "diff" in self._answers}
         return {**overview, "kind": "bundle", "made_at": self._made_at, "with_rows": self._with_rows, "can": can}
 
     def epochs(self, after: int) -> Sequence[Answer]:
@@ -143,6 +145,14 @@ class WatchedBundle:
     def damage(self) -> Answer:
         """Return what was damaged when the bundle was made."""
         return self._answer("damage")
+
+    def diff(self) -> Answer:
+        """Return what a changed query would have answered otherwise, where rows were put in."""
+        return self._answer("diff")
+
+    def metrics(self) -> str:
+        """Refuse: a bundle is no query."""
+        raise self._missing("metrics")
 
     def _answer(self, name: str) -> Answer:
         found = self._answers.get(name)

@@ -9,18 +9,15 @@ Cost: a poll lists one folder, and reads the records that are new.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from zset_join.checkpoint.answer_parts import read_arrow_parts
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.owner import owner_seen
 from zset_join.checkpoint.plan import query_plan
 from zset_join.checkpoint.reading import (
@@ -34,37 +31,45 @@ from zset_join.checkpoint.reading import (
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.row_history import RowHistory
+from zset_join.console.answers import differences_of, events_of, letters_of, rows_of_view, verdict, waiting_in
+from zset_join.console.changelog_rows import changes_of, logged_changes, newest
 from zset_join.console.damage import damage_of, known_records
 from zset_join.console.epochs import EpochSummary, summary_of_record
 from zset_join.console.plan_graph import plan_graph
-from zset_join.console.shown import (
-    MOST_ROWS,
-    matching,
-    row_text,
-    shown,
-    shown_columns,
-    shown_table,
-    shown_text,
-    typed_values,
-    weighted,
-)
+from zset_join.console.shown import shown, shown_text, typed_values
 from zset_join.console.state_tables import StateTables
-from zset_join.console.view_rows import keeps_views, view_history, view_rows
+from zset_join.console.view_rows import keeps_views, view_rows
 from zset_join.console.watched import Answer
 from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.tools.dead_letters import letter_text, read_letters
+from zset_join.tools.dead_letters import read_letters
+from zset_join.tools.metrics import metrics_text
 from zset_join.zset import ZSet
 
-__all__ = ["KEPT_EPOCHS", "WatchedCheckpoint", "changed_rows", "events_of", "letters_of", "rows_of_view", "verdict"]
+__all__ = ["KEPT_EPOCHS", "QueryAnswers", "WatchedCheckpoint"]
 
 KEPT_EPOCHS = 1_000
-_MOST_LETTERS = 200
-_MOST_LOGGED = 100
-_PARQUET = ("changelog", "delta", "parquet")
+_PLAN_LINE = re.compile(r"line \d+")
 
-Verify = Callable[[str | None, Callable[[str], None]], Any]
-ExplainRow = Callable[[str | None, Mapping[str, Any]], RowHistory]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryAnswers:
+    """What the process that runs a query answers about it, beside what is in its checkpoint.
+
+    Args:
+        verify: compares a view with its batch query; given the view, and what reports each step.
+        explain_row: explains rows of a view; given the view, and columns to values.
+        view_rows: the rows of a view that have values, and how many there are; given the view, and columns to values. Raises an
+            `OptionError` with the code `VERIFY_OUTPUT` where no output can be read.
+        options: the options in force.
+        diff: what a changed query would answer otherwise.
+    """
+
+    verify: Callable[[str | None, Callable[[str], None]], Any] | None = None
+    explain_row: Callable[[str | None, Mapping[str, Any]], RowHistory] | None = None
+    view_rows: Callable[[str, Mapping[str, Any]], tuple[ZSet, int]] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    diff: Callable[[], Any] | None = None
 
 
 class WatchedCheckpoint:
@@ -72,25 +77,18 @@ class WatchedCheckpoint:
 
     Args:
         location: `checkpointLocation`, a path or a URI, or the directory of a pipeline.
-        verify: compares a view with its batch query, where somebody can; given the view and what to tell each step to.
-        explain_row: explains rows of a view, where somebody can; given the view, and columns to values.
+        answers: what the process that runs the query answers.
         dead_letters: where dead letters are, when `deadLetterPath` put them elsewhere.
     """
 
-    def __init__(
-        self,
-        location: str | Path,
-        *,
-        verify: Verify | None = None,
-        explain_row: ExplainRow | None = None,
-        dead_letters: str | None = None,
-    ) -> None:
+    def __init__(self, location: str | Path, answers: QueryAnswers | None = None, *, dead_letters: str | None = None) -> None:
         self.location = str(location)
-        self._verify, self._explain_row, self._letters_path = verify, explain_row, dead_letters
+        self._answers, self._letters_path = answers or QueryAnswers(), dead_letters
         self._lock = threading.Lock()
         self._seen: dict[int, EpochSummary] = {}
         self._records: dict[int, CommitRecord] = {}
         self._view: tuple[int, str, ZSet] | None = None
+        self._has_readable_views = self._answers.view_rows is not None
         self._state = StateTables(self.location)
 
     def overview(self) -> Answer:
@@ -108,6 +106,7 @@ class WatchedCheckpoint:
         if query_id is None and not trouble:
             trouble.append(str(no_checkpoint(self.location)))
         description = dict(tried(lambda: stored_description(self.location), None) or {})
+        lines = sorted(name for name in description if _PLAN_LINE.fullmatch(str(name)))
         buckets = tried(lambda: stored_buckets(self.location), None)
         plan: QueryPlan | None = tried(lambda: query_plan(self.location), None)
         owner = tried(lambda: self._owner(), None)
@@ -120,8 +119,15 @@ class WatchedCheckpoint:
             "plan": None if plan is None else plan_graph(plan, buckets=buckets),
             "views": [] if plan is None else [view.name for view in plan.views],
             "view_columns": {} if plan is None else {v.name: list(plan.output_of(v.name).schema.names) for v in plan.views},
-            "options": {shown_text(str(name)): shown(value) for name, value in description.items()},
-            "can": {"verify": self._verify is not None, "explain_row": self._explain_row is not None, "search": True},
+            "described": [shown_text(str(description[name])) for name in lines],
+            "options": {shown_text(str(name)): shown(value) for name, value in description.items() if name not in lines},
+            "in_force": {name: shown(value) for name, value in self._answers.options.items()},
+            "can": {
+                "verify": self._answers.verify is not None,
+                "explain_row": self._answers.explain_row is not None,
+                "search": True,
+                "diff": self._answers.diff is not None,
+            },
             "trouble": list(dict.fromkeys(trouble)),
         }
 
@@ -144,46 +150,59 @@ class WatchedCheckpoint:
         found: list[Answer] = []
         if keeps_views(dict(stored_description(self.location) or {})):
             for view in plan.views:
-                found += _logged_changes(committed, plan, view.name, after)
+                found += logged_changes(committed, plan, view.name, after)
         else:
             records, _ = known_records(
                 committed.files, after=max(after, -1 if committed.last is None else committed.last.epoch - 2)
             )
             for record in records:
-                found += _changes_of(committed.files, plan, record)
-        return {"epochs": _newest(found)}
+                found += changes_of(committed.files, plan, record)
+        return {"epochs": newest(found)}
 
     def rows(self, table: str | None, where: Mapping[str, str]) -> Answer:
         """Return rows of a view, where the checkpoint keeps it, or of a table of the state."""
         committed, plan = self._committed(), query_plan(self.location)
         kept = keeps_views(dict(stored_description(self.location) or {}))
-        views = [view.name for view in plan.views] if kept else []
         epoch = -1 if committed.last is None else committed.last.epoch
-        if table is None and views:
-            table = views[0]
-        if table in views:
-            tables = views + self._state_names(epoch)
-            return {"tables": tables, "table": table, **rows_of_view(self._view_rows(committed, plan, table, epoch), where)}
+        views = [view.name for view in plan.views] if kept or self._has_readable_views else []
+        chosen = table or (views[0] if views else None)
+        if chosen in views:
+            try:
+                found = self._of_view(committed, plan, chosen, where, is_kept=kept)
+            except OptionError as error:
+                if table is not None or error.code != "VERIFY_OUTPUT":
+                    raise
+                self._has_readable_views, views = False, []  # no output can be read: its state is shown
+            else:
+                return {"tables": views + self._state_names(epoch), "table": chosen, **found}
         names = self._state.names(epoch)
-        chosen = table or next((name for name in names if name != "about"), "about")
+        chosen = table or self._state.fullest(epoch)
         return {"tables": views + names, "table": chosen, **self._state.rows(epoch, chosen, where)}
 
     def explain_row(self, view: str | None, where: Mapping[str, str]) -> Answer:
         """Return how rows of a view came and went."""
-        if self._explain_row is None:
+        if self._answers.explain_row is None:
             raise _not_from_here(
-                "explain_row", "keep_inputs=True lets a pipeline explain its rows; inside Spark call explain_row()."
+                "explain_row", "keep_inputs=True lets a pipeline explain its rows; inside Spark open query.console()."
             )
         schema = query_plan(self.location).output_of(_view(query_plan(self.location), view)).schema
-        return events_of(self._explain_row(view, typed_values(schema, where)))
+        return events_of(self._answers.explain_row(view, typed_values(schema, where)))
 
     def verify(self, view: str | None, tell: Callable[[str], None]) -> Answer:
         """Compare a view with the batch query."""
-        if self._verify is None:
+        if self._answers.verify is None:
             raise _not_from_here(
-                "verify", "keep_inputs=True lets a pipeline verify; inside Spark run zset-join verify MODULE:FUNCTION."
+                "verify",
+                "keep_inputs=True lets a pipeline verify; inside Spark open query.console(), or run zset-join verify "
+                "MODULE:FUNCTION.",
             )
-        return verdict(self._verify(view, tell))
+        return verdict(self._answers.verify(view, tell))
+
+    def diff(self) -> Answer:
+        """Return what a changed query would answer otherwise."""
+        if self._answers.diff is None:
+            raise _not_from_here("diff", "name the changed query: zset-join console DIRECTORY --diff FILE.sql or MODULE:view.")
+        return differences_of(self._answers.diff())
 
     def hot_keys(self) -> Answer:
         """Return the keys with the most rows in the state."""
@@ -220,6 +239,10 @@ class WatchedCheckpoint:
     def damage(self) -> Answer:
         """Return what is damaged."""
         return damage_of(self.location)
+
+    def metrics(self) -> str:
+        """Return the numbers of the newest epoch."""
+        return metrics_text(self.location)
 
     def close(self) -> None:
         """Release what was read."""
@@ -260,6 +283,15 @@ class WatchedCheckpoint:
         except StateError:
             return []
 
+    def _of_view(
+        self, committed: CommittedState, plan: QueryPlan, view: str, where: Mapping[str, str], *, is_kept: bool
+    ) -> Answer:
+        if is_kept or self._answers.view_rows is None:
+            epoch = -1 if committed.last is None else committed.last.epoch
+            return rows_of_view(self._view_rows(committed, plan, view, epoch), where)
+        found, total = self._answers.view_rows(view, typed_values(plan.output_of(view).schema, where))
+        return {**rows_of_view(found, {}), "total": total}
+
     def _view_rows(self, committed: CommittedState, plan: QueryPlan, view: str, epoch: int) -> ZSet:
         with self._lock:
             if self._view is None or self._view[:2] != (epoch, view):
@@ -273,162 +305,6 @@ def _view(plan: QueryPlan, name: str | None) -> str:
 
 def _not_from_here(what: str, cure: str) -> OptionError:
     return OptionError(f"{what} cannot be answered from the files of this checkpoint. {cure}", code="NOT_FROM_HERE", what=what)
-
-
-def _newest(changes: list[Answer]) -> list[Answer]:
-    """Return the newest changes, in the order of epochs, with at most `MOST_ROWS` rows."""
-    chosen: list[Answer] = []
-    left = MOST_ROWS
-    for one in sorted(changes, key=lambda one: -one["epoch"]):
-        if left > 0:
-            chosen.append({**one, "rows": one["rows"][:left], "weights": one["weights"][:left]})
-            left -= len(one["rows"])
-    return chosen[::-1]
-
-
-def _logged_changes(committed: CommittedState, plan: QueryPlan, view: str, after: int) -> list[Answer]:
-    """Return the newest changes of a view that is kept, from its log; what a snapshot took in is not there any more."""
-    history = view_history(committed, plan, view)
-    schema = plan.output_of(view).schema
-    found: list[Answer] = []
-    left = MOST_ROWS
-    for log in () if history is None else reversed(history.logs):
-        if log.last_epoch <= after or left <= 0:
-            break
-        of_file = [
-            changed_rows(logged.tick.epoch, view, logged.deltas[0], most=MOST_ROWS)
-            for logged in read_log(committed.files, log, schemas=[schema])
-            if logged.tick.epoch > after and len(logged.deltas[0])
-        ][-_MOST_LOGGED:]
-        found += of_file
-        left -= sum(len(one["rows"]) for one in of_file)
-    return found
-
-
-def _changes_of(files: CheckpointFiles, plan: QueryPlan, record: CommitRecord) -> list[Answer]:
-    """Return what an epoch answered, where its files are still there: a query clears them away once its outputs have them."""
-    found = []
-    for view in plan.views:
-        parts = [part for part in record.parts if len(plan.views) == 1 or part.way == view.name]
-        parts = [part for part in parts if files.folder.size(part.file.name) is not None]
-        rows: list[list[Any]] = []
-        weights: list[int] = []
-        columns: list[str] = []
-        for delta in read_arrow_parts(files, [part for part in parts if part.form == "arrow"]):
-            columns = shown_columns(delta.rows.schema)
-            few = shown_table(delta.rows, most=MOST_ROWS - len(rows))
-            weights += delta.weights[: len(few)].tolist()
-            rows += few
-        for part in parts:
-            if part.form in _PARQUET and len(rows) < MOST_ROWS:
-                table = pq.read_table(pa.BufferReader(files.view(part.file)))
-                columns = shown_columns(table.schema)
-                few = shown_table(table, most=MOST_ROWS - len(rows))
-                weights += [-1 if at < part.retractions else 1 for at in range(len(few))]  # retractions come first
-                rows += few
-        if rows:
-            total = sum(part.file.rows for part in parts)
-            one = {
-                "epoch": record.epoch,
-                "view": view.name,
-                "columns": columns,
-                "rows": rows,
-                "weights": weights,
-                "total": total,
-            }
-            found.append(one)
-    return found
-
-
-def changed_rows(epoch: int, view: str, delta: ZSet, *, most: int) -> Answer:
-    """Return the first rows of a delta for `Watched.changes`."""
-    rows = shown_table(delta.rows, most=most)
-    columns, weights = shown_columns(delta.rows.schema), delta.weights[: len(rows)].tolist()
-    return {"epoch": epoch, "view": view, "columns": columns, "rows": rows, "weights": weights, "total": len(delta)}
-
-
-def rows_of_view(contents: ZSet, where: Mapping[str, str]) -> Answer:
-    """Return the rows of a view that have values, for `Watched.rows`."""
-    mask = matching(contents.rows, where)
-    few = contents.rows.filter(mask)
-    weights = pa.array(contents.weights).filter(mask).slice(0, MOST_ROWS).to_pylist()
-    return {"columns": shown_columns(few.schema), "rows": shown_table(few), "weights": weights, "total": few.num_rows}
-
-
-def events_of(history: RowHistory) -> Answer:
-    """Return how rows came and went, for `Watched.explain_row`."""
-    events = [
-        {
-            "epoch": event.epoch,
-            "emitted": weighted(event.emitted),
-            "changes": [{"input": one.stream, "row": row_text(one.row), "weight": one.weight} for one in event.changes],
-            "is_snapshot": event.is_snapshot,
-            "time": event.time,
-        }
-        for event in history.events[-MOST_ROWS:]
-    ]
-    return {
-        "events": events,
-        "is_complete": history.is_complete and len(events) == len(history.events),
-        "text": str(history)[:20_000],
-    }
-
-
-def verdict(report: Any) -> Answer:
-    """Return a report of `verify()`, of either runner, for `Watched.verify`."""
-    differences = [
-        {"row": row_text(row), "expected": expected, "actual": actual}
-        for row, expected, actual in (getattr(report, "differences", ()) or ())
-    ]
-    return {
-        "equal": report.equal,
-        "epoch": report.epoch,
-        "expected_rows": report.expected_rows,
-        "actual_rows": report.actual_rows,
-        "different_rows": report.different_rows,
-        "unjudged_rows": getattr(report, "unjudged_rows", 0),
-        "differences": differences,
-    }
-
-
-def letters_of(letters: pa.Table) -> Answer:
-    """Return the newest dead letters, for `Watched.dead_letters`."""
-    newest = letters.slice(max(0, letters.num_rows - _MOST_LETTERS)).to_pylist()[::-1]
-    shown_letters = [
-        {
-            **{
-                name: shown(one.get(name))
-                for name in ("stream", "epoch", "topic", "partition", "offset", "code", "reason", "replayed")
-            },
-            "raw": shown_text(letter_text(one)),
-        }
-        for one in newest
-    ]
-    return {"letters": shown_letters, "total": letters.num_rows}
-
-
-def waiting_in(plan: QueryPlan, summary: Mapping[str, Any]) -> Answer:
-    """Return what waits for time, for `Watched.waiting`, from the summary of the newest epoch."""
-    stages = []
-    for node in plan.nodes:
-        state = plan.state_of[node.number].name
-        due = summary.get("dues", {}).get(state)
-        lookups = summary.get("lookups", {}).get(node.name)
-        if not (node.stage.waits_for_time or node.stage.parks or due or lookups):
-            continue
-        watermarks = summary.get("watermarks", {})
-        stages.append(
-            {
-                "stage": node.name,
-                "title": shown_text(node.stage.explain(None)[0]),
-                "due": due,
-                "watermark_us": watermarks.get(f"stage:{node.name}"),
-                "held_by": summary.get("held_by", {}).get(node.name),
-                "remembers": summary.get("remembers", {}).get(state, {}),
-                "lookups": lookups,
-            }
-        )
-    return {"stages": stages, "epoch": summary.get("epoch"), "at_us": summary.get("at_us")}
 
 
 def _history(key: str, history: BucketHistory) -> Answer:

@@ -7,15 +7,19 @@ are compared in a wider type are cast; a value that does not fit marks its row.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zset_join.core.errors import PlanError
 from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 
-__all__ = ["cast_key", "conform", "plain", "take_rows"]
+__all__ = ["cast_key", "conform", "plain", "rows_having", "take_rows"]
 
 
 def plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -34,6 +38,16 @@ def take_rows(rows: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.Reco
     taken = pa.array(positions)
     columns = [plain(column, storage_type(column.type)).take(taken).cast(column.type) for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
+def rows_having(rows: pa.RecordBatch | pa.Table, values: Mapping[str, Any]) -> pa.Array:
+    """Return which rows have the given values, as booleans; None finds NULL."""
+    mask = pa.repeat(pa.scalar(True), rows.num_rows)
+    for name, value in values.items():
+        column = rows.column(name)
+        same = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
+        mask = pc.and_(mask, pc.fill_null(same.combine_chunks() if isinstance(same, pa.ChunkedArray) else same, False))
+    return mask
 
 
 def conform(rows: pa.RecordBatch, relation: Relation) -> pa.RecordBatch:

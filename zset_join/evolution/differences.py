@@ -8,7 +8,7 @@ Cost: a hash of every row that differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -169,6 +169,15 @@ class PlanDiff:
     def is_empty(self) -> bool:
         """Return whether no view differs."""
         return all(view.is_empty for view in self.views.values())
+
+    def answers(self, names: Iterable[str]) -> dict[str, ZSet]:
+        """Return what an epoch that takes the change answers, by view: under other columns all rows of a view are new.
+
+        Args:
+            names: of the views of the new plan.
+        """
+        views = {name: self.views[name] for name in names}
+        return {name: view.added if view.status == "columns" else view.delta for name, view in views.items()}
 
     def lines(self) -> Iterator[str]:
         """Yield what is to be said, a line each."""

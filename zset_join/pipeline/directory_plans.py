@@ -18,7 +18,10 @@ from zset_join.plan.query_plan import QueryPlan
 from zset_join.stages.effect import CHANGEABLE
 from zset_join.zset import ZSet
 
-__all__ = ["DirectoryChange", "described_plan", "plan_of_directory", "written_plan"]
+__all__ = ["DirectoryChange", "described_beside", "described_plan", "plan_of_directory", "written_plan"]
+
+
+_LINE = "line "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,7 @@ class DirectoryChange:
         positions: how far sources have been read.
         progress: counts of the epoch.
         note: see `ChangedPlan`.
+        is_without_outputs: outputs are given the epoch, and those before it that they lack, by the next start.
     """
 
     plan: QueryPlan
@@ -46,10 +50,16 @@ class DirectoryChange:
     positions: Mapping[str, Any]
     progress: Mapping[str, Any]
     note: Any = None
+    is_without_outputs: bool = False
+
+
+def described_beside(stored: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a directory is recognised by beside its plan, as it is written down."""
+    return {key: value for key, value in (stored or {}).items() if not key.startswith(_LINE)}
 
 
 def plan_of_directory(directory: str | Path | Place, plan: QueryPlan, *, has_names: bool) -> QueryPlan:
-    """Return a plan with the names that a directory knows its states by, and its only view; whether it fits, a start sees.
+    """Return a plan with the names that a directory gives its states, and its only view; whether it fits, a start sees.
 
     Args:
         directory: the directory.
@@ -87,7 +97,7 @@ def described_plan(plan: QueryPlan) -> dict[str, Any]:
     explained = replace(plan, sources=unbounded).explain(buckets=1)
     lines = [line for line in explained.splitlines() if not line.startswith(CHANGEABLE)]
     schemas = [f"{source.name}: {_columns(source.relation.schema)}" for source in plan.sources]
-    return {f"line {number:03}": line for number, line in enumerate([*lines, *schemas])}
+    return {f"{_LINE}{number:03}": line for number, line in enumerate([*lines, *schemas])}
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -16,11 +16,11 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -32,10 +32,17 @@ from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
 from zset_join.checkpoint.owner import Ownership, claimed_query_id
-from zset_join.checkpoint.reading import checkpoint_folder, stored_description, stored_query_id
+from zset_join.checkpoint.reading import (
+    changed_plan_of,
+    checkpoint_folder,
+    read_record,
+    stored_description,
+    stored_query_id,
+)
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
-from zset_join.core.errors import OptionError
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import write_dead_letters
@@ -60,7 +67,9 @@ __all__ = ["PipelineDirectory"]
 
 _VIEW = "view"
 _WEIGHT = "__weight"
-_BEGIN = "begin"
+_BEGIN, _EARLIER = "begin", "earlier"
+_MOST_UNSEEN = 8
+_GivenEpoch: TypeAlias = tuple[int, Mapping[str, ZSet], ChainLink | None, Mapping[str, ZSet]]
 _CURES: Mapping[EpochOutcome, str] = {
     "open": "give the pipeline the rows of this epoch once more",
     "committed": "open the pipeline again: it goes on behind this epoch, and its outputs get what they do not have",
@@ -103,6 +112,9 @@ class PipelineDirectory:
         self._history = history
         self.statistics: dict[str, dict[str, int]] = {}
         self._seconds_before: Mapping[str, Any] = {}
+        self.runner = "process"
+        self.seconds_outside: Mapping[str, float] = {}
+        """Of the next epoch, the seconds of parts that its caller took before it, by their names; for its record."""
         self._snapshot_after_bytes = snapshot_after_bytes
         self.effects = Effects()
         self._entered: list[BucketState] = []
@@ -233,7 +245,7 @@ class PipelineDirectory:
                 processing_time_us=answered.processing_time_us,
                 histories=histories,
                 parts=tuple(parts),
-                progress={**progress, **self._seconds_before, "remembers": dict(self.statistics)},
+                progress={**self._timed(progress), **self._seconds_before, "remembers": dict(self.statistics)},
                 watermarks=self._watermarks.written(answered.times),
                 dues=dues,
                 positions=positions,
@@ -243,6 +255,9 @@ class PipelineDirectory:
         self._seconds_before = {"seconds_before": {"commit": round(time.perf_counter() - begun, 6)}}  # for the next record
         self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
         return committed
+
+    def _timed(self, progress: Mapping[str, Any]) -> dict[str, Any]:
+        return {**progress, "seconds": {**self.seconds_outside, **progress.get("seconds", {})}}
 
     def change(self, epoch: DurableEpoch, evolution: Evolution, change: DirectoryChange) -> CommitRecord:
         """Make the epoch count in which the query changes to another plan; from then on the directory is one of that plan.
@@ -287,7 +302,14 @@ class PipelineDirectory:
         try:
             self._log_inputs(histories, tick, {})
             parts = [part for name, delta in change.answers.items() for part in self._parts(tick, self._way(name), delta)]
-            parts += [part for name, rows in change.begins.items() for part in self._parts(tick, f"{_BEGIN} {name}", rows)]
+            filled = {name: rows for name, rows in change.begins.items() if rows is not change.answers[name]}
+            parts += [part for name, rows in filled.items() for part in self._parts(tick, f"{_BEGIN} {name}", rows)]
+            unseen = self._unseen(last) if change.is_without_outputs else ()
+            if unseen:
+                parts += [
+                    part if part.way.startswith(_EARLIER) else replace(part, way=f"{_EARLIER} {last.epoch} {part.way}")
+                    for part in last.parts
+                ]
             changed = ChangedPlan(
                 epoch=tick.epoch,
                 before=last.plan,
@@ -295,6 +317,8 @@ class PipelineDirectory:
                 plan=written_plan(plan),
                 sources=tuple(source.to_json() for source in sources),
                 begins=tuple(sorted(change.begins)),
+                filled=tuple(sorted(filled)),
+                unseen=unseen,
                 bare_view=change.bare_view,
                 note=change.note,
             )
@@ -316,6 +340,23 @@ class PipelineDirectory:
         self.statistics = statistics
         self._go_over(change)
         return committed
+
+    def _unseen(self, last: CommitRecord) -> tuple[int, ...]:
+        """Return the epochs that outputs may lack, those of changes without outputs among them.
+
+        Raises:
+            StateError: `EVOLVE_UNSEEN`: there are as many of them as records are kept.
+        """
+        changed = self.checkpoint.changed
+        unseen = (*(changed.unseen if changed is not None and changed.epoch == last.epoch else ()), last.epoch)
+        if len(unseen) > _MOST_UNSEEN:
+            raise StateError(
+                f"the query in {self.location} was changed {_MOST_UNSEEN} times since it last ran, and its outputs lack all "
+                "these changes. Start it once, so that they get them, and change it again.",
+                code="EVOLVE_UNSEEN",
+                epochs=unseen,
+            )
+        return unseen
 
     def change_at_once(self, change: DirectoryChange) -> None:
         """Change the query of a directory that no epoch has reached."""
@@ -364,23 +405,52 @@ class PipelineDirectory:
         """
         return {view.name: self._answer(record, view.name) for view in self._plan.views}
 
-    def beginnings(self, record: CommitRecord) -> dict[str, ZSet]:
-        """Return all rows of the views whose outputs begin with a committed epoch, by name; of most epochs there are none.
+    def newest_answers(self, record: CommitRecord, newest_answer: Mapping[str, ZSet]) -> Iterator[_GivenEpoch]:
+        """Yield what outputs may lack: the newest epoch, and before it those that a change of the query left to the next start.
+
+        An epoch is its number, the answer of each view, its link, and all rows of the views whose outputs begin with it. A view
+        that was not there then, or had other columns, is left out.
+
+        Args:
+            record: the newest one.
+            newest_answer: what its epoch answered.
 
         Raises:
             StateError: a file is missing or damaged.
         """
-        changed = self.checkpoint.changed
-        if changed is None or changed.epoch != record.epoch:
-            return {}
-        return {view: self._read(record, view, f"{_BEGIN} {view}") for view in changed.begins}
+        newest, files = self.checkpoint.changed, self.checkpoint.files
+        newest = newest if newest is not None and newest.epoch == record.epoch else None
+        epochs = () if newest is None else newest.unseen
+        records = [read_record(files, epoch) for epoch in epochs]
+        changes = [None if one is None else changed_plan_of(files.folder, one) for one in records]
+        begun = [
+            frozenset(change.begins if change is not None and change.epoch == epoch else ())
+            for change, epoch in zip((*changes, newest), (*epochs, record.epoch), strict=True)
+        ]
+        for at, (epoch, one) in enumerate(zip(epochs, records, strict=True)):
+            names = [view.name for view in self._plan.views if not any(view.name in later for later in begun[at + 1 :])]
+            change, before = changes[at], f"{_EARLIER} {epoch} "
+            answers = {name: self._read(record, name, (before, f"{before}{name}")) for name in names}
+            filled = () if change is None or change.epoch != epoch else change.filled
+            begins = {
+                name: self._read(record, name, (f"{before}{_BEGIN} {name}",)) if name in filled else answers[name]
+                for name in names
+                if name in begun[at]
+            }
+            yield epoch, answers, None if one is None else one.link, begins
+        filled = () if newest is None else newest.filled
+        begins = {
+            name: self._read(record, name, (f"{_BEGIN} {name}",)) if name in filled else newest_answer[name]
+            for name in begun[-1]
+        }
+        yield record.epoch, newest_answer, record.link, begins
 
     def _answer(self, record: CommitRecord, view: str) -> ZSet:
-        return self._read(record, view, self._way(view))
+        return self._read(record, view, (self._way(view),))
 
-    def _read(self, record: CommitRecord, view: str, way: str) -> ZSet:
+    def _read(self, record: CommitRecord, view: str, ways: Collection[str]) -> ZSet:
         schema = self._plan.output_of(view).schema
-        parts = [part for part in record.parts if part.way == way]
+        parts = [part for part in record.parts if part.way in ways]
         return ZSet.concat(
             [conformed_zset(chunk, schema) for chunk in read_arrow_parts(self.checkpoint.files, parts)], schema=schema
         )

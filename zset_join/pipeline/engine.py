@@ -11,7 +11,7 @@ the views that cannot be answered.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zset_join.core.errors import ZsetJoinError
@@ -19,7 +19,7 @@ from zset_join.core.tick import Tick
 from zset_join.pipeline.feeding import Feeding
 from zset_join.pipeline.stage_states import StageStates
 from zset_join.pipeline.watermarks import KnownTimes, Watermarks
-from zset_join.plan.distinct_rows import hands_on_distinct_rows
+from zset_join.plan.distinct_rows import emits_distinct_rows
 from zset_join.plan.query_plan import PlanView, QueryPlan
 from zset_join.runners.common.rejected import RejectedRows
 from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, StageBucket
@@ -38,11 +38,13 @@ class StageWork:
         seconds: wall clock, lookups included.
         rows_in: rows of its inputs, after their reductions.
         rows_out: rows of its answer.
+        inputs: rows of each input.
     """
 
     seconds: float
     rows_in: int
     rows_out: int
+    inputs: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -90,7 +92,7 @@ class _View:
         self._rows = Feeding(plan, view.feeds, schema)
         stage = plan.nodes[origin].stage if len(view.feeds) == 1 and isinstance(origin, int) else None
         self._is_ordered = stage is not None  # steps leave the order of an answer as it is
-        self._is_distinct = stage is not None and hands_on_distinct_rows(stage, view.feeds[0].steps)
+        self._is_distinct = stage is not None and emits_distinct_rows(stage, view.feeds[0].steps)
         self._empty = ZSet.empty(schema)
 
     def delta(self, known: dict[str | int, ZSet]) -> ZSet:
@@ -181,7 +183,7 @@ class Engine:
                 if self._quarantines or bucket.is_timed:  # what is late is set aside under either policy
                     rejected += bucket.rejected(operator, tick, fed)
                 rows_out = sum(map(len, chunks))
-                work[self.plan.nodes[number].name] = StageWork(time.perf_counter() - begun, sum(map(len, fed)), rows_out)
+                work[self.plan.nodes[number].name] = _work(time.perf_counter() - begun, fed, rows_out)
             answers = {}
             for failing, view in self._views.items():
                 answers[failing] = view.delta(known)
@@ -209,3 +211,8 @@ class Engine:
             return True
         due = states.next_due(number)
         return due.is_due(watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us)
+
+
+def _work(seconds: float, fed: Sequence[ZSet], rows_out: int) -> StageWork:
+    inputs = tuple(map(len, fed))
+    return StageWork(seconds, sum(inputs), rows_out, inputs)

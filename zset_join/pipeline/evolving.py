@@ -29,6 +29,7 @@ from zset_join.pipeline.kept_rows import KeptRows, kept_inputs, kept_rows
 from zset_join.pipeline.rebuilding import Rebuilding
 from zset_join.pipeline.watermarks import KnownTimes, SourceTime, Watermarks
 from zset_join.plan.query_plan import QueryPlan, StateNode
+from zset_join.stages.effect import EffectStage
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
@@ -50,6 +51,7 @@ class Standing:
         history: everything that came; None where it is not kept.
         known: what is known of event time.
         gone: names of sources that an earlier plan had, and of which rows were dropped.
+        as_now: new stages whose answer depends on when rows come are built as if all of them came now.
     """
 
     plan: QueryPlan
@@ -61,6 +63,7 @@ class Standing:
     history: InputHistory | None
     known: KnownTimes
     gone: frozenset[str] = frozenset()
+    as_now: bool = False
 
 
 class Evolution:
@@ -86,6 +89,7 @@ class Evolution:
         self._check_sources()
         self._match()
         rows = self._kept_rows()
+        now = [state.number for state in self._rebuilt if not state.is_shared and not isinstance(state.stage, EffectStage)]
         self._old, self._new = (
             Rebuilding(
                 prints=prints,
@@ -93,6 +97,7 @@ class Evolution:
                 empty=self._empty_sources(prints.plan),
                 options=standing.options,
                 tick=Tick(standing.epoch, standing.processing_time_us),
+                as_now=now if standing.as_now and prints is self._after else (),
             )
             for prints in (self._before, self._after)
         )
@@ -303,6 +308,17 @@ class Evolution:
         sources = {name: old.sources.get(name, SourceTime()) for name in fresh.sources}
         stages = tuple(old.stages[numbers[at]] if at in numbers else None for at in range(len(self.plan.nodes)))
         return KnownTimes(sources, stages)
+
+    def contents(self, before: Mapping[str, Contents]) -> dict[str, Contents]:
+        """Return what the views of the new plan hold; those that are unchanged are the objects of before."""
+        held: dict[str, Contents] = {}
+        for view in self.plan.views:
+            there = before.get(view.name)
+            if there is None or not self.is_unchanged(view.name):
+                there = Contents(self.plan.output_of(view.name).schema)
+                there.replace(self.rows_after(view.name))
+            held[view.name] = there
+        return held
 
     def close(self) -> None:
         """Drop what was built."""

@@ -150,10 +150,13 @@ class _Pending:
     link: ChainLink | None
     begins: Mapping[str, ZSet]
 
-    def of(self, view: str, sink: Sink) -> tuple[ZSet, ChainLink | None]:
-        """Return what an output of a view is given: one without any epoch begins with all rows, where the view begins."""
+    def of(self, view: str, sink: Sink) -> tuple[ZSet | None, ChainLink | None]:
+        """Return what an output of a view is given: one without any epoch begins with all rows, where the view begins.
+
+        None: nothing, since the view was not there, or not with these columns.
+        """
         if view not in self.begins or sink.last_epoch() is not None:
-            return self.answers[view], self.link
+            return self.answers.get(view), self.link
         link = ChainLink(_IN_MEMORY, begins=True) if self.link is None else replace(self.link, begins=True)
         return self.begins[view], link
 
@@ -350,7 +353,8 @@ class PipelineOutputs:
         for view, epochs in outputs:
             with self._naming(view):
                 rows, link = given.of(view, epochs.sink)
-                missing += [(view, epochs, rows, link)] if _is_missing(epochs.sink, given.epoch, link) else []
+                if rows is not None and _is_missing(epochs.sink, given.epoch, link):
+                    missing.append((view, epochs, rows, link))
         first = missing[0][1].sink if len(missing) > 1 else None
         sharing = (
             first.together([epochs.sink for _, epochs, *_ in missing[1:]]) if isinstance(first, DatabaseSink) else nullcontext()

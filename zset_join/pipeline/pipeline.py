@@ -22,6 +22,7 @@ Known limits: one thread at a time uses a pipeline; others may call `snapshot()`
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -59,6 +60,7 @@ from zset_join.plan.query_plan import KeepState
 from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery, planned
 from zset_join.query.view import View
+from zset_join.runners.common.epoch_spans import write_epoch_span
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
@@ -185,7 +187,8 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
                 snapshot_after_bytes=snapshot_after_bytes,
             )
         changed = None if self._directory is None else self._directory.checkpoint.changed
-        bare_view = changed.bare_view if changed is not None else None if self._has_several else self.plan.name
+        is_told = changed is not None and changed.bare_view != ""
+        bare_view = changed.bare_view if changed is not None and is_told else None if self._has_several else self.plan.name
         self._dropped_sources = frozenset() if changed is None else changed.gone
         self._outputs = PipelineOutputs(sinks, quarantines=quarantines, bare_view=bare_view)
         try:
@@ -453,7 +456,8 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             self.positions = record.positions
             self._processing_time_us = record.processing_time_us
             self._last = directory.answers(record)
-            self._outputs.write(record.epoch, self._last, record.link, directory.beginnings(record))
+            for epoch, answers, link, begins in directory.newest_answers(record, self._last):
+                self._outputs.write(epoch, answers, link, begins)
         self._publish()
         if before_begin is not None:
             before_begin(self.positions)
@@ -480,6 +484,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             return PreparedEpoch(answered, deltas, unread, opened, stack.pop_all())
 
     def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any], read: str | None = None) -> Mapping[str, ZSet]:
+        begun = time.perf_counter()
         answered, deltas = prepared.answered, prepared.deltas
         reached = {**self.positions, **positions}
         letters = dead_letters(answered.epoch, answered.rejected, prepared.unread)
@@ -493,11 +498,18 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         prepared.close()
         self.positions = reached
         self._take(answered, deltas)
+        taken = time.perf_counter()
         self._outputs.add(answered.epoch, answered.answers, self._link())
         self._unfinished = None
         self._outputs.settle()
         self._watching.publish(self, answered, letters)
+        self._trace(taken - begun, time.perf_counter() - taken)
         return answered.answers
+
+    def _trace(self, commit: float, output: float) -> None:
+        place, parts = self._directory, {**self.progress["seconds"], "commit": commit, "output": output}
+        query_id, runner = (None, "process") if place is None else (place.query_id, place.runner)
+        write_epoch_span(view=", ".join(self.views), query_id=query_id, runner=runner, progress=self.progress, parts=parts)
 
     def _commit_durably(self, prepared: PreparedEpoch, letters: pa.Table, reached: Mapping[str, Any], read: str | None) -> None:
         answered, directory = prepared.answered, self._directory

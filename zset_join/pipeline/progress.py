@@ -54,7 +54,12 @@ def epoch_counts(
         **({"corrections": answered.corrections} if answered.corrections else {}),
         "seconds": {"answer": round(answered.seconds, _DIGITS)},
         "stages": {
-            name: {"seconds": round(one.seconds, _DIGITS), "rows_in": one.rows_in, "rows_out": one.rows_out}
+            name: {
+                "seconds": round(one.seconds, _DIGITS),
+                "rows_in": one.rows_in,
+                "rows_out": one.rows_out,
+                "inputs": list(one.inputs),
+            }
             for name, one in answered.work.items()
         },
         "late_rows": {name: one.late_rows for name, one in answered.times.sources.items()},

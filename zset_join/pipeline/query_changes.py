@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -110,6 +110,8 @@ class QueryChanges:
         *,
         outputs: Outputs | OutputsByView | None = None,
         note: Any = None,
+        fresh: Collection[str] = (),
+        as_now: bool = False,
     ) -> PlanDiff:
         """Go on with another query, and give outputs the difference once. It takes an epoch of its own, without input.
 
@@ -125,6 +127,9 @@ class QueryChanges:
             outputs: new outputs by view; they get all its rows. A view that is not named keeps its outputs; one that has none
                 gets none.
             note: JSON-ready, kept with the new query in the directory, by the same record; see the attribute.
+            fresh: names of sources that begin without rows, though there may have been others of their names that were dropped.
+            as_now: build new stages whose answer depends on when rows come as if all kept rows came now, instead of refusing
+                them; what would have been late is not.
 
         Returns:
             What differs; `taken` is the epoch.
@@ -149,7 +154,7 @@ class QueryChanges:
                 states = self._in_memory("evolve()").states
             else:
                 states = {one.number: opened.operator(one.number, tick) for one in (self.plan.states if self.epoch else ())}
-            evolution = Evolution(self._standing(states), plan)
+            evolution = Evolution(self._standing(states, fresh, as_now=as_now), plan)
             if opened is None or self.epoch:
                 evolution.build()
             try:
@@ -233,7 +238,7 @@ class QueryChanges:
         """Go over to the new query; what can be refused is refused before anything changes."""
         standing, plan = evolution.standing, evolution.plan
         diff = evolution.diff()
-        answers = {one.name: _answer(diff, one.name) for one in plan.views}
+        answers = diff.answers([one.name for one in plan.views])
         given = _outputs_by_view(plan, outputs)
         before, after = ({one.name: each.output_of(one.name) for one in each.views} for each in (self.plan, plan))
         changed = self._outputs.changed(before, after, given, None if opened is None else self._outputs_know_it_as)
@@ -273,7 +278,7 @@ class QueryChanges:
         watermarks = self._watermarks.of_plan(plan, evolution.known_times())
         taking = RowTaking(plan, readings, is_strict=self._options.on_bad_input == "error")
         engine = Engine(plan, watermarks, quarantines=self._options.on_bad_input == "quarantine")
-        contents = None if self._contents is None else self._contents_after(evolution)
+        contents = None if self._contents is None else evolution.contents(self._contents)
         counts = epoch_counts({}, answered, [], {}) if standing.epoch else self.progress
         letters = dead_letters(standing.epoch, answered.rejected)
         states = MemoryStates(plan, self._options, known=evolution.operators()) if memory is not None else None
@@ -330,18 +335,9 @@ class QueryChanges:
         directory.put_aside(self.epoch, letters)
         return directory.change(opened, evolution, change).progress
 
-    def _contents_after(self, evolution: Evolution) -> dict[str, Contents]:
-        """Return what the views of the new query hold."""
-        held: dict[str, Contents] = {}
-        for view in evolution.plan.views:
-            there = None if self._contents is None else self._contents.get(view.name)
-            if there is None or not evolution.is_unchanged(view.name):
-                there = Contents(evolution.plan.output_of(view.name).schema)
-                there.replace(evolution.rows_after(view.name))
-            held[view.name] = there
-        return held
-
-    def _standing(self, states: Mapping[int, DurableOperator]) -> Standing:
+    def _standing(
+        self, states: Mapping[int, DurableOperator], fresh: Collection[str] = (), *, as_now: bool = False
+    ) -> Standing:
         return Standing(
             plan=self.plan,
             epoch=self.epoch,
@@ -351,7 +347,8 @@ class QueryChanges:
             contents=self._contents,
             history=self._history,
             known=self._watermarks.known,
-            gone=self._dropped_sources,
+            gone=self._dropped_sources - frozenset(fresh),
+            as_now=as_now,
         )
 
 
@@ -370,12 +367,6 @@ def _view_name(what: str, name: str | None, views: Iterable[str]) -> OptionError
         name=name,
         names=list(views),
     )
-
-
-def _answer(diff: PlanDiff, name: str) -> ZSet:
-    """Return the difference of a view as an epoch answers it; under other columns all its rows are new."""
-    view = diff.views[name]
-    return view.added if view.status == "columns" else view.delta
 
 
 def _outputs_by_view(plan: QueryPlan, outputs: Any) -> dict[str, Sequence[Sink]]:

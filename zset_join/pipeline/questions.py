@@ -29,6 +29,7 @@ from zset_join.zset.protocol import NOTHING_DUE
 
 if TYPE_CHECKING:
     from zset_join.console import Console
+    from zset_join.query.view import View
 
 __all__ = ["PipelineQuestions"]
 
@@ -42,6 +43,7 @@ class PipelineQuestions:
     _options: StageOptions
     _watermarks: Watermarks
     _processing_time_us: int | None
+    diff: Callable[[Any], Any]
     _contents: Mapping[str, Contents] | None
     _history: InputHistory | None
     _memory: MemoryStates | None
@@ -107,7 +109,7 @@ class PipelineQuestions:
         stages, sources = self.plan.stages_of(plan.name), [source.name for source in plan.sources]
         return lambda: explain_row(plan, part_of(history, stages, sources), self._options, row, most_changes=most_changes)
 
-    def console(self, *, port: int = 0) -> Console:
+    def console(self, *, port: int = 0, diff: View | Mapping[str, View] | None = None) -> Console:
         """Serve a page about the pipeline on this machine until it is closed; see `zset_join.console`.
 
         Close it before the pipeline. With a directory it reads that; in memory, the pipeline publishes a summary per epoch from
@@ -115,13 +117,14 @@ class PipelineQuestions:
 
         Args:
             port: of 127.0.0.1; 0 takes a free one. The address to open is the attribute `url` of the answer.
+            diff: another query; the page shows what it would answer otherwise, see `diff`.
 
         Raises:
             MissingPackageError: the extra `console` is not installed.
             OptionError: the port is taken.
         """
         directory = None if self._directory is None else self._directory.location
-        return open_pipeline_console(self, self._watching, directory, port=port)
+        return open_pipeline_console(self, self._watching, directory, port=port, changed=diff)
 
     def contents(self, name: str | None = None) -> ZSet:
         """Return the contents of a view, each distinct row with its weight.

@@ -53,6 +53,7 @@ class Rebuilding:
         options: what operators take from the options of a query.
         tick: the epoch that is built up to.
         built: the operators to fill, by the number of their stage; what else is needed is built for the moment.
+        as_now: numbers of stages that are built as if all their rows came now, though their answer depends on when rows come.
 
     Attributes:
         fed: rows that each stage was fed, by number, for the report.
@@ -66,6 +67,7 @@ class Rebuilding:
     options: StageOptions
     tick: Tick
     built: dict[int, DurableOperator] = field(default_factory=dict)
+    as_now: Collection[int] = ()
     fed: dict[int, int] = field(default_factory=dict)
     read: dict[str, int] = field(default_factory=dict)
     rejected: int = 0
@@ -94,7 +96,7 @@ class Rebuilding:
         node = self.plan.nodes[number]
         if self._is_empty[number]:
             return
-        if not node.stage.follows_from_rows:
+        if not node.stage.follows_from_rows and number not in self.as_now:
             raise by_time(self.plan, number)
         for given, feeds in zip(node.stage.inputs, node.feeds, strict=True):
             self.check(feeds, given.relation, f"stage {node.name}", gaps_of(given))

@@ -1,30 +1,46 @@
-"""What another query would answer over a directory whose pipeline does not run; of its own query the plan is there.
+"""What is done to a directory whose pipeline does not run, without its program: its own query is there as a plan.
 
-The law: no file of the checkpoint is written, and outputs are not looked at. The directory belongs to this process meanwhile.
+    diff_of_directory(path, view)       what another query would answer; no file of the checkpoint is written
+    evolve_directory(path, view)        the other query from here on; outputs get the difference when it is started next
 
-Known limits: the operators are opened with the options of a pipeline that was given none.
+The law: outputs are not looked at. The directory belongs to this process meanwhile, and is refused where another one has it. A
+change counts by one commit record, as `Pipeline.evolve` of a directory.
+
+Known limits: the operators are opened with the options of a pipeline that was given none, but that bad input is put aside: rows
+that either query cannot take are counted, and left out of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import closing
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from zset_join.checkpoint.plan import query_plan
 from zset_join.checkpoint.reading import stored_description
+from zset_join.core.errors import OptionError
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
 from zset_join.pipeline.contents import Contents
+from zset_join.pipeline.directory_plans import DirectoryChange, described_beside
 from zset_join.pipeline.durable import PipelineDirectory
+from zset_join.pipeline.durable_epoch import DurableEpoch
+from zset_join.pipeline.engine import AnsweredEpoch
 from zset_join.pipeline.evolving import Evolution, Standing
 from zset_join.pipeline.history import InputHistory
+from zset_join.pipeline.place import Place, place_of
+from zset_join.pipeline.progress import epoch_counts
 from zset_join.pipeline.query_changes import plan_of_change
 from zset_join.pipeline.watermarks import Watermarks
+from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.view import View
 from zset_join.stages.stage import StageOptions
+from zset_join.storage.folder import is_local
 
-__all__ = ["diff_of_directory"]
+__all__ = ["diff_of_directory", "evolve_directory"]
 
 _SNAPSHOT_AFTER_BYTES = 64 * 1024 * 1024
 
@@ -33,35 +49,127 @@ def diff_of_directory(directory: str | Path, view: View | Mapping[str, View]) ->
     """Return what another query would answer otherwise over what a directory holds.
 
     Args:
-        directory: of a pipeline that does not run.
+        directory: of a pipeline that does not run: a path, or of a query inside Spark that runs on the driver.
         view: the other query: a view, or all views by name.
 
     Raises:
         StateError: there is no pipeline, it is in use or damaged; or what the query needs is not there, as `Pipeline.diff`.
+        OptionError: `NOT_FROM_HERE`: the state of the query is in Spark's executors.
+        PlanError: the query cannot be planned.
+    """
+    with _stopped(directory) as stopped, closing(Evolution(stopped.standing, _planned(view, stopped.plan))) as evolution:
+        return evolution.diff()
+
+
+def evolve_directory(directory: str | Path, view: View | Mapping[str, View], *, note: Any = None) -> PlanDiff:
+    """Let a directory be one of another query. What outputs lack they are given when it is started next, this change last.
+
+    Args:
+        directory: as for `diff_of_directory`.
+        view: the new query: a view, or all views by name; one that is not among them is dropped.
+        note: as for `Pipeline.evolve`.
+
+    Returns:
+        What differs; `taken` is the epoch, None where the directory had none.
+
+    Raises:
+        StateError: as `diff_of_directory`; or `EVOLVE_UNSEEN`: it was changed too often without a start. Nothing has changed.
         PlanError: the query cannot be planned.
         BadInputError: a row that it cannot take.
     """
-    location = str(Path(directory).absolute())
+    with _stopped(directory) as stopped, closing(Evolution(stopped.standing, _planned(view, stopped.plan))) as evolution:
+        standing, place = stopped.standing, stopped.place
+        if standing.epoch:
+            evolution.build()
+        diff = evolution.diff()
+        answers = diff.answers([one.name for one in evolution.plan.views])
+        plan = evolution.durable_plan() if standing.epoch else evolution.plan
+        answered = AnsweredEpoch(standing.epoch, standing.processing_time_us, answers, evolution.known_times())
+        known = place.checkpoint.changed
+        change = DirectoryChange(
+            plan=plan,
+            watermarks=stopped.watermarks.of_plan(plan, answered.times),
+            contents=None if standing.contents is None else evolution.contents(standing.contents),
+            answers=answers,
+            begins={name: rows for name, rows in answers.items() if evolution.begins(name)},
+            bare_view=known.bare_view if known is not None else "" if len(stopped.plan.views) == 1 else None,
+            positions={} if place.last is None else place.last.positions,
+            progress=epoch_counts({}, answered, [], {}),
+            note=note,
+            is_without_outputs=True,
+        )
+        place.begin()
+        if not standing.epoch:
+            place.change_at_once(change)
+            return diff
+        place.change(stopped.opened, evolution, change)
+        return replace(diff, taken=standing.epoch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stopped:
+    plan: QueryPlan
+    place: PipelineDirectory
+    standing: Standing
+    watermarks: Watermarks
+    opened: DurableEpoch
+
+
+@contextmanager
+def _stopped(directory: str | Path) -> Iterator[_Stopped]:
+    """Open a directory at its newest epoch."""
+    location = str(directory) if not is_local(str(directory)) else str(Path(directory).absolute())
     plan, described = query_plan(location), stored_description(location) or {}
-    watermarks, options = Watermarks(plan), StageOptions()
+    if "keeps_view" not in described:
+        raise OptionError(
+            f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not compared or changed in "
+            "place. Start the new query beside it with a checkpointLocation and outputs of its own, and let readers go over to "
+            "these; or run the query on the driver, mode='driver', from the start.",
+            code="NOT_FROM_HERE",
+            what="evolve",
+        )
+    watermarks, options = Watermarks(plan), StageOptions(on_bad_input="quarantine")
     contents = {one.name: Contents(plan.output_of(one.name).schema) for one in plan.views} if described["keeps_view"] else None
     history = InputHistory() if described["keeps_inputs"] else None
-    place = PipelineDirectory(
-        location, plan, options, watermarks, contents, history, snapshot_after_bytes=_SNAPSHOT_AFTER_BYTES
-    )
-    with closing(place):
-        last = place.last
-        tick = Tick(0) if last is None else Tick(last.epoch + 1, last.processing_time_us)
-        with place.epoch(tick) as opened:
-            standing = Standing(
-                plan=plan,
-                epoch=tick.epoch,
-                processing_time_us=tick.processing_time_us,
-                options=options,
-                states={state.number: opened.operator(state.number, tick) for state in plan.states},
-                contents=contents,
-                history=history,
-                known=watermarks.known,
-            )
-            with closing(Evolution(standing, plan_of_change(view, plan))) as evolution:
-                return evolution.diff()
+    with tempfile.TemporaryDirectory(prefix="zset_join-") as temporary:
+        place = PipelineDirectory(
+            _place(location, temporary),
+            plan,
+            options,
+            watermarks,
+            contents,
+            history,
+            snapshot_after_bytes=_SNAPSHOT_AFTER_BYTES,
+        )
+        with closing(place):
+            last, known = place.last, place.checkpoint.changed
+            tick = Tick(0) if last is None else Tick(last.epoch + 1, last.processing_time_us)
+            with place.epoch(tick) as opened:
+                standing = Standing(
+                    plan=plan,
+                    epoch=tick.epoch,
+                    processing_time_us=tick.processing_time_us,
+                    options=options,
+                    states={state.number: opened.operator(state.number, tick) for state in plan.states} if tick.epoch else {},
+                    contents=contents,
+                    history=history,
+                    known=watermarks.known,
+                    gone=frozenset() if known is None else known.gone,
+                )
+                yield _Stopped(plan=plan, place=place, standing=standing, watermarks=watermarks, opened=opened)
+
+
+def _place(location: str, temporary: str) -> Place:
+    """Return a directory as who runs it describes it; local state that is not its own lies elsewhere."""
+    own = Path(location) / "local"
+    local = str(own) if is_local(location) and own.is_dir() else temporary
+    letters = place_of(location).dead_letters if is_local(location) else temporary
+    return Place(location=location, local_state_dir=local, dead_letters=letters, described=described_beside)
+
+
+def _planned(view: View | Mapping[str, View], before: QueryPlan) -> QueryPlan:
+    """Return the plan of a query; one view in place of one is the same view, whatever it is called."""
+    if isinstance(view, Mapping) and len(view) == len(before.views) == 1:
+        (only,) = view.values()
+        return plan_of_change(only, before)
+    return plan_of_change(view, before)

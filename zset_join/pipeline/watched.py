@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from zset_join.checkpoint.record import CommitRecord
 from zset_join.core.errors import OptionError
 from zset_join.core.extras import needed_for
 from zset_join.core.shown_values import shown_column
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["PublishedEpoch", "PublishedEpochs", "WatchablePipeline", "WatchedPipeline", "open_pipeline_console"]
 
 _KEPT_EPOCHS, _KEPT_DELTAS, _KEPT_LETTERS = 1_000, 20, 200
+_IN_MEMORY = "memory"
+"""What metrics call a query without a checkpoint."""
 _MOST_KEYS, _MOST_COUNTED_ROWS = 20, 100_000
 
 
@@ -78,6 +81,10 @@ class WatchablePipeline(Protocol):
 
     def published_epoch(self) -> PublishedEpoch:
         """Return the summary of the last epoch."""
+        ...
+
+    def diff(self, view: Any) -> Any:
+        """Return what another query would answer otherwise."""
         ...
 
     def options_in_force(self) -> dict[str, Any]:
@@ -128,10 +135,13 @@ class WatchedPipeline:
         pipeline: the pipeline; it lives in another thread.
         published: what it publishes.
         name: what the page calls it.
+        diff: what a changed query would answer otherwise.
     """
 
-    def __init__(self, pipeline: WatchablePipeline, published: PublishedEpochs, *, name: str) -> None:
-        self._pipeline, self._published, self._name = pipeline, published, name
+    def __init__(
+        self, pipeline: WatchablePipeline, published: PublishedEpochs, *, name: str, diff: Callable[[], Any] | None = None
+    ) -> None:
+        self._pipeline, self._published, self._name, self._diff = pipeline, published, name, diff
 
     @property
     def _plan(self) -> QueryPlan:
@@ -153,8 +163,9 @@ class WatchedPipeline:
             "plan": plan_graph(plan, buckets=1),
             "views": [view.name for view in plan.views],
             "view_columns": {view.name: list(plan.output_of(view.name).schema.names) for view in plan.views},
-            "options": {name: shown(value) for name, value in self._pipeline.options_in_force().items()},
-            "can": {"verify": True, "explain_row": True, "search": True},
+            "options": {},
+            "in_force": {name: shown(value) for name, value in self._pipeline.options_in_force().items()},
+            "can": {"verify": True, "explain_row": True, "search": True, "diff": self._diff is not None},
             "trouble": [],
         }
 
@@ -181,8 +192,8 @@ class WatchedPipeline:
 
     def changes(self, *, after: int = -1) -> dict[str, Any]:
         """Return the newest rows of the changelog."""
+        from zset_join.console.answers import changed_rows
         from zset_join.console.shown import MOST_ROWS
-        from zset_join.console.watched_checkpoint import changed_rows
 
         with self._published.lock:
             newest = [one for one in self._published.deltas if one.epoch > after][-_KEPT_DELTAS:]
@@ -197,7 +208,7 @@ class WatchedPipeline:
 
     def rows(self, table: str | None, where: Mapping[str, str]) -> dict[str, Any]:
         """Return rows of a view."""
-        from zset_join.console.watched_checkpoint import rows_of_view
+        from zset_join.console.answers import rows_of_view
 
         view = table or self._plan.views[0].name
         with self._published.lock:
@@ -206,8 +217,8 @@ class WatchedPipeline:
 
     def explain_row(self, view: str | None, where: Mapping[str, str]) -> dict[str, Any]:
         """Return how rows of a view came and went."""
+        from zset_join.console.answers import events_of
         from zset_join.console.shown import typed_values
-        from zset_join.console.watched_checkpoint import events_of
 
         name = view or self._plan.views[0].name
         with self._published.lock:
@@ -216,7 +227,7 @@ class WatchedPipeline:
 
     def verify(self, view: str | None, tell: Callable[[str], None]) -> dict[str, Any]:
         """Compare a view with the batch query."""
-        from zset_join.console.watched_checkpoint import verdict
+        from zset_join.console.answers import verdict
 
         return verdict(verified(self._pipeline, self._published, view, tell))
 
@@ -246,7 +257,7 @@ class WatchedPipeline:
 
     def dead_letters(self) -> dict[str, Any]:
         """Return the newest dead letters."""
-        from zset_join.console.watched_checkpoint import letters_of
+        from zset_join.console.answers import letters_of
 
         with self._published.lock:
             tables = list(self._published.letters)
@@ -258,7 +269,7 @@ class WatchedPipeline:
 
     def waiting(self) -> dict[str, Any]:
         """Return what waits for time."""
-        from zset_join.console.watched_checkpoint import waiting_in
+        from zset_join.console.answers import waiting_in
 
         newest = self.epochs(-1)[-1:]
         return waiting_in(self._plan, newest[0] if newest else {})
@@ -275,6 +286,39 @@ class WatchedPipeline:
         """Return that there is nothing that could be damaged."""
         return {"checked": 0, "bytes": 0, "found": []}
 
+    def metrics(self) -> str:
+        """Return the numbers of the newest epoch that was published."""
+        from zset_join.tools.metrics import measured_record, text_of
+
+        with self._published.lock:
+            published = self._published.epochs[-1] if self._published.epochs else None
+        if published is None:
+            return text_of(measured_record(_IN_MEMORY, 1, None))
+        counts = {name: held for name, held in published.statistics.items() if " " not in name}
+        record = CommitRecord(
+            query_id=_IN_MEMORY,
+            epoch=published.epoch,
+            processing_time_us=published.at_us,
+            histories={},
+            parts=(),
+            quarantined=(),
+            progress={**published.progress, "remembers": counts},
+            watermarks=published.watermarks,
+        )
+        return text_of(measured_record(_IN_MEMORY, 1, record))
+
+    def diff(self) -> dict[str, Any]:
+        """Return what a changed query would answer otherwise."""
+        from zset_join.console.answers import differences_of
+
+        if self._diff is None:
+            raise OptionError(
+                "no changed query was named. Open console(diff=view).",
+                code="NOT_FROM_HERE",
+                what="diff",
+            )
+        return differences_of(self._diff())
+
 
 def verified(pipeline: WatchablePipeline, published: PublishedEpochs, view: str | None, tell: Callable[[str], None]) -> Any:
     """Return the report of a verification, which runs while the pipeline goes on."""
@@ -289,7 +333,7 @@ def verified(pipeline: WatchablePipeline, published: PublishedEpochs, view: str 
 
 
 def open_pipeline_console(
-    pipeline: WatchablePipeline, published: PublishedEpochs, directory: str | None, *, port: int
+    pipeline: WatchablePipeline, published: PublishedEpochs, directory: str | None, *, port: int, changed: Any = None
 ) -> Console:
     """Serve the page of a pipeline.
 
@@ -298,20 +342,22 @@ def open_pipeline_console(
         published: what it publishes.
         directory: where it lasts; None for memory.
         port: of 127.0.0.1; 0 takes a free one.
+        changed: another query to compare with, as `Pipeline.diff` takes it.
 
     Raises:
         MissingPackageError: the extra `console` is not installed.
     """
     with needed_for("console()"):
-        from zset_join.console import WatchedCheckpoint, open_console
+        from zset_join.console import QueryAnswers, WatchedCheckpoint, open_console
     names = ", ".join(view.name for view in pipeline.plan.views)
     with published.lock:
         if directory is None and not published.is_watched:
             published.is_watched = True
             if pipeline.epoch:
                 published.epochs.append(pipeline.published_epoch())
+    diff = None if changed is None else lambda: _diff_of(pipeline, published, changed)
     if directory is None:
-        return open_console(WatchedPipeline(pipeline, published, name=names), port=port)
+        return open_console(WatchedPipeline(pipeline, published, name=names, diff=diff), port=port)
 
     def explained(view: str | None, row: Mapping[str, Any]) -> Any:
         with published.lock:
@@ -319,9 +365,20 @@ def open_pipeline_console(
         return work()
 
     watched = WatchedCheckpoint(
-        Path(directory), verify=lambda view, tell: verified(pipeline, published, view, tell), explain_row=explained
+        Path(directory),
+        QueryAnswers(
+            verify=lambda view, tell: verified(pipeline, published, view, tell),
+            explain_row=explained,
+            options=pipeline.options_in_force(),
+            diff=diff,
+        ),
     )
     return open_console(watched, port=port)
+
+
+def _diff_of(pipeline: WatchablePipeline, published: PublishedEpochs, changed: Any) -> Any:
+    with published.lock:
+        return pipeline.diff(changed)
 
 
 def _counted_keys(deltas: Sequence[ZSet], key: Sequence[str]) -> list[list[Any]]:

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from zset_join.plan.row_steps import RowStep, name_after
 from zset_join.stages.stage import Stage
 
-__all__ = ["hands_on_distinct_rows"]
+__all__ = ["emits_distinct_rows"]
 
 
-def hands_on_distinct_rows(stage: Stage, steps: Sequence[RowStep]) -> bool:
+def emits_distinct_rows(stage: Stage, steps: Sequence[RowStep]) -> bool:
     """Return whether no row can be twice in what steps make of an answer of a stage.
 
     Args:

@@ -41,7 +41,7 @@ from zset_join.storage import local
 from zset_join.storage.folder import is_local, open_folder
 from zset_join.storage.sealed import seal, unseal
 
-__all__ = ["ChangelogDirectory", "Header", "Manifest", "PartFile", "first_checksum"]
+__all__ = ["ChangelogDirectory", "Header", "Manifest", "PartFile", "first_checksum", "published_name"]
 
 _FORMAT = 2
 _HEADER = "_changelog.json"
@@ -175,7 +175,7 @@ class ChangelogDirectory:
 
     def is_committed(self, epoch: int) -> bool:
         """Return whether an epoch is there."""
-        return self.folder.size(_final(epoch, _MANIFEST)) is not None
+        return self.folder.size(published_name(epoch, _MANIFEST)) is not None
 
     def manifest(self, header: Header, epoch: int) -> Manifest:
         """Return the manifest of an epoch that is there.
@@ -183,7 +183,7 @@ class ChangelogDirectory:
         Raises:
             SinkError: it is damaged, or that of another epoch or query.
         """
-        name = _final(epoch, _MANIFEST)
+        name = published_name(epoch, _MANIFEST)
         manifest = self.folder.read(name)
         try:
             body = unseal(b"" if manifest is None else manifest.to_pybytes(), version=_FORMAT, name=name)
@@ -200,7 +200,7 @@ class ChangelogDirectory:
         Raises:
             SinkError: it is missing, or not what was listed.
         """
-        name = _final(epoch, part.name)
+        name = published_name(epoch, part.name)
         data = self.folder.read(name)
         if data is None:
             raise self.damaged(epoch, part.name, f"should have {part.bytes} bytes and is missing")
@@ -212,13 +212,13 @@ class ChangelogDirectory:
 
     def part_uri(self, epoch: int, part: PartFile) -> str:
         """Return what others can open a listed file by."""
-        return self.folder.uri(_final(epoch, part.name))
+        return self.folder.uri(published_name(epoch, part.name))
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def staged(self, epoch: int, name: str) -> str:
         """Return where a part waits for its commit."""
-        return f"{_STAGING}/{epoch:08d}-{name}" if self._is_local else _final(epoch, name)
+        return f"{_STAGING}/{epoch:08d}-{name}" if self._is_local else published_name(epoch, name)
 
     def has_staged(self, epoch: int, part: PartFile) -> bool:
         """Return whether a part waits for its commit, in its full length."""
@@ -252,7 +252,7 @@ class ChangelogDirectory:
             "retractions": sum(part.retractions for part in parts),
             "chain": digest,
         }
-        sealed = seal(body, version=_FORMAT, name=_final(epoch, _MANIFEST))
+        sealed = seal(body, version=_FORMAT, name=published_name(epoch, _MANIFEST))
         is_ours = self._rename_into_place(epoch, parts, sealed) if self._is_local else self._put_manifest(epoch, sealed)
         self._remove_attempts(epoch, {part.name for part in parts} if is_ours else None)
         return is_ours
@@ -320,7 +320,7 @@ class ChangelogDirectory:
 
     def _put_manifest(self, epoch: int, sealed: bytes) -> bool:
         try:
-            self.folder.put_new(_final(epoch, _MANIFEST), sealed)
+            self.folder.put_new(published_name(epoch, _MANIFEST), sealed)
         except FileExistsError:
             return False
         return True
@@ -358,5 +358,6 @@ def first_checksum(query_id: str, epoch: int, name: str) -> int:
     return zlib.crc32(json.dumps([query_id, epoch, name]).encode())
 
 
-def _final(epoch: int, name: str) -> str:
+def published_name(epoch: int, name: str) -> str:
+    """Return the name in the directory of a part of a committed epoch."""
     return f"epoch={epoch:08d}/{name}"

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark import __version__ as pyspark_version
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.core.errors import PlanError
+from zset_join.spark.frames.facts import is_connect, is_of_spark
 
 __all__ = ["check_session", "cluster_settings", "local_session"]
 
@@ -42,7 +41,7 @@ def local_session(
 ) -> SparkSession:
     """Return a session on this machine that runs the driver's Python in its workers.
 
-    Its pages are at `session.sparkContext.uiWebUrl`, on the loopback address; `options={"spark.ui.enabled": "false"}` does
+    Its pages are at the `uiWebUrl` of its context, on the loopback address; `options={"spark.ui.enabled": "false"}` does
     without them.
 
     Args:
@@ -99,7 +98,7 @@ def check_session(session: SparkSession) -> None:
 
     Cost: one job with one task.
     """
-    if not hasattr(session, "_jsparkSession"):
+    if is_connect(session):
         raise PlanError(
             "this session is a Spark Connect session; a running join keeps its state next to a classic driver. Create the "
             "session with .master(...) instead of .remote(...).",
@@ -126,16 +125,20 @@ def _check_workers(session: SparkSession) -> None:
         f"Set the environment variable PYSPARK_PYTHON={sys.executable} before the session is created "
         "(zset_join.spark.local_session does), or install the same packages for the workers' Python."
     )
-    worker_python = session.sparkContext.pythonExec
+    from zset_join.spark.frames.classic.context import worker_python
+
+    python = worker_python(session)
     try:
         answer = session.range(1).coalesce(1).mapInArrow(_introduce_worker, "note string").collect()[0][0]
-    except (PySparkException, Py4JJavaError) as error:
+    except Exception as error:
+        if not is_of_spark(error):
+            raise
         messages = re.findall(r"(\w*(?:Error|IOException): .*)", str(error))
         raise PlanError(
-            f"a worker with the Python {worker_python!r} could not answer: {messages[-1] if messages else error}. {cure}",
+            f"a worker with the Python {python!r} could not answer: {messages[-1] if messages else error}. {cure}",
             code="WORKER_PYTHON",
             driver=sys.executable,
-            worker=worker_python,
+            worker=python,
         ) from error
     worker = json.loads(answer)
     mine = _introduction()

@@ -21,15 +21,14 @@ import pyarrow as pa
 
 from zset_join.core.errors import SqlError, ZsetJoinError
 from zset_join.sql.session import Session
-from zset_join.sql.statements import execute
 from zset_join.sql.tables.results import Message, Query, Running
 from zset_join.sql_expressions.dialects import split
 from zset_join.zset import ZSet
 
-__all__ = ["check_file", "explain_file", "file_text", "run_shell", "show", "write_lines"]
+__all__ = ["CheckingSession", "check_file", "explain_file", "file_text", "run_shell", "show", "write_lines"]
 
 
-class _CheckingSession(Session):
+class CheckingSession(Session):
     """A session that plans, and neither writes outside nor opens what would."""
 
     writes = False
@@ -61,9 +60,9 @@ def explain_file(path: str, *, dialect: str, output: TextIO | None = None) -> in
 
 
 def _checked(path: str, dialect: str) -> Iterator[Message | Query]:
-    with _CheckingSession(dialect=dialect) as session:
+    with CheckingSession(dialect=dialect) as session:
         for statement in split(file_text(path), dialect=dialect):
-            yield execute(session, statement)
+            yield session.run(statement)
 
 
 def show(result: Message | Query | Running, stream: TextIO) -> None:

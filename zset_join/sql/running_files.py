@@ -34,7 +34,6 @@ from zset_join.core.errors import OptionError
 from zset_join.sinks.printed import PrintSink
 from zset_join.sql.commands import file_text, write_lines
 from zset_join.sql.session import Session
-from zset_join.sql.statements import execute
 from zset_join.sql.tables.results import Query
 from zset_join.sql_expressions.dialects import Statement, split
 
@@ -117,7 +116,7 @@ def _run_statements(session: Session, statements: Sequence[Statement], stream: T
     names = _StatementNames()
     for statement in statements:
         with session.once(names.of(statement)):
-            result = execute(session, statement)
+            result = session.run(statement)
         if isinstance(result, Query) and not result.bound.is_bounded:
             session.start(result, output=PrintSink(stream=stream))
         elif isinstance(result, Query):

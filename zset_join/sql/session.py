@@ -63,7 +63,6 @@ class Session:
 
     Attributes:
         writes: whether INSERT INTO ... SELECT writes; where not, it is only planned.
-        catalog: what names represent.
         dialect: of its statements.
         runtime: what runs its queries.
 
@@ -103,18 +102,24 @@ class Session:
                 from zset_join.sql.runtime.on_spark import SparkRuntime
             self.runtime = SparkRuntime(spark, dialect=dialect, clock=clock, directory=directory)
         elif directory is not None:
-            from zset_join.sql.runtime.in_files import DirectoryRuntime
+            from zset_join.sql.runtime.durable import DirectoryRuntime
 
             self.runtime = DirectoryRuntime(directory, dialect=dialect, clock=clock, keep_inputs=keep_inputs)
         else:
             self.runtime = MemoryRuntime(
                 Catalog(), dialect=dialect, clock=clock, keep_tables=keep_tables, keep_inputs=keep_inputs
             )
-        self.catalog = self.runtime.catalog
+
+    @property
+    def catalog(self) -> Catalog:
+        """Return what names represent."""
+        self._restore()
+        return self.runtime.catalog
 
     @property
     def running(self) -> list[Running]:
         """Return the queries that run, in the order in which they were started."""
+        self._restore()
         return self.runtime.running
 
     def sql(self, text: str, *, dialect: str | None = None) -> Message | Query:
@@ -133,8 +138,33 @@ class Session:
             raise SqlError("there is no statement to run.", code="SQL_SYNTAX")
         last: Message | Query = Message("")
         for statement in statements:
-            last = execute(self, statement)
+            last = self.run(statement)
         return last
+
+    def run(self, statement: Statement) -> Message | Query:
+        """Run one statement; one that a directory has already, as it is, changes nothing.
+
+        Raises:
+            ZsetJoinError: as `sql`.
+        """
+        self._restore()
+        repeated = self.runtime.repeated(statement, self.catalog.settings)
+        if repeated is not None:
+            return Message(f"{', '.join(repeated)} {'is' if len(repeated) == 1 else 'are'} there already")
+        with self.runtime.declaring(statement):
+            return execute(self, statement)
+
+    def _restore(self) -> None:
+        """Let the runtime make what was there when the session was closed."""
+        self.runtime.restore(self._run_again)
+
+    def _run_again(self, text: str, dialect: str, query: str | None) -> None:
+        """Run a statement of a session that was closed; start it as a query where it was one."""
+        (statement,) = split(text, dialect=dialect or self.dialect)
+        with warnings.catch_warnings(action="ignore"):  # they were given when it ran first
+            made = execute(self, statement)
+        if query is not None and isinstance(made, Query):
+            self.runtime.start(made, name=query, output=None)
 
     def register(
         self, name: str, rows: Any, *, keys: Sequence[str] | str = (), watermark: tuple[str, int] | None = None
@@ -156,9 +186,9 @@ class Session:
         key = (keys,) if isinstance(keys, str) else tuple(keys)
         if self.runtime.adopt(name, rows, keys=key, watermark=watermark):
             return
+        self._restore()
         table, held = registered(name, rows, keys=key, watermark=watermark)
-        self.catalog.add(table)
-        if held.num_rows:
+        if self.runtime.declare(table) and held.num_rows:
             self.insert(name, held)
 
     def register_lookup(self, source: LookupSource) -> None:
@@ -174,7 +204,7 @@ class Session:
                 code="NOT_A_TABLE",
             )
         columns = tuple(ColumnDefinition(field.name, field.type) for field in source.schema)
-        self.catalog.add(Table(name=source.name, word="TABLE", columns=columns, mode="append", lookup=source))
+        self.runtime.catalog.add(Table(name=source.name, word="TABLE", columns=columns, mode="append", lookup=source))
 
     def read(self, *, wait_seconds: float = _WAIT_SECONDS, rounds: int | None = None) -> int:
         """Take what has come in the files and topics of all tables since the last call; return the number of epochs.
@@ -189,6 +219,7 @@ class Session:
             SqlError: a source that cannot be read.
             BadInputError: rows that a table or query cannot take.
         """
+        self._restore()
         return self.runtime.read(wait_seconds=wait_seconds, rounds=rounds)
 
     def insert(self, name: str, rows: Any) -> int:
@@ -201,6 +232,7 @@ class Session:
         Returns:
             The number of rows.
         """
+        self._restore()
         table = self.catalog.tables.get(self.catalog.find(name).name)
         if table is None:
             raise SqlError(f'"{name}" is a view; insert into the tables it reads.', code="NOT_A_TABLE", name=name)
@@ -266,7 +298,7 @@ class Session:
         for warning in (*binder.warnings, *without_effect({**self.catalog.settings, **settings})):
             warnings.warn(SqlWarning(warning), stacklevel=4)
         bound = replace(bound, view=with_jump(bound.view, jump_in(binder.settings)), names=frozenset(binder.names))
-        return Query(self, bound, statement.sql, dict(binder.settings), emits_changelog)
+        return Query(self, bound, statement.sql, dict(binder.settings), emits_changelog, statement.dialect)
 
     def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:
         """Run a query; see `Query.start`.
@@ -308,6 +340,29 @@ class Session:
         """Return what a query does, and what it must remember."""
         return self.runtime.explain(query)
 
+    def console(self, name: str | None = None, *, port: int = 0) -> Any:
+        """Serve a page about a query that runs, and those that its pipeline answers with it, until it is closed.
+
+        Args:
+            name: of the query; may be left out where one pipeline answers all of them.
+            port: of 127.0.0.1; 0 takes a free one. The address to open is the attribute `url` of the answer.
+
+        Raises:
+            OptionError: `VIEW_NAME`: no query runs, none has this name, or several pipelines run and none was named; or the
+                port is taken.
+            MissingPackageError: the extra `console` is not installed.
+        """
+        found = [one for one in self.running if name in (None, one.name)]
+        if len({id(one.whole) for one in found}) != 1:
+            names = [one.name for one in self.running]
+            raise OptionError(
+                f"console({name!r}): expected the name of one of the queries that run, {names}.",
+                code="VIEW_NAME",
+                name=name,
+                expected=names,
+            )
+        return found[0].console(port=port)
+
     def view_of(self, query: Query) -> Any:
         """Return a query as a view of the fluent API of this session's engine."""
         return self.runtime.view_of(query)
@@ -329,6 +384,7 @@ class Session:
         Raises:
             SqlError: `NOT_OFFERED`: inside Spark every query has epochs of its own.
         """
+        self._restore()
         return self.runtime.views()
 
     def close(self) -> None:

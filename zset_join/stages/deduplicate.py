@@ -36,8 +36,8 @@ class DeduplicateStage(Stage):
         order_by: the order, as `"t"` or `"price desc"`.
         keep: `first` in this order, or `last`.
         n: how many rows per key are shown.
-        input_only_adds: no row of the input is ever retracted, so that those that are not shown need not be remembered. It follows
-            from the plan, and is not written down.
+        input_only_adds: no row of the input is ever retracted, so that those that are not shown need not be remembered. It
+            follows from the plan, and is not written down.
 
     Raises:
         PlanError: columns, types or modes that cannot be deduplicated (when `output` is asked or it is built).

@@ -270,7 +270,7 @@ class JoinStage(Stage):
         for relation, preserved in zip(self.relations, _PRESERVED, strict=True):
             what = "all live rows" if self.how in preserved or all(self.flags) else "live rows with a complete key"
             kept.append(f'{what} of "{relation.name}"')
-        bound = ", all told less than join_max_buffered_bytes" if self.is_append_only else ""
+        bound = ", together less than join_max_buffered_bytes" if self.is_append_only else ""
         return [
             f"Join {self.how.replace('_', ' ')} on {condition}",
             f"  remembers: {', '.join(kept)}{bound}; in {buckets or 'one per core'} buckets by join key",

@@ -18,7 +18,7 @@ from typing import Any
 from zset_join.checkpoint.reading import no_checkpoint, read_committed
 from zset_join.checkpoint.record import CommitRecord
 
-__all__ = ["METRICS", "Measured", "measured", "metrics_text"]
+__all__ = ["METRICS", "Measured", "measured", "measured_record", "metrics_text", "text_of"]
 
 METRICS: Mapping[str, str] = {
     "zset_join_last_epoch": "Number of the newest committed epoch.",
@@ -79,11 +79,22 @@ def measured(checkpoint: str | Path) -> Measured:
     committed = read_committed(str(checkpoint))
     if committed is None:
         raise no_checkpoint(str(checkpoint))
-    values: dict[str, list[tuple[Mapping[str, str], float]]] = {"zset_join_buckets": [({}, committed.buckets)]}
-    if committed.last is not None:
-        for name, labels, value in _of_record(committed.last):
+    return measured_record(committed.files.query_id, committed.buckets, committed.last)
+
+
+def measured_record(query_id: str, buckets: int, record: CommitRecord | None) -> Measured:
+    """Return the numbers of an epoch.
+
+    Args:
+        query_id: of the query.
+        buckets: parts of the state.
+        record: of the epoch; None before the first.
+    """
+    values: dict[str, list[tuple[Mapping[str, str], float]]] = {"zset_join_buckets": [({}, buckets)]}
+    if record is not None:
+        for name, labels, value in _of_record(record):
             values.setdefault(name, []).append((labels, value))
-    return Measured(committed.files.query_id, None if committed.last is None else committed.last.epoch, values)
+    return Measured(query_id, None if record is None else record.epoch, values)
 
 
 def metrics_text(checkpoint: str | Path) -> str:
@@ -92,7 +103,11 @@ def metrics_text(checkpoint: str | Path) -> str:
     Raises:
         StateError: as `measured`.
     """
-    found = measured(checkpoint)
+    return text_of(measured(checkpoint))
+
+
+def text_of(found: Measured) -> str:
+    """Return numbers in Prometheus' text format, version 0.0.4."""
     lines = []
     for name, meaning in METRICS.items():
         if name not in found.values:
@@ -146,13 +161,15 @@ def _of_stages(progress: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, 
     groups: tuple[str, ...] = ("remembers",)
     if "delta_rows" in progress:  # of Spark: `stages` counts states there, beside `joins`, `aggregates` and `routes`
         groups = ("joins", "aggregates", "routes", "stages")
+        for stage, rows in progress.get("rows_by_stage", {}).items():
+            yield "zset_join_stage_rows_in", {"stage": stage}, sum(rows)
     else:
         for stage, work in progress.get("stages", {}).items():
             for name in ("seconds", "rows_in", "rows_out"):
                 yield f"zset_join_stage_{name}", {"stage": stage}, work[name]
     states = {stage: held for group in groups for stage, held in progress.get(group, {}).items()}
     if progress.get("state"):
-        states = {"first join": progress["state"], **states}
+        states = {progress.get("state_of", "first join"): progress["state"], **states}
     for stage, held in states.items():
         for name, count in held.items():
             if name.endswith("_bytes") and isinstance(count, int):

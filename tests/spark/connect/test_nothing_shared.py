@@ -29,17 +29,21 @@ def own_client(connect_server: Server) -> Iterator[ClientProcess]:
     process.close()
 
 
-def _query(spark: SparkSession, place: Path, *, ends: bool) -> Any:
+def _writer(spark: SparkSession, place: Path, *, ends: bool, **options: Any) -> Any:
     orders, names = streams(spark, place)
     view = orders.join(names, on="cust", how="left").select("id", "total", "name")
-    writer = view.writeStream.options(checkpointLocation=str(place / "cp"), localStateDir=str(place / "local"))
+    writer = view.writeStream.options(checkpointLocation=str(place / "cp"), localStateDir=str(place / "local"), **options)
     if ends:
         writer = writer.trigger(availableNow=True)
-    return writer.toParquet(str(place / "out")).start()
+    return writer.toParquet(str(place / "out"))
 
 
-def _guarded(spark: SparkSession, place: Path) -> list[str]:
-    """Do all that a client does with a query; return the files of the query that it touched."""
+def _query(spark: SparkSession, place: Path, *, ends: bool) -> Any:
+    return _writer(spark, place, ends=ends).start()
+
+
+def _guarded(spark: SparkSession, place: Path) -> dict[str, Any]:
+    """Do all that a client does with a query; return what it found, and the files of the query that it touched."""
     touched: list[str] = []
 
     def look(event: str, given: tuple[Any, ...]) -> None:
@@ -47,21 +51,58 @@ def _guarded(spark: SparkSession, place: Path) -> list[str]:
             touched.append(f"{event}: {given[0]}")
 
     sys.addaudithook(look)
-    query = _query(spark, place, ends=True)
-    query.awaitTermination()
-    assert query.exception() is None
-    assert query._runner.progress.of_epoch(0)["epoch"] == 0
-    assert query.recentProgress is not None
+    found: dict[str, Any] = {"touched": touched}
+    query = _writer(spark, place, ends=False, retainInputLog=True, onBadInput="quarantine").start()
+    query.processAllAvailable()
+    found["while it runs"] = _asked(query)
+    found["progress"] = [one["join"]["epoch"] for one in query.recentProgress if one["join"]]
+    found["savepoint"] = query.backup(place / "savepoint").epoch
     query.explain()
     query.stop()
-    return touched
+    found["stopped"] = _asked(query)
+    assert query.exception() is None
+    with _writer(spark, place, ends=False, retainInputLog=True, onBadInput="quarantine").attach() as stored:
+        found["attached"] = _asked(stored)
+    return found
+
+
+def _asked(query: Any) -> dict[str, Any]:
+    report = query.verify()
+    history = query.explain_row({"id": 1})
+    letters = query.dead_letters(stream="orders")
+    try:
+        query.explain_row({"nothing": 1})
+    except ZsetJoinError as error:
+        refusal = (error.code, sorted(error.facts))
+    return {
+        "equal": (report.equal, report.actual_rows, report.differences),
+        "live": history.live_rows,
+        "held": [
+            (held.rows.to_pylist(), held.weights.tolist(), count)
+            for held, count in [query.view_rows(query._runner.settings.query.plan.output.name, {"id": 3})]
+        ],
+        "letters": letters["code"].to_pylist(),
+        "refusal": refusal,
+    }
 
 
 def test_a_client_touches_no_file_of_a_query(own_client: ClientProcess, tmp_path: Path) -> None:
+    """While the query runs its own process answers questions, afterwards a task does that opens the checkpoint."""
     filled(tmp_path)
+    write(tmp_path / "orders", {"op": "u", "id": None, "cust": "a", "total": 9, "t": 9})
 
-    assert own_client(_guarded, tmp_path) == []
+    found = own_client(_guarded, tmp_path)
+
+    assert found["touched"] == []
     assert lines(tmp_path / "out") == ROWS
+    answers = found["while it runs"]
+    assert answers["equal"] == (True, 2, ())
+    assert answers["live"] == (({"id": 1, "total": 6, "name": "ben"}, 1),)
+    assert answers["held"] == [([{"id": 3, "total": 4, "name": "ann"}], [1], 1)]
+    assert answers["letters"] == ["NULL_PRIMARY_KEY"]
+    assert found["stopped"] == found["attached"] == answers
+    assert found["progress"] == [0, 1, 2]
+    assert found["savepoint"] == 2
 
 
 def _started(spark: SparkSession, place: Path) -> int:
@@ -101,19 +142,3 @@ def test_a_client_and_then_the_server_die_and_the_output_is_exact(tmp_path: Path
         second.close()
         server.kill()
     assert lines(tmp_path / "out") == {(3, 4, "ann"): 1, (4, 9, "ann"): 1}
-
-
-def _refused_savepoint(spark: SparkSession, place: Path) -> str:
-    query = _query(spark, place, ends=True)
-    query.awaitTermination()
-    try:
-        query.backup(place / "savepoint")
-    except ZsetJoinError as error:
-        return error.code
-    return ""
-
-
-def test_a_savepoint_is_refused_on_the_client(own_client: ClientProcess, tmp_path: Path) -> None:
-    filled(tmp_path)
-
-    assert own_client(_refused_savepoint, tmp_path) == "SPARK_CONNECT"

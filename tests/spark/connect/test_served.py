@@ -270,6 +270,57 @@ def _code(spark: SparkSession, place: Path, options: Mapping[str, str]) -> str:
     return ""
 
 
+def _from_a_snapshot(spark: SparkSession, place: Path) -> tuple[str, bool, int]:
+    """Start from a snapshot twice, the second time from one that has changed; verify what the Parquet files hold."""
+    from zset_join.spark import changes
+
+    rows = [("u", 7, "c", 70, 0), ("u", 1, "c", 10, 0)]
+    snapshot = spark.createDataFrame(rows, ORDERS).where("total > 0")
+    orders = read(spark, place / "orders", ORDERS)
+    for baseline in (snapshot, snapshot.where("id < 0")):
+        stream = changes(orders, name="orders", keys="id", sequence_by="t", apply_as_deletes="op = 'd'", baseline=baseline)
+        query = run(stream.select("id", "total"), place, retainInputLog=True)
+    emitted = spark.read.parquet(str(place / "out" / "epoch=*"))
+    report = query.verify(actual_df=emitted)
+    return str(report), report.equal, query.verify(actual_df=emitted.where("id <> 7")).different_rows
+
+
+def test_a_query_starts_from_a_snapshot(client: Client, tmp_path: Path) -> None:
+    filled(tmp_path)
+
+    told, is_equal, differing = client(_from_a_snapshot, tmp_path)
+
+    assert lines(tmp_path / "out") == {(7, 70): 1, (1, 6): 1, (3, 4): 1}
+    assert is_equal, told
+    assert differing == 1
+
+
+def test_a_snapshot_without_a_row_in_the_stream_is_an_epoch(client: Client, tmp_path: Path) -> None:
+    client(_from_a_snapshot, tmp_path)
+
+    assert lines(tmp_path / "out") == {(7, 70): 1, (1, 10): 1}
+
+
+def _sampled(spark: SparkSession, place: Path) -> None:
+    from zset_join.spark import changes
+
+    stream = spark.readStream.text(str(place / "records"))
+    people = changes(stream, name="people", format="debezium-json", keys="cust")
+    orders, _ = streams(spark, place)
+    run(orders.join(people, on="cust").select("id", "name"), place)
+
+
+def test_records_are_sampled_by_the_server(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    row = {"cust": "a", "name": "ann"}
+    (tmp_path / "records" / "0.json").write_text(json.dumps({"op": "c", "before": None, "after": row}) + "\n")
+    write(tmp_path / "orders", _order(1, "a", 3, 1))
+
+    client(_sampled, tmp_path)
+
+    assert lines(tmp_path / "out") == {(1, "ann"): 1}
+
+
 def _by_sql(spark: SparkSession, place: Path) -> None:
     from zset_join.sql import connect
 

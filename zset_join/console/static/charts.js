@@ -36,7 +36,7 @@ function Chart({ chart }) {
   }, [chart]);
   const newest = chart.series.map((one) => `${one.name} ${chart.shown(lastOf(one.values))}`).join(", ");
   return html`<figure class="chart">
-    <figcaption><b>${chart.title}</b> <span class="unit">${has ? newest : ""}</span></figcaption>
+    <figcaption><b>${chart.title}</b> ${has && chart.series.map((one, at) => html`<span class="unit">${chart.series.length > 1 && html`<i class=${`swatch series-${(at % COLOURS.length) + 1}`}></i>`}${one.name} ${chart.shown(lastOf(one.values))} </span>`)}</figcaption>
     ${has ? html`<div ref=${box} class="plot" role="img" aria-label=${`${chart.title} by epoch; newest: ${newest}`}></div>`
       : html`<p class="note">${chart.absent}</p>`}
   </figure>`;
@@ -50,7 +50,7 @@ function drawn(box, chart) {
     label: one.name,
     stroke: colour(COLOURS[at % COLOURS.length]),
     fill: chart.stacked ? colour(COLOURS[at % COLOURS.length]) : undefined,
-    width: chart.stacked ? 0 : 1.5,
+    width: chart.stacked ? 0.5 : 1.5,
     points: { show: chart.series[0].values.length < 3, size: 5 },
     spanGaps: false,
   }));
@@ -60,7 +60,7 @@ function drawn(box, chart) {
     cursor: { drag: { x: false, y: false } },
     legend: { show: false },
     scales: { x: { time: false }, y: { range: (plot, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1] } },
-    axes: [{ ...axis, size: 24, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10000] }, { ...axis, size: 58, values: (plot, ticks) => ticks.map(chart.shown) }],
+    axes: [{ ...axis, size: 24, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10000] }, { ...axis, size: (plot, values) => 14 + 6.4 * Math.max(5, ...(values || []).map((one) => one.length)), values: (plot, ticks) => ticks.map(chart.shown) }],
     series: [{}, ...(chart.stacked ? series.reverse() : series)],
   };
   return new uPlot(options, dataOf(chart), box);

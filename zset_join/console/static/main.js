@@ -2,7 +2,7 @@
 
 import { html, render, useEffect, useMemo, useState } from "./vendored/preact-htm.js";
 import { Charts } from "./charts.js";
-import { Files, Keys, Letters, Options, Rows, Tail, Verify, Waiting } from "./panels.js";
+import { Diff, Files, Keys, Letters, Options, Rows, Tail, Verify, Waiting } from "./panels.js";
 import { Note, Trouble } from "./parts.js";
 import { Plan } from "./plan.js";
 import { ask, shownTime, withChanges, withEpochs } from "./store.js";
@@ -16,6 +16,7 @@ const TABS = [
   ["waiting", "Waiting"],
   ["files", "Checkpoint"],
   ["options", "Views, options"],
+  ["diff", "Changed query"],
 ];
 
 function Page() {
@@ -24,6 +25,7 @@ function Page() {
   const [overview, setOverview] = useState(null);
   const [failure, setFailure] = useState(null);
   const [trouble, setTrouble] = useState(null);
+  const tabs = TABS.filter(([name]) => name !== "diff" || (overview && overview.can.diff));
   const [live, setLive] = useState({ epochs: [], tail: [], connected: false });
   useEffect(() => {
     const read = () => ask("overview").then((found) => (setOverview(found), setFailure(null)), (error) => setFailure(error.message));
@@ -47,14 +49,14 @@ function Page() {
     const onHash = () => setTab(tabOf());
     const onKey = (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
-      const chosen = TABS[Number(event.key) - 1];
+      const chosen = tabs[Number(event.key) - 1];
       if (chosen) location.hash = chosen[0];
       if (event.key === "t") turnTheme();
     };
     addEventListener("hashchange", onHash);
     addEventListener("keydown", onKey);
     return () => (removeEventListener("hashchange", onHash), removeEventListener("keydown", onKey));
-  }, [turnTheme]);
+  }, [turnTheme, tabs.length]);
   const newest = live.epochs[live.epochs.length - 1] || null;
   const troubles = [...new Set([...(failure ? [failure] : []), ...(overview ? overview.trouble : []), ...(trouble ? [trouble] : [])])];
   const graph = useMemo(() => overview && overview.plan, [overview && JSON.stringify(overview.plan)]);
@@ -66,17 +68,18 @@ function Page() {
       <p class="status"><${State} overview=${overview} live=${live} />
         ${overview && html`<span class="name">${overview.name}</span>`}
         ${newest && html`<span>epoch ${newest.epoch}, ${shownTime(newest.at_us)}</span>`}</p>
-      <nav aria-label="panels">${TABS.map(([name, title], at) => html`<a href=${`#${name}`} aria-current=${tab === name ? "page" : null} title=${`key ${at + 1}`}>${title}</a>`)}</nav>
+      <nav aria-label="panels">${tabs.map(([name, title], at) => html`<a href=${`#${name}`} aria-current=${tab === name ? "page" : null} title=${`key ${at + 1}`}>${title}</a>`)}</nav>
     </header>
     <main>
       ${troubles.map((message) => html`<${Trouble} message=${message} />`)}
       ${overview ? html`<${Tab} tab=${tab} overview=${overview} graph=${graph} live=${live} newest=${newest} theme=${theme} />` : html`<p>Reading…</p>`}
     </main>
-    <footer><p>Keys: 1 to ${TABS.length} choose a panel, t the theme. Nothing here changes the query.</p></footer>`;
+    <footer><p>Keys: 1 to ${tabs.length} choose a panel, t the theme. Nothing here changes the query.</p></footer>`;
 }
 
 function Tab({ tab, overview, graph, live, newest, theme }) {
-  if (tab === "rows") return html`<${Rows} overview=${overview} />`;
+  if (tab === "rows") return html`<${Rows} overview=${overview} place=${placeOf()} />`;
+  if (tab === "diff") return html`<${Diff} />`;
   if (tab === "verify") return html`<${Verify} overview=${overview} />`;
   if (tab === "keys") return html`<${Keys} epochs=${live.epochs} />`;
   if (tab === "letters") return html`<${Letters} newest=${newest} />`;
@@ -99,8 +102,14 @@ function State({ overview, live }) {
 }
 
 function tabOf() {
-  const name = location.hash.slice(1);
+  const name = location.hash.slice(1).split("/")[0];
   return TABS.some(([known]) => known === name) ? name : "live";
+}
+
+// What of a panel the address names, as the table in #rows/join_0_left; null where it names none.
+function placeOf() {
+  const place = location.hash.split("/")[1];
+  return place ? decodeURIComponent(place) : null;
 }
 
 function useTheme() {

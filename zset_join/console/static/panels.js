@@ -15,10 +15,10 @@ export function Tail({ tail }) {
   </section>`;
 }
 
-export function Rows({ overview }) {
-  const [table, setTable] = useState(null);
+export function Rows({ overview, place }) {
+  const [table, setTable] = useState(place);
   const [where, setWhere] = useState({});
-  const [asked, setAsked] = useState({ table: null, where: {} });
+  const [asked, setAsked] = useState({ table: place, where: {} });
   const [row, setRow] = useState(null);
   const [answer, trouble, asking] = useAnswer(() => ask("rows", { table: asked.table, where: JSON.stringify(asked.where) }), [asked]);
   const isView = answer !== null && overview.views.includes(answer.table);
@@ -143,9 +143,9 @@ export function Keys({ epochs }) {
     ${trouble && html`<${Trouble} message=${trouble} />`}
     ${fan && html`<p>Most pairs in one epoch: ${fan.fan_out.pairs}${fan.fan_out.key === undefined ? "" : html`, of key <${Value} of=${fan.fan_out.key} />`} (epoch ${fan.epoch}).</p>`}
     ${answer && html`<p class="note">Counted: ${answer.counted}.</p>`}
-    ${answer && answer.stages.length === 0 && html`<${Note}>No key has rows.</${Note}>`}
-    <div class="cards">${answer && answer.stages.map((one) => html`<div class="card" key=${`${one.table} ${one.input}`}>
-      <h3>${one.stage}: ${one.input}${one.rows === null ? "" : ` (${shownNumber(one.rows)} rows)`}</h3>
+    ${answer && !answer.stages.some((one) => one.keys.length) && html`<${Note}>No key has rows.</${Note}>`}
+    <div class="cards">${answer && answer.stages.filter((one) => one.keys.length).map((one) => html`<div class="card" key=${`${one.table} ${one.input}`}>
+      <h3>${one.table === one.stage ? one.stage : one.table}: ${one.input}${one.rows === null ? "" : ` (${shownNumber(one.rows)} rows)`}</h3>
       <${Table} label=${`hottest keys of ${one.table}, ${one.input}`} columns=${[...one.columns, one.unit]} numbers=${[one.columns.length]} rows=${one.keys.map(([key, count]) => [...key, count])} />
     </div>`)}</div>
   </section>`;
@@ -158,7 +158,7 @@ export function Letters({ newest }) {
     <div class="row"><h2 id="letters-title">Dead letters</h2><button onClick=${again} disabled=${asking}>read again</button></div>
     ${trouble && html`<${Trouble} message=${trouble} />`}
     ${answer && html`<p>${answer.total === 0 ? "Nothing was put aside." : `${answer.total} put aside${answer.letters.length < answer.total ? `, the newest ${answer.letters.length} of them` : ""}`}</p>`}
-    ${answer && answer.letters.length > 0 && html`<${Table} label="dead letters" columns=${["epoch", "stream", "code", "reason", "record or row", "place", "sent again"]} rows=${answer.letters.map((one) => [one.epoch, one.stream, one.code, one.reason, one.raw, place(one), one.replayed ? "yes" : "no"])} />`}
+    ${answer && answer.letters.length > 0 && html`<${Table} label="letters, newest first" columns=${["epoch", "stream", "code", "reason", "record or row", "place", "sent again"]} rows=${answer.letters.map((one) => [one.epoch, one.stream, one.code, one.reason, one.raw, place(one), one.replayed ? "yes" : "no"])} />`}
   </section>`;
 }
 
@@ -168,18 +168,50 @@ export function Waiting({ newest }) {
     <h2 id="waiting-title">Waiting for time</h2>
     ${trouble && html`<${Trouble} message=${trouble} />`}
     ${answer && answer.stages.length === 0 && html`<${Note}>No stage of this plan waits for time or asks the outside.</${Note}>`}
-    ${answer && answer.stages.map((one) => html`<div class="card" key=${one.stage}>
-      <h3>${one.stage}: ${one.title}</h3>
-      <${Facts} of=${[
-        ["next due by watermark", one.due && one.due.watermark_us !== null ? `${shownTime(one.due.watermark_us)}${one.watermark_us === null || one.watermark_us === undefined ? "" : `, ${shownSeconds(Math.max(0, (one.due.watermark_us - one.watermark_us) / 1e6))} ahead of the watermark`}` : null],
-        ["next due by clock", one.due && one.due.processing_time_us !== null ? shownTime(one.due.processing_time_us) : null],
-        ["waits for", one.due ? null : "nothing"],
-        ["watermark", one.watermark_us ? shownTime(one.watermark_us) : null],
-        ["held by", one.held_by],
-        ...Object.entries(one.lookups || {}).map(([name, value]) => [`lookups: ${name.replaceAll("_", " ")}`, String(value)]),
-        ...Object.entries(one.remembers).filter(([name]) => !name.includes("bytes")).map(([name, value]) => [name.replaceAll("_", " "), typeof value === "object" ? JSON.stringify(value) : String(value)]),
-      ]} />
-    </div>`)}
+    ${answer && answer.stages.map((one) => html`<${WaitingStage} key=${one.stage} of=${one} />`)}
+  </section>`;
+}
+
+function WaitingStage({ of }) {
+  const ahead = of.due && of.due.watermark_us !== null && of.watermark_us ? `, ${shownSeconds(Math.max(0, (of.due.watermark_us - of.watermark_us) / 1e6))} ahead of the watermark` : "";
+  const named = (counts) => Object.entries(counts || {}).filter(([name]) => !name.includes("bytes"));
+  const counts = [...named(of.remembers), ...named(of.lookups).filter(([name]) => !(name in of.remembers))];
+  const text = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
+  const plain = (name) => name.replaceAll("_", " ");
+  return html`<div class="card">
+    <h3>${of.stage}: ${of.title}</h3>
+    <${Facts} of=${[
+      ["next due by watermark", of.due && of.due.watermark_us !== null ? `${shownTime(of.due.watermark_us)}${ahead}` : null],
+      ["next due by clock", of.due && of.due.processing_time_us !== null ? shownTime(of.due.processing_time_us) : null],
+      ["waits for", of.due ? null : "nothing"],
+      ["watermark", of.watermark_us ? shownTime(of.watermark_us) : null],
+      ["held by", of.held_by],
+      ...counts.filter(([name, value]) => value && /^(parked_rows|left_rows|right_rows|waiting_rows|late_rows|misses|keys)$/.test(name)).map(([name, value]) => [plain(name), text(value)]),
+    ]} />
+    ${of.tables.length > 0 && html`<p>Rows that are remembered: ${of.tables.map((name) => html`<a href=${`#rows/${encodeURIComponent(name)}`}>${name}</a> `)}</p>`}
+    ${counts.length > 0 && html`<details><summary>all counts</summary><${Facts} of=${counts.map(([name, value]) => [plain(name), text(value)])} /></details>`}
+  </div>`;
+}
+
+export function Diff() {
+  const [turn, setTurn] = useState(0);
+  const [answer, trouble, asking] = useAnswer(() => ask("diff"), [turn]);
+  return html`<section aria-labelledby="diff-title">
+    <div class="row"><h2 id="diff-title">What the changed query answers otherwise</h2><button onClick=${() => setTurn(turn + 1)} disabled=${asking}>compare again</button></div>
+    ${asking && html`<${Note}>Comparing…</${Note}>`}
+    ${trouble && html`<${Trouble} message=${trouble} />`}
+    ${answer && html`<ul class="lines">${answer.lines.map((line) => html`<li>${line}</li>`)}</ul>
+      <${Table} label="views" columns=${["view", "state", "adds", "removes", "changes", "rows before"]} numbers=${[2, 3, 4, 5]}
+        rows=${answer.views.map((one) => [one.view, one.status, one.counts.added, one.counts.removed, one.counts.changed, one.before === null ? "–" : one.before])} />
+      ${answer.views.filter((one) => one.pairs.length).map((one) => html`<div key=${one.view}>
+        <h3>${one.view}${one.counts.added + one.counts.removed + one.counts.changed > one.pairs.length ? `: the first ${one.pairs.length} of its differences` : ""}</h3>
+        <div class="scroll" role="region" tabindex="0" aria-label=${`differences of ${one.view}`}><table class="timeline">
+          <thead><tr><th scope="col">now</th><th scope="col">with the changed query</th></tr></thead>
+          <tbody>${one.pairs.map(([before, after]) => html`<tr>
+            <td>${before ? html`<${Signed} row=${before} weight=${-1} />` : html`<i class="null">absent</i>`}</td>
+            <td>${after ? html`<${Signed} row=${after} weight=${1} />` : html`<i class="null">absent</i>`}</td>
+          </tr>`)}</tbody></table></div>
+      </div>`)}`}
   </section>`;
 }
 
@@ -216,12 +248,16 @@ export function Options({ overview, newest }) {
     const counts = newest && (newest.views[name] || (overview.views.length === 1 ? { answer_rows: newest.rows_out, retractions: newest.retractions } : null));
     return [name, overview.view_columns[name].join(", "), counts ? counts.answer_rows : null, counts ? counts.retractions : null];
   });
+  const named = (found) => Object.entries(found || {});
   return html`<section aria-labelledby="options-title">
     <h2 id="options-title">Views and options</h2>
     <h3>Views</h3>
     <${Table} label="views" columns=${["view", "columns", "rows of the newest epoch", "retractions"]} numbers=${[2, 3]} rows=${views} />
-    <h3>${overview.kind === "pipeline in memory" ? "Options in force" : "What the checkpoint says of its query"}</h3>
-    <${Table} label="options" columns=${["name", "value"]} rows=${Object.entries(overview.options).map(([name, value]) => [name, value])} />
+    ${named(overview.in_force).length > 0 && html`<h3>Options in force</h3>
+      <${Table} label="options in force" columns=${["name", "value"]} rows=${named(overview.in_force)} />`}
+    ${named(overview.options).length > 0 && html`<h3>What the checkpoint says of its query</h3>
+      <${Table} label="description of the query" columns=${["name", "value"]} rows=${named(overview.options)} />`}
+    ${(overview.described || []).length > 0 && html`<h3>Its plan</h3><pre tabindex="0" aria-label="the plan as text">${overview.described.join("\n")}</pre>`}
   </section>`;
 }
 

@@ -36,7 +36,7 @@ export function Plan({ graph, epochs }) {
         <defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0L8 4L0 8z" class="arrow" /></marker></defs>
         ${placed.edges.map((edge) => html`<${Edge} edge=${edge} flow=${flowOf(edge, graph, newest)} />`)}
         ${placed.nodes.map((one) => html`<${Node} place=${one} node=${one.node} heat=${heatOf(values[one.node.id], most)}
-          value=${values[one.node.id] === null ? "" : `${METRICS[metric][0]}: ${METRICS[metric][1](values[one.node.id])}`}
+          value=${shownValue(one.node, values[one.node.id], metric, newest)}
           isChosen=${chosen === one.node.id} choose=${() => setChosen(chosen === one.node.id ? null : one.node.id)} />`)}
       </svg>
     </div>
@@ -53,9 +53,9 @@ function Node({ place, node, heat, value, isChosen, choose }) {
     }
   };
   const lines = [
-    cut(node.kind === "stage" ? node.name : `${node.kind} ${node.name}`, 26),
-    cut(node.kind === "stage" ? node.title : node.columns.join(", "), 29),
-    cut(value, 29),
+    cut(node.kind === "stage" ? node.name : `${node.kind} ${node.name}`, 23),
+    cut(node.kind === "stage" ? node.title : node.columns.join(", "), 28),
+    cut(value, 28),
   ];
   const [left, top] = [place.x - WIDTH / 2, place.y - HEIGHT / 2];
   return html`<g class=${`node ${node.kind} heat-${heat} ${isChosen ? "chosen" : ""}`} tabindex="0" role="button" aria-pressed=${isChosen ? "true" : "false"} onClick=${choose} onKeyDown=${onKey}>
@@ -97,6 +97,12 @@ function Details({ node, graph, newest, close }) {
   </div>`;
 }
 
+function shownValue(node, value, metric, newest) {
+  const shown = value === null ? "" : `${METRICS[metric][0]}: ${METRICS[metric][1](value)}`;
+  const holds = node.kind === "source" && Object.values(newest.held_by).includes(node.name);
+  return holds ? [shown, "holds the watermark"].filter(Boolean).join(", ") : shown;
+}
+
 function valueOf(node, metric, newest) {
   const known = (value) => (value === undefined || value === null ? null : value);
   if (metric === "lag") {
@@ -110,7 +116,7 @@ function valueOf(node, metric, newest) {
   }
   const did = newest.stages[node.name] || newest.stages[alias(node.name)];
   if (metric === "seconds") return did ? known(did.seconds) : null;
-  if (metric === "rows") return did && did.rows_in !== undefined ? did.rows_in + did.rows_out : null;
+  if (metric === "rows") return did && did.rows_in !== undefined ? did.rows_in + (did.rows_out || 0) : null;
   const counts = newest.remembers[node.state];
   if (counts && counts.resident_bytes !== undefined) return counts.resident_bytes;
   return known(newest.state_bytes[node.state] ?? newest.state_bytes[alias(node.state)]);
@@ -121,12 +127,19 @@ function alias(name) {
   return name === "join-0" ? "join" : name;
 }
 
+// Rows on an edge in the newest epoch: what came out where it begins, or what went in where it ends.
 function flowOf(edge, graph, newest) {
   if (!newest.last) return "";
-  const from = graph.nodes.find((node) => node.id === edge.from);
-  const did = newest.last.stages[from.name];
-  const rows = from.kind === "source" ? newest.last.rows_in[from.name] : did && did.rows_out;
-  if (rows === undefined || rows === null) return "";
+  const [from, to] = [edge.from, edge.to].map((id) => graph.nodes.find((node) => node.id === id));
+  const did = newest.last.stages[from.name] || newest.last.stages[alias(from.name)];
+  const into = newest.last.stages[to.name] || newest.last.stages[alias(to.name)];
+  const isAlone = graph.edges.filter((one) => one.to === edge.to && one.input === edge.input).length === 1;
+  const rows = [
+    isAlone && to.kind === "stage" && into && into.inputs ? into.inputs[edge.input] : null,
+    from.kind === "source" ? newest.last.rows_in[from.name] : did && did.rows_out,
+    isAlone && to.kind === "view" ? valueOf(to, "rows", newest) : null,
+  ].find((one) => one !== undefined && one !== null);
+  if (rows === undefined) return "";
   return newest.gap === null ? `${shownNumber(rows)} rows` : `${shownNumber(rows / newest.gap)} rows/s`;
 }
 

@@ -84,11 +84,13 @@ export function shownBytes(value) {
 
 export function shownSeconds(value) {
   if (value === null || value === undefined) return "–";
+  if (value === 0) return "0 s";
   if (value < 0.001) return `${Math.round(value * 1e6)} µs`;
   if (value < 1) return `${(value * 1e3).toFixed(value < 0.01 ? 1 : 0)} ms`;
   if (value < 120) return `${value.toFixed(1)} s`;
   if (value < 7200) return `${Math.round(value / 60)} min`;
-  return value < 172800 ? `${(value / 3600).toFixed(1)} h` : `${(value / 86400).toFixed(1)} days`;
+  if (value < 172800) return `${(value / 3600).toFixed(1)} h`;
+  return `${(value / 86400).toFixed(value < 8640000 ? 1 : 0)} days`;
 }
 
 export function shownTime(us) {

@@ -9,7 +9,7 @@ The query id is Spark's: it stays the same across restarts on one checkpoint, an
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -19,10 +19,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.checkpoint.reading import stored_query_id
 from zset_join.core.errors import StateError, ZsetJoinError
-from zset_join.spark.api.driver_tools import DriverTools
 from zset_join.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
 from zset_join.spark.driver.epochs import DriverSettings
-from zset_join.spark.driver.served import ServedEpochs, ServedQuery, refuse_served
+from zset_join.spark.driver.served import ServedEpochs, ServedQuery, ServedTools, refuse_served
 
 __all__ = ["JoinQuery", "start_query", "start_served"]
 
@@ -76,12 +75,12 @@ class JoinQuery(StoredQuery):
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802 - the name PySpark users type
         """Return Spark's newest progress, with ours under the key `join`; None before the first epoch."""
         progress = self.spark_query.lastProgress
-        return None if progress is None else self._with_ours(progress)
+        return None if progress is None else self._with_ours([progress])[0]
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802 - the name PySpark users type
         """Return the newest progresses, oldest first."""
-        return [self._with_ours(progress) for progress in self.spark_query.recentProgress]
+        return self._with_ours(self.spark_query.recentProgress)
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802 - the name PySpark users type
         """Wait until the query stops.
@@ -140,10 +139,10 @@ class JoinQuery(StoredQuery):
         if failure is not None:
             raise failure from error
 
-    def _with_ours(self, of_spark: Any) -> dict[str, Any]:
-        progress: dict[str, Any] = dict(of_spark)
-        progress["join"] = self._runner.progress.of_epoch(progress["batchId"])
-        return progress
+    def _with_ours(self, of_spark: Sequence[Any]) -> list[dict[str, Any]]:
+        progresses = [dict(one) for one in of_spark]
+        ours = self._runner.progress.of_epochs([one["batchId"] for one in progresses]) if progresses else {}
+        return [{**one, "join": ours[one["batchId"]]} for one in progresses]
 
     def _close_at_the_end(self) -> None:
         """Close the output when the query has stopped, however it stopped."""
@@ -228,18 +227,24 @@ def start_query(
     return JoinQuery(spark_query, runner, tools)
 
 
-def start_served(stream: DataStreamWriter, settings: DriverSettings, session: SparkSession) -> JoinQuery:
+def start_served(
+    stream: DataStreamWriter, settings: DriverSettings, session: SparkSession, baseline: bytes | None = None
+) -> JoinQuery:
     """Start a query over Spark Connect: its epochs run in a process of the server.
 
     Args:
         stream: Spark's writer of its rows.
         settings: of the query.
         session: of Spark Connect.
+        baseline: the plan of the rows before those of the first batch; None without.
 
     Raises:
         ZsetJoinError: checkpoint or outputs refuse the query.
     """
     refuse_served(settings, session)
-    query = stream.foreachBatch(ServedEpochs(settings)).start()
-    served = ServedQuery(settings, session)
-    return JoinQuery(query, served, DriverTools())
+    query = stream.foreachBatch(ServedEpochs(settings, baseline)).start()
+
+    def is_active() -> bool:
+        return bool(query.isActive)
+
+    return JoinQuery(query, ServedQuery(settings, session, is_active), ServedTools(settings, session, is_active))

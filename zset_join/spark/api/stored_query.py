@@ -15,12 +15,17 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from zset_join.core.errors import ZsetJoinError
+from zset_join.spark.api.watched import open_query_console
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.epoch.progress import ProgressLog
 from zset_join.spark.epoch.runner import EpochRunner
+from zset_join.tools.dead_letters import read_letters
+from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
+    from zset_join.console import Console
+    from zset_join.core.options import QueryOptions
     from zset_join.spark.tools.view_comparison import VerificationReport
     from zset_join.tools.savepoint import Savepoint
 
@@ -43,6 +48,16 @@ class QueryRunner(Protocol):
     @property
     def schema(self) -> pa.Schema:
         """Return the columns of the output."""
+        ...
+
+    @property
+    def options(self) -> QueryOptions:
+        """Return the options of the query."""
+        ...
+
+    @property
+    def dead_letters(self) -> str:
+        """Return where rows that were put aside are written."""
         ...
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
@@ -94,6 +109,14 @@ class QueryTools(Protocol):
         """Return where a row comes from; see `StoredQuery.explain_row`."""
         ...
 
+    def dead_letters(self, **chosen: Any) -> pa.Table:
+        """Return what was put aside; see `StoredQuery.dead_letters`."""
+        ...
+
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
+        """Return rows that an output holds; see `StoredQuery.view_rows`."""
+        ...
+
 
 class ExecutorTools:
     """Answer questions about a query that runs on executors.
@@ -116,6 +139,17 @@ class ExecutorTools:
         from zset_join.spark.tools.row_explaining import explain_row
 
         return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
+
+    def dead_letters(self, **chosen: Any) -> pa.Table:
+        """Return what was put aside; see `zset_join.dead_letters.read_letters`."""
+        options = self._runner.options
+        return read_letters(options.checkpoint_location, path=options.dead_letter_path, **chosen)
+
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:  # noqa: ARG002 - the only one
+        """Read an output with Spark."""
+        from zset_join.spark.tools.emitted_rows import emitted_rows
+
+        return emitted_rows(self._runner, values, most_rows=most_rows)
 
 
 class StoredQuery:
@@ -213,3 +247,51 @@ class StoredQuery:
         and where only computed columns are requested, a batch join of what the log keeps.
         """
         return self._tools.explain_row(row, most_rows=most_rows)
+
+    def dead_letters(self, *, stream: str | None = None, epoch: int | None = None, code: str | None = None) -> pa.Table:
+        """Return the rows that were put aside in epochs that count, oldest first, as `zset_join.dead_letters.LETTER_SCHEMA`.
+
+        Args:
+            stream: only those of one stream.
+            epoch: only those of one epoch.
+            code: only those with one code.
+
+        Raises:
+            StateError: there is no checkpoint, or a file cannot be read.
+
+        Memory: all that are returned.
+        """
+        return self._tools.dead_letters(stream=stream, epoch=epoch, code=code)
+
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int = 1_000) -> tuple[ZSet, int]:
+        """Return rows that the view has now, as its first output that can be read back holds them, and how many there are.
+
+        Epochs wait meanwhile.
+
+        Args:
+            view: its name.
+            values: columns to the values that they have; None finds NULL.
+            most_rows: distinct rows to return at most.
+
+        Raises:
+            OptionError: `VERIFY_OUTPUT`: no output can be read back.
+
+        Cost: a pass over what the output holds.
+        """
+        return self._tools.view_rows(view, values, most_rows=most_rows)
+
+    def console(self, *, port: int = 0) -> Console:
+        """Serve a page about the query on this machine until it is closed; see `zset_join.console`.
+
+        It reads the checkpoint; verification, the history of a row and rows of the view are answered by this process. Close it
+        before the query is stopped for good.
+
+        Args:
+            port: of 127.0.0.1; 0 takes a free one. The address to open is the attribute `url` of the answer.
+
+        Raises:
+            MissingPackageError: the extra `console` is not installed.
+            StateError: `NO_CHECKPOINT`: this process cannot read the checkpoint, as over Spark Connect to another machine.
+            OptionError: the port is taken.
+        """
+        return open_query_console(self, self._runner.options, self._runner.dead_letters, port=port)

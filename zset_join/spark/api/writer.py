@@ -23,7 +23,6 @@ from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.sinks.sink import Sink
-from zset_join.spark.api.driver_tools import DriverTools
 from zset_join.spark.api.lookup_defaults import check_connections, is_lookup_option, job_defaults
 from zset_join.spark.api.query import JoinQuery, start_query, start_served
 from zset_join.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
@@ -31,8 +30,10 @@ from zset_join.spark.api.unknown_methods import missing_on_writer
 from zset_join.spark.driver.choosing import Choice, chosen_mode, memory_budget
 from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.driver_query import DriverQuery
-from zset_join.spark.driver.epochs import DriverEpochs
+from zset_join.spark.driver.driver_tools import DriverTools
+from zset_join.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.spark.driver.expecting import expected_state
+from zset_join.spark.driver.served import ServedQuery, ServedTools, refuse_missing
 from zset_join.spark.driver.starting import check_mode, driver_epochs, served_rows, streamed_rows
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.epoch.named_outputs import TABLE, output_named
@@ -40,7 +41,8 @@ from zset_join.spark.epoch.outputs import ChosenOutput, FunctionOutput, SinkOutp
 from zset_join.spark.epoch.runner import EpochRunner
 from zset_join.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.spark.epoch.upsert_output import UpsertOutput
-from zset_join.spark.frames.facts import is_connect
+from zset_join.spark.frames.facts import is_connect, parallelism
+from zset_join.spark.frames.sent import frame_bytes
 from zset_join.spark.planning.buffer_limit import limited_join
 from zset_join.spark.planning.normalise import TaggedStreams, tag
 from zset_join.spark.planning.placed_query import PlacedQuery
@@ -377,7 +379,8 @@ class JoinStreamWriter:
         location = options.checkpoint_location
         if is_connect(query.session):
             stream = self._of_spark(served_rows(query, epochs), location)
-            return start_served(stream, epochs.settings, query.session)
+            baseline = None if epochs.baseline is None else frame_bytes(epochs.baseline)
+            return start_served(stream, replace(epochs.settings, is_served=True), query.session, baseline)
         _make_place(location)
         check_mode(location, "driver")
         return start_query(
@@ -416,7 +419,9 @@ class JoinStreamWriter:
         runner: QueryRunner
         tools: QueryTools
         if self._of_driver():
-            _, epochs, options = self._prepared_on_driver()
+            query, epochs, options = self._prepared_on_driver()
+            if is_connect(query.session):
+                return _attached_on_server(replace(epochs.settings, is_served=True), query.session)
             check_mode(options.checkpoint_location, "driver")
             runner, tools, location = epochs, DriverTools(epochs), options.checkpoint_location
         else:
@@ -466,7 +471,7 @@ class JoinStreamWriter:
         check_mode(options.checkpoint_location, "executors")
         plan = _as_stored(plan, options.checkpoint_location)
         stored = stored_buckets(options.checkpoint_location)
-        buckets = options.buckets or stored or session.sparkContext.defaultParallelism
+        buckets = options.buckets or stored or parallelism(session)
         tagged = tag(plan.planned_stages, buckets)
         if options.dead_letter_path is None:
             quarantine = folder_below(options.checkpoint_location, "quarantine")
@@ -500,7 +505,7 @@ class JoinStreamWriter:
         """Return what lookup joins are told of the job; refuse more tasks than connections."""
         session = self._query.session
         defaults = job_defaults(session, self._options)
-        processes = 1 if buckets == 1 else min(buckets, session.sparkContext.defaultParallelism)
+        processes = 1 if buckets == 1 else min(buckets, parallelism(session))
         more = {"lookup_processes": processes, **({} if defaults is None else {"lookup": defaults})}
         for stage in stages:
             if isinstance(stage, LookupJoinStage):  # of all stages these alone open connections
@@ -555,6 +560,12 @@ def _as_stored(plan: PlacedQuery, location: str) -> PlacedQuery:
     """Return a plan that shares tables only where its checkpoint does: one of an older version has a copy for every join."""
     stored = stored_description(location)
     return plan if stored is None or "shared" in stored else replace(plan, shares_tables=False)
+
+
+def _attached_on_server(settings: DriverSettings, session: SparkSession) -> StoredQuery:
+    """Return what a client of Spark Connect asks about a query that does not run: every question opens its checkpoint."""
+    refuse_missing(settings, session)
+    return StoredQuery(ServedQuery(settings, session, lambda: False), ServedTools(settings, session, lambda: False))
 
 
 def _make_place(location: str) -> None:

@@ -140,18 +140,25 @@ def refuse_first_rows(size: int, options: QueryOptions, epoch: int) -> None:
         )
 
 
-def refuse_outgrown(held: int, options: QueryOptions, epoch: int) -> None:
+def refuse_outgrown(held: int, options: QueryOptions, epoch: int, *, is_served: bool = False) -> None:
     """Refuse to go on where the state is larger than its budget; what is committed stays.
+
+    Args:
+        held: bytes of state.
+        options: of the query.
+        epoch: the epoch that was committed.
+        is_served: the query was started over Spark Connect, where executors are refused.
 
     Raises:
         StateError: `DRIVER_STATE_TOO_LARGE`.
     """
     budget = memory_budget(options)
     if held > budget:
+        executors = "in a classic session " if is_served else ""
         raise StateError(
             f"after epoch {epoch} the state of the query has {held:,} bytes, and on the driver it may have {budget:,} "
             '(driverMemory). Give it more, keep rows on disk with default_hash_join="hybrid" and max_hot_bytes, or start the '
-            'query with execution="executors", a new checkpointLocation and a new output.',
+            f'query {executors}with execution="executors", a new checkpointLocation and a new output.',
             code="DRIVER_STATE_TOO_LARGE",
             epoch=epoch,
             held=held,

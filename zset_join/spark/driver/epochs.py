@@ -49,7 +49,6 @@ from zset_join.spark.driver.memory import refuse_without_memory
 from zset_join.spark.epoch.disk_failures import disk_failure
 from zset_join.spark.epoch.frame_sink import FrameSink, TakesSession
 from zset_join.spark.epoch.heartbeat import Heartbeat
-from zset_join.spark.epoch.kafka_topics import KafkaTopics, TopicIds
 from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.spark.epoch.lost_records import lost_records
 from zset_join.spark.epoch.offsets import is_completed, offsets_digest
@@ -85,6 +84,7 @@ class DriverSettings:
         name: what log lines call the query.
         inputs: what a checkpoint remembers of the streams.
         functions: the user's own functions in them.
+        is_served: a client of Spark Connect started the query, and a process of the server runs it.
     """
 
     query: PlannedQuery
@@ -96,6 +96,7 @@ class DriverSettings:
     name: str
     inputs: tuple[Mapping[str, Any], ...] = ()
     functions: tuple[UserFunction, ...] = ()
+    is_served: bool = False
 
     def described(self, stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Return what a checkpoint remembers beside the plan, under which the query goes on.
@@ -134,14 +135,14 @@ class DriverEpochs:
 
     settings: DriverSettings
     baseline: DataFrame | None = None
-    topics: KafkaTopics | None = None
+    topics: Any = None
     error: BaseException | None = None
     heartbeat: Heartbeat | None = None
     progress: ProgressLog = field(default_factory=ProgressLog)
     lock: threading.RLock = field(default_factory=threading.RLock)
     _pipeline: Pipeline[Any] | None = None
     _query_id: str = ""
-    _topic_ids: TopicIds = field(default_factory=dict)
+    _topic_ids: Mapping[str, Any] = field(default_factory=dict)
     _last_outcome: Callable[[], Any] = nothing_committed
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -152,6 +153,16 @@ class DriverEpochs:
     def location(self) -> str:
         """Return `checkpointLocation`."""
         return self.settings.options.checkpoint_location
+
+    @property
+    def options(self) -> QueryOptions:
+        """Return the options of the query."""
+        return self.settings.options
+
+    @property
+    def dead_letters(self) -> str:
+        """Return where rows that were put aside are written."""
+        return self.settings.dead_letters
 
     @property
     def _sinks(self) -> dict[str, list[Sink]]:
@@ -312,6 +323,8 @@ class DriverEpochs:
             if self.topics is not None:  # behind the reading: a topic that was exchanged meanwhile is noticed
                 self._topic_ids = self.topics.check_epoch(self._topic_ids)
             seconds["collect"] = time.perf_counter() - started
+        pipeline.directory.runner = "driver"
+        pipeline.directory.seconds_outside = {name: round(value, 4) for name, value in seconds.items()}
         answering = time.perf_counter()
         pipeline.step(rows, epoch=epoch, read=read, processing_time=now_us, positions=self._topic_ids)
         finished = time.perf_counter()
@@ -322,7 +335,7 @@ class DriverEpochs:
         _log.info("%s: epoch %d on the driver, %s", self.settings.name, epoch, rounded)
         if self.heartbeat is not None:
             self.heartbeat.wake()
-        refuse_outgrown(held, self.settings.options, epoch)
+        refuse_outgrown(held, self.settings.options, epoch, is_served=self.settings.is_served)
 
     def _collected(self, batch: DataFrame, epoch: int) -> dict[str, Any]:
         """Return the rows of an epoch; those of baselines come before the first ones of any stream."""

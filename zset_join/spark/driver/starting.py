@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from zset_join.checkpoint.reading import checkpoint_folder, stored_description
-from zset_join.core.errors import PlanError, StateError
+from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.spark.driver.choosing import stored_mode
 from zset_join.spark.driver.chosen_sink import ChosenSink
@@ -17,7 +17,6 @@ from zset_join.spark.driver.driver_query import DriverQuery
 from zset_join.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.spark.driver.on_server import start_on_server
 from zset_join.spark.epoch.heartbeat import Heartbeat
-from zset_join.spark.epoch.kafka_topics import KafkaTopics
 from zset_join.spark.frames.facts import is_connect
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import hybrid_stages
@@ -28,22 +27,24 @@ from zset_join.storage.folder import folder_below, open_folder
 __all__ = ["check_mode", "driver_epochs", "served_rows", "streamed_rows"]
 
 
-def check_mode(location: str, mode: str) -> None:
+def check_mode(location: str, mode: str, *, is_served: bool = False) -> None:
     """Refuse a checkpoint whose epochs ran elsewhere.
 
     Args:
         location: `checkpointLocation`.
         mode: `driver` or `executors`.
+        is_served: the query is started over Spark Connect, where executors are refused.
 
     Raises:
         StateError: `EXECUTION_CHANGED`.
     """
     found = stored_mode(location)
     if found is not None and found != mode:
+        session = "from a classic session " if is_served else ""
         raise StateError(
             f'the checkpoint {location} is of a query that runs with execution="{found}", and its state lies in another form '
-            f'than with execution="{mode}". Start it with option("execution", "{found}"), or with a new checkpointLocation and '
-            "a new output.",
+            f'than with execution="{mode}". Start it {session}with option("execution", "{found}"), or with a new '
+            "checkpointLocation and a new output.",
             code="EXECUTION_CHANGED",
             location=location,
             found=found,
@@ -99,25 +100,17 @@ def driver_epochs(
     baseline = united_rows(query.layout, query.streams, baselines) if baselines else None
     if is_connect(query.session):
         return DriverEpochs(settings, baseline)
+    from zset_join.spark.frames.classic.kafka_topics import KafkaTopics
+
     topics = KafkaTopics([(name, stream.dataframe) for name, stream in query.streams.items()], location)
     return DriverEpochs(settings, baseline, topics)
 
 
 def served_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
-    """Return the rows of all sources as the server of Spark Connect is to bring them.
-
-    Raises:
-        PlanError: `SPARK_CONNECT`: a stream has a baseline.
-    """
-    if epochs.baseline is not None:
-        raise PlanError(
-            "a baseline is read beside the driver, and over Spark Connect a query has none yet: union the rows into the "
-            "stream, or start the query once from a classic session.",
-            code="SPARK_CONNECT",
-        )
+    """Return the rows of all sources as the server of Spark Connect is to bring them."""
     rows = united_rows(query.layout, query.streams, {name: stream.prepared for name, stream in query.streams.items()})
-    if epochs.settings.is_timed:
-        start_on_server(query.session, epochs.location)
+    is_needed = epochs.settings.is_timed or epochs.baseline is not None
+    if start_on_server(query.session, epochs.location, is_needed=is_needed):
         rows = with_made_start(rows, epochs.location)
     return rows
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from zset_join.core.errors import StateError, ZsetJoinError
+from zset_join.spark.frames.facts import is_of_spark
 from zset_join.storage.full_disk import DISK_ERRORS, EpochOutcome, nothing_committed, storage_failure
 
 __all__ = ["causes", "disk_failure"]
@@ -44,7 +42,7 @@ def disk_failure(
             return None
         if isinstance(one, OSError) and one.errno in DISK_ERRORS:
             return _failure(str(one), location, outcome())
-        message = _TOLD_BY_WORKERS.search(str(one)) if isinstance(one, PySparkException | Py4JError) else None
+        message = _TOLD_BY_WORKERS.search(str(one)) if is_of_spark(one) else None
         if message is not None:
             return _failure(message[0], location, outcome())
     return None

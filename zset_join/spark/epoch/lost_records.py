@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import re
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.spark.epoch.disk_failures import causes
+from zset_join.spark.frames.facts import is_of_spark
 
 __all__ = ["lost_records"]
 
@@ -50,7 +48,7 @@ def lost_records(error: BaseException, location: str) -> StateError | None:
     for one in causes(error):
         if isinstance(one, ZsetJoinError):
             return None
-        text = str(one) if isinstance(one, PySparkException | Py4JError) else ""
+        text = str(one) if is_of_spark(one) else ""
         match = _TOLD.search(text)
         if match is not None:
             return _failure(match[1], match[2], location)

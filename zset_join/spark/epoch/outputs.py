@@ -134,7 +134,7 @@ class SelectiveOutput(Output, Protocol):
 
 
 class SinkOutput:
-    """Hand the answer to a sink on the driver.
+    """Pass the answer to a sink on the driver.
 
     Args:
         sink: the sink.
@@ -169,11 +169,11 @@ class SinkOutput:
         self._sink.open(relation, query_id)
 
     def has(self, record: CommitRecord) -> bool:
-        """Ask the sink."""
+        """Return the answer of the sink."""
         return has_epoch(self._sink, record.epoch, record.link)
 
     def lacking(self, record: CommitRecord) -> tuple[str, ...]:
-        """Ask the sink, unless it forgets its epochs with its process."""
+        """Return the answer of the sink, unless it forgets its epochs with its process."""
         forgets = not getattr(self._sink, "keeps_epochs", True)
         return () if forgets or self.has(record) else (self.describe(),)
 
@@ -186,12 +186,12 @@ class SinkOutput:
         self._epochs.write(record.epoch, read_arrow_parts(files, record.parts), record.link)
 
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
-        """Ask the sink, where it has such rows; the answer is then read once more than it is written."""
+        """Return the answer of the sink, where it has such rows; the rows are then read once more than they are written."""
         rejected = self._epochs.put_aside(record.epoch, read_arrow_parts(files, record.parts))
         return {self.describe(): rejected} if len(rejected) else {}
 
     def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Ask the sink; one that does not list such rows holds all."""
+        """Return the answer of the sink; one that does not list such rows holds all."""
         return self._epochs.unfit(rows)
 
     def contents(self, session: SparkSession) -> DataFrame | None:
@@ -200,7 +200,7 @@ class SinkOutput:
         return None if read is None else session.createDataFrame(read())
 
     def at_rest(self) -> tuple[str, ...]:
-        """Ask the sink, when it can be asked."""
+        """Return the answer of the sink, where it has one."""
         rest: Callable[[], tuple[str, ...]] | None = getattr(self._sink, "at_rest", None)
         return () if rest is None else rest()
 
@@ -285,7 +285,7 @@ class FunctionOutput:
 
     Args:
         function: takes the DataFrame and the epoch; and where it has an argument `chain`, the epoch's digest, by which it can
-            tell an epoch that comes again from another one of the same number (see `epoch_chain`).
+            distinguish an epoch that comes again from another one of the same number (see `epoch_chain`).
         form: how weights are shown.
     """
 
@@ -315,7 +315,7 @@ class FunctionOutput:
         self.parts = ParquetParts(self._form, relation.primary_key)
 
     def has(self, record: CommitRecord) -> bool:  # noqa: ARG002 - a function has no memory
-        """Say no: only the function knows."""
+        """Return False: only the function could have the answer."""
         return False
 
     def lacking(self, record: CommitRecord) -> tuple[str, ...]:  # noqa: ARG002 - a function has no memory

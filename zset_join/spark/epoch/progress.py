@@ -8,6 +8,7 @@
 | `fan_out` | the join key that made the most pairs, old and new ones, and how many; None where there was none |
 | `corrections` | per temporal and as-of join, by its stage: earlier answers that it retracted; absent without one |
 | `state` | what the first join remembered before the epoch, rows and bytes per side; `buckets`: of how many buckets |
+| `state_of` | the name of that first join |
 | `joins` | the same per further join of a chain, by its stage; absent without one |
 | `routes` | the same per route, which remembers the join key of every primary key, by its stage; absent without one |
 | `buffered` | of an append-only join: bytes per side after the epoch, the limit, rows and bytes evicted in it; else None |
@@ -16,11 +17,12 @@
 | `cold_store` | of hybrid state: where the rows lie that are not in memory, `files` or `duckdb`; absent without it |
 | `log_bytes`, `snapshot_bytes` | what the checkpoint holds to make the state from |
 | `locality` | buckets whose state was where they ran (`hits`), and had to be fetched (`misses`); `executors` that ran them |
+| `rows_by_stage` | rows that reached each input of a stage, by its name |
 | `rebuilt_buckets` | buckets whose local state was there and could not be used |
 | `seconds` | `total`, and in it `job`, `commit`, `output`; per stage its slowest bucket, and the slowest in each step |
 
 Spark's own progress has no room for them: the `observedMetrics` of a query are computed inside its plan, from rows that come
-in, and our numbers are known when the function of `foreachBatch` returns. But what Spark tells a `StreamingQueryListener`
+in, and our numbers are known when the function of `foreachBatch` returns. But what Spark reports to a `StreamingQueryListener`
 comes after the epoch and to the driver's process, so `join_progress(event.progress)` finds these numbers for it.
 
 Limits: `state` counts the buckets that had rows since the query started; an idle one is not opened to be counted.
@@ -40,7 +42,7 @@ from zset_join.spark.planning.stage_names import stage_order
 from zset_join.spark.planning.stream_places import StreamPlace
 from zset_join.spark.worker.receipts import TaskReceipt
 
-__all__ = ["ProgressLog", "epoch_counts", "epoch_line", "epoch_title", "join_progress", "stage_seconds"]
+__all__ = ["ProgressLog", "epoch_counts", "epoch_line", "epoch_title", "join_progress", "recorded_seconds", "stage_seconds"]
 
 _KEPT = 100
 _logs: WeakValueDictionary[str, ProgressLog] = WeakValueDictionary()
@@ -65,6 +67,10 @@ class ProgressLog:
     def of_epoch(self, epoch: int) -> dict[str, Any] | None:
         """Return what an epoch did; None when it has not run here, or long ago."""
         return next((entry for entry in reversed(list(self.entries)) if entry["epoch"] == epoch), None)
+
+    def of_epochs(self, epochs: Sequence[int]) -> dict[int, dict[str, Any] | None]:
+        """Return what each of some epochs did, as `of_epoch`."""
+        return {epoch: self.of_epoch(epoch) for epoch in epochs}
 
 
 def join_progress(progress: Any) -> dict[str, Any] | None:
@@ -137,6 +143,7 @@ def epoch_counts(
         "fan_out": max(fan_outs, key=lambda found: int(found["pairs"]), default=None),
         **({"corrections": corrections} if corrections else {}),
         "state": _summed(statistics, main_stage),
+        "state_of": main_stage,
         **({"joins": joins} if joins else {}),
         **({"routes": routes} if routes else {}),
         **({"aggregates": aggregates} if aggregates else {}),
@@ -148,6 +155,7 @@ def epoch_counts(
             "misses": len(warm) - sum(warm),
             "executors": len({receipt.executor for receipt in receipts if receipt.stage == main_stage}),
         },
+        "rows_by_stage": _rows_by_stage(receipts),
         "rebuilt_buckets": sum(receipt.was_rebuilt for receipt in receipts),
     }
 
@@ -170,6 +178,30 @@ def stage_seconds(receipts: Sequence[TaskReceipt]) -> dict[str, float]:
         for name, value in {receipt.stage: sum(receipt.seconds.values()), **steps}.items():
             seconds[name] = max(seconds.get(name, 0.0), value)
     return seconds
+
+
+def recorded_seconds(seconds: Mapping[str, float], before: Mapping[str, float]) -> dict[str, Any]:
+    """Return what the commit record of an epoch says of seconds: its own, and those that the last one took after its record.
+
+    Args:
+        seconds: `job`, and those of `stage_seconds`; steps of stages are left out.
+        before: `commit` and `output` of the epoch before, where it ran here.
+
+    >>> recorded_seconds({"job": 2.0, "join": 1.0, "join.answer": 0.5}, {"commit": 0.25})
+    {'seconds': {'job': 2.0, 'stages': {'join': 1.0}}, 'seconds_before': {'commit': 0.25}}
+    """
+    stages = {name: round(took, 4) for name, took in seconds.items() if name != "job" and "." not in name}
+    parts = {name: round(took, 4) for name, took in seconds.items() if name == "job"}
+    return {"seconds": {**parts, "stages": stages}, **({"seconds_before": dict(before)} if before else {})}
+
+
+def _rows_by_stage(receipts: Sequence[TaskReceipt]) -> dict[str, list[int]]:
+    """Return the rows that reached each input of every stage, all buckets."""
+    found: dict[str, list[int]] = {}
+    for receipt in receipts:
+        rows = found.setdefault(receipt.stage, [0] * len(receipt.rows_in))
+        found[receipt.stage] = [one + more for one, more in zip(rows, receipt.rows_in, strict=True)]
+    return found
 
 
 def epoch_title(name: str, epoch: int, kinds: Sequence[str]) -> str:

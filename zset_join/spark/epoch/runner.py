@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -35,16 +35,16 @@ from zset_join.core.options import QueryOptions
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.runners.common.bucket_receipt import dues_after, histories_after
+from zset_join.runners.common.epoch_spans import write_epoch_span
 from zset_join.spark.epoch.disk_failures import disk_failure
 from zset_join.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.spark.epoch.event_times import EventTimes
 from zset_join.spark.epoch.heartbeat import Heartbeat
-from zset_join.spark.epoch.kafka_topics import KafkaTopics, TopicIds
 from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.spark.epoch.lost_records import lost_records
 from zset_join.spark.epoch.offsets import is_completed, offsets_digest
 from zset_join.spark.epoch.outputs import Output, SelectiveOutput
-from zset_join.spark.epoch.progress import ProgressLog, epoch_counts, epoch_line, epoch_title, stage_seconds
+from zset_join.spark.epoch.progress import ProgressLog, epoch_counts, epoch_line, epoch_title, recorded_seconds, stage_seconds
 from zset_join.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.spark.planning.buffer_limit import QueryBuffer, limited_join
 from zset_join.spark.planning.job_settings import all_rows_settings, described_jobs, job_settings, wanted_settings
@@ -62,6 +62,9 @@ from zset_join.stages.lookup_join import explained_for
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.full_disk import EpochOutcome, nothing_committed
 from zset_join.tools.savepoint import Savepoint, backup
+
+if TYPE_CHECKING:
+    from zset_join.spark.frames.classic.kafka_topics import TopicIds
 
 __all__ = ["EpochRunner"]
 
@@ -82,6 +85,8 @@ class EpochRunner:
 
     Attributes:
         name: what its jobs and log lines call the query.
+        options: the options of the query.
+        dead_letters: where rows that were put aside are written.
         error: what stopped the query, as it was raised here; None while it runs.
         query: the plan of its view.
         progress: what the newest epochs did.
@@ -104,6 +109,7 @@ class EpochRunner:
         self.error: BaseException | None = None
         self.name = query.name
         self.progress = ProgressLog()
+        self._seconds_before: Mapping[str, float] = {}
         self.checkpoint: Checkpoint | None = None
         self.lock = threading.Lock()
         self.is_open = False
@@ -111,13 +117,13 @@ class EpochRunner:
         self._epoch: int | None = None
         self.query = query
         self._tagged = tagged
-        self._options = options
+        self.options = options
         self._buckets = buckets
         self._output = output
         if isinstance(output, SelectiveOutput):
             output.quarantines = options.on_bad_input == "quarantine"
             output.dead_letter_path = dead_letter_path
-        self._dead_letter_path = dead_letter_path
+        self.dead_letters = dead_letter_path
         self.buffer = QueryBuffer(limited_join(query.planned_stages, options.buffer_limit), options.buffer_limit, buckets)
         shared = buckets * max(1, hybrid_stages(query.planned_stages, options))
         self.operator_options = StageOptions(
@@ -140,6 +146,8 @@ class EpochRunner:
         self._locality = Locality(options.locality, buckets)
         self._statistics: dict[str, dict[str, int]] = {}
         streams = [(stream.name, stream.dataframe) for stream in query.streams]
+        from zset_join.spark.frames.classic.kafka_topics import KafkaTopics
+
         self._topics = KafkaTopics(streams, options.checkpoint_location)
         self._topic_ids: TopicIds = {}
 
@@ -151,7 +159,7 @@ class EpochRunner:
             SinkError: the output does not fit.
         """
         # Claimed first: nothing is opened that another driver may be using.
-        self._owner = Ownership.claim(checkpoint_folder(self._options.checkpoint_location), query_id, on_trial=True)
+        self._owner = Ownership.claim(checkpoint_folder(self.options.checkpoint_location), query_id, on_trial=True)
         try:
             with self._owner.reporting_lost_ownership():
                 self._open(query_id)
@@ -168,21 +176,21 @@ class EpochRunner:
 
     def _open(self, query_id: str) -> None:
         given = {**self.query.description(), **self.buffer.description()}
-        location = self._options.checkpoint_location
+        location = self.options.checkpoint_location
         stored = stored_description(location)
         stored = stored if stored is None else restated(stored, given)
         description = resolve_baselines(given, stored, is_loaded=has_commits(location))
-        description = with_functions(description, stored, self.query.functions, self._options.udf_version)
+        description = with_functions(description, stored, self.query.functions, self.options.udf_version)
         checkpoint = Checkpoint(
-            self._options.checkpoint_location,
+            self.options.checkpoint_location,
             query_id=query_id,
             buckets=self._buckets,
             description=description,
             plan=self.query.to_json(),
-            local_state_dir=self._options.local_state_dir,
-            snapshot_after_bytes=self._options.snapshot_after_bytes,
-            retain_input_log=self._options.retain_input_log,
-            local_state_retention_seconds=self._options.local_state_retention_seconds,
+            local_state_dir=self.options.local_state_dir,
+            snapshot_after_bytes=self.options.snapshot_after_bytes,
+            retain_input_log=self.options.retain_input_log,
+            local_state_retention_seconds=self.options.local_state_retention_seconds,
             owner=self._owner,
             begins=False,
         )
@@ -201,10 +209,10 @@ class EpochRunner:
             SinkError: `SINK_EPOCH_GAP`; or the output took another epoch of this number.
         """
         lacking = self._output.lacking(last)
-        if lacking and is_completed(self._options.checkpoint_location, last.epoch):
+        if lacking and is_completed(self.options.checkpoint_location, last.epoch):
             raise SinkError(
                 f"{' and '.join(lacking)}: epoch {last.epoch} is not there, and Spark has completed it for the checkpoint "
-                f"{self._options.checkpoint_location}, so it does not come again. The output is new, or was replaced: bring "
+                f"{self.options.checkpoint_location}, so it does not come again. The output is new, or was replaced: bring "
                 "back the one of the checkpoint, or start with a new output and a new checkpointLocation.",
                 code="SINK_EPOCH_GAP",
                 outputs=list(lacking),
@@ -214,7 +222,7 @@ class EpochRunner:
     def explanation(self) -> str:
         """Return what `explain` prints."""
         with explained_for(self.operator_options.more):
-            return self.query.query_explanation(self._output.describe(), replace(self._options, buckets=self._buckets))
+            return self.query.query_explanation(self._output.describe(), replace(self.options, buckets=self._buckets))
 
     @property
     def relation(self) -> Relation:
@@ -244,7 +252,7 @@ class EpochRunner:
 
     def failure_of(self, error: BaseException) -> StateError | None:
         """Return what Spark, or Python, reports in its own words in ours; None where we have none for it."""
-        location = self._options.checkpoint_location
+        location = self.options.checkpoint_location
         return disk_failure(error, location, self._outcome) or lost_records(error, location)
 
     def close(self) -> None:
@@ -276,7 +284,7 @@ class EpochRunner:
         """Copy checkpoint and output between two epochs, also after the query has stopped."""
         with self.pause():
             outputs = self._output.at_rest()
-            return backup(self._options.checkpoint_location, directory, outputs=outputs, is_held=self.is_open)
+            return backup(self.options.checkpoint_location, directory, outputs=outputs, is_held=self.is_open)
 
     def contents(self, session: SparkSession) -> dict[str, DataFrame]:
         """Return all answers in every output that can be read back, while paused, by what `explain` calls it."""
@@ -299,13 +307,14 @@ class EpochRunner:
         self._epoch = epoch
         started = time.perf_counter()
         checkpoint = self._opened()
-        offsets = offsets_digest(self._options.checkpoint_location, epoch)
+        offsets = offsets_digest(self.options.checkpoint_location, epoch)
         record = checkpoint.committed(epoch, offsets)
         seconds: dict[str, float] = {}
         is_replay = record is not None
         if record is None:
             answered = self._evaluate(batch, Tick(epoch, self._processing_time_us()), seconds)
             answered = self._checked_output(checkpoint, answered)
+            answered = replace(answered, progress={**answered.progress, **recorded_seconds(seconds, self._seconds_before)})
             committing = time.perf_counter()
             self._topic_ids = self._topics.check_epoch(self._topic_ids)
             record = checkpoint.commit(replace(answered, offsets=offsets, positions=self._topic_ids))
@@ -313,15 +322,21 @@ class EpochRunner:
         elif not self._output.has(record) and not self._output.can_publish(checkpoint.files, record):
             # Its parts are lost; the state before it and its logged input are still there, and give the same answer.
             record = checkpoint.take_replay(self._replay(batch.sparkSession, record, seconds))
-        publish_dead_letters(self._dead_letter_path, record.quarantined)
+        publish_dead_letters(self.dead_letters, record.quarantined)
         publishing = time.perf_counter()
         if not self._output.has(record):
             self._output.publish(batch.sparkSession, checkpoint.files, record)
         finished = time.perf_counter()
         seconds |= {"output": finished - publishing, "total": finished - started}
         rounded = {name: round(value, 4) for name, value in seconds.items()}
+        self._seconds_before = {name: rounded[name] for name in ("commit", "output") if name in rounded}
         self.progress.entries.append({**record.progress, "replayed": is_replay, "seconds": rounded})
         _log.info("%s", epoch_line(self.name, self.progress.entries[-1]))
+        if not is_replay:
+            parts = {name: seconds[name] for name in ("job", "commit", "output")}
+            write_epoch_span(
+                view=self.name, query_id=checkpoint.query_id, runner="executors", progress=record.progress, parts=parts
+            )
         if self.heartbeat is not None:
             self.heartbeat.wake()
 
@@ -334,7 +349,7 @@ class EpochRunner:
             return answered
         names = tuple(rejected)
         letters = DeadLetters(
-            directory=self._dead_letter_path,
+            directory=self.dead_letters,
             query_id=checkpoint.query_id,
             names=names,
             schemas=tuple(self.relation.schema for _ in names),
@@ -378,9 +393,9 @@ class EpochRunner:
         return bool(self._times.timed)
 
     def next_due(self) -> tuple[int, int] | None:
-        """Return the last epoch, and the processing time at which a stage must be asked though no row comes; None for never.
+        """Return the last epoch, and the processing time at which a stage must answer though no row comes; None for never.
 
-        What came in the last epoch is folded only by the next one: where rows may wait in it, that one is due now.
+        The rows of the last epoch are folded only by the next one: where rows may wait in it, that one is due now.
         """
         last = None if self.checkpoint is None else self.checkpoint.last
         if last is None:
@@ -395,7 +410,7 @@ class EpochRunner:
         return (last.epoch, min(times)) if times else None
 
     def _answered_in_time(self, plan: EpochPlan, batch: DataFrame) -> tuple[list[Any], _Times]:
-        """Answer an epoch whose stages must know its largest event times first; kept rows are read twice, sources once."""
+        """Answer an epoch whose stages need its largest event times first; kept rows are read twice, sources once."""
         before = self._opened().watermarks
         layouts, has_targets = plan.fed_layouts, len(self._tagged.fed) > 1
         bounded = self._times.within_bounds(batch, layouts, has_targets=has_targets, before=before)
@@ -417,7 +432,7 @@ class EpochRunner:
         with job_settings(session, self._wanted), described_jobs(session, title):
             lines = plan.replayed_receipts(session, record).collect()
         receipts = [TaskReceipt.from_json(line[0]) for line in lines]
-        forget(self._dead_letter_path, [part for receipt in receipts for part in receipt.quarantined])  # they are published
+        forget(self.dead_letters, [part for receipt in receipts for part in receipt.quarantined])  # they are published
         self._raise_first(receipts)
         seconds["job"] = time.perf_counter() - started
         return replace(record, parts=tuple(part for receipt in receipts for part in receipt.parts))
@@ -432,9 +447,9 @@ class EpochRunner:
             buckets=buckets,
             options=replace(self.operator_options, buffer_limit=self.buffer.operator_limit_of(buckets)),
             parts=self._output.parts,
-            dead_letters=dead_letters_of(planned_stages, self._dead_letter_path, checkpoint.query_id),
+            dead_letters=dead_letters_of(planned_stages, self.dead_letters, checkpoint.query_id),
             buffer=self.buffer,
-            local_state_dir=self._options.local_state_dir,
+            local_state_dir=self.options.local_state_dir,
             locality=self._locality,
             timed=self._times.timed,
         )
@@ -487,7 +502,7 @@ class EpochRunner:
             dues=dues_after(dues, receipts),
         )
         counts = epoch_counts(record, receipts, self._places, self._statistics, main_stage=self._main_stage)
-        budget = self._options.hot_budget or self._options.table_budget
+        budget = self.options.hot_budget or self.options.table_budget
         if budget is not None:
             counts["cold_store"] = budget.cold_store
         if self._times.is_needed:
@@ -504,7 +519,7 @@ class EpochRunner:
 
 @dataclass(frozen=True)
 class _Times:
-    """Hold what an epoch knows of event time: the watermarks after it, and the late rows of every stream."""
+    """Hold the event times of an epoch: the watermarks after it, and the late rows of every stream."""
 
     watermarks: Mapping[str, int]
     late_rows: Mapping[str, int]

@@ -57,7 +57,7 @@ class SharedParts:
 
 
 class SeveralOutputs:
-    """Hand every epoch to one output after the other.
+    """Write every epoch to one output after the other.
 
     Args:
         outputs: one or more.
@@ -90,7 +90,7 @@ class SeveralOutputs:
                 output.dead_letter_path = path
 
     def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
-        """Ask each output that may not be able to hold a row."""
+        """Return the refused rows of each output that may not be able to hold a row."""
         rejected: dict[str, Rejected] = {}
         for output in self._outputs:
             if isinstance(output, SelectiveOutput):
@@ -128,7 +128,7 @@ class SeveralOutputs:
             raise
 
     def has(self, record: CommitRecord) -> bool:
-        """Return whether all have an epoch; each is asked, so that one of another chain is told at once."""
+        """Return whether all have an epoch; each is read, so that one of another chain is refused at once."""
         asked = [output.has(_own(record, output)) for output in self._outputs]
         return all(asked)
 
@@ -164,7 +164,7 @@ class SeveralOutputs:
         return tuple(place for output in self._outputs for place in output.at_rest())
 
     def close(self) -> None:
-        """Close all, whatever one of them says."""
+        """Close all, whatever one of them raises."""
         failure: BaseException | None = None
         while self._opened:
             try:

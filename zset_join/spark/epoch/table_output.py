@@ -265,7 +265,7 @@ class TableSink:
 
     @contextmanager
     def _named(self, lines: pa.RecordBatch) -> Iterator[str]:
-        """Give lines a name that statements of the session know."""
+        """Give lines a name that statements of the session can use."""
         name = f"zset_join_lines_{uuid.uuid4().hex}"
         schema, make = spark_schema(lines.schema), self._session.createDataFrame
         frame = make(pa.Table.from_batches([lines]), schema) if lines.num_rows else make([], schema)

@@ -5,7 +5,7 @@ What `MERGE INTO`, a key-value store or a compacted topic wants: all columns of 
 The law: applied to a table that holds the join before the epoch, the lines leave the join after it. A key whose row moved
 between buckets within the epoch is one line all the same: the pieces of all tasks are put together by key.
 
-Ties and edge cases: keys are equal when Spark's `groupBy` says so (NULL = NULL, NaN = NaN, 0.0 = -0.0).
+Ties and edge cases: keys are equal when Spark's `groupBy`returns true (NULL = NULL, NaN = NaN, 0.0 = -0.0).
 
 Limits: two live rows for one key are noticed when they come in one epoch. A key that the inputs imply never has two.
 """

@@ -6,12 +6,14 @@ for deterministic, and functions inside it are not found.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.connect.column import Column as ConnectColumn
 from pyspark.sql.connect.expressions import ColumnAlias, SQLExpression, UnresolvedFunction
+from pyspark.sql.types import StructType
 
 from zset_join.spark.frames import connect_expressions as read
 from zset_join.spark.frames.facts import AggregateFacts, FoundFunction, FrameReader, ReadExpression, StepFacts
@@ -102,6 +104,21 @@ class _Connect:
             condition=cast("Any", call.condition),
             is_distinct=call.is_distinct,
         )
+
+    def batch_of_source(self, rows: DataFrame) -> DataFrame | None:
+        leaves = [node for node in _nodes(_plan(rows)) if not _inputs(node)]
+        source = leaves[0].read.data_source if len(leaves) == 1 and leaves[0].HasField("read") else None
+        if source is None or not source.HasField("format"):
+            return None
+        reader = rows.sparkSession.read.format(source.format)
+        if source.schema:
+            reader = reader.schema(StructType.fromJson(json.loads(source.schema)) if source.schema[0] == "{" else source.schema)
+        options = dict(source.options)
+        options |= {"startingOffsets": "earliest", "endingOffsets": "latest"} if source.format.lower() == "kafka" else {}
+        return reader.options(**options).load(list(source.paths) or None)
+
+    def type_of_json(self, texts: DataFrame) -> StructType:
+        return texts.sparkSession.read.json(cast("Any", texts)).schema
 
     def expression(self, rows: DataFrame, column: Column) -> ReadExpression:
         message = _message(rows, column)

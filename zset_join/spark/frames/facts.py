@@ -1,7 +1,8 @@
 """What the library reads from a plan of Spark, whichever kind of session made it.
 
-Two modules implement `FrameReader`: `classic` reads the analysed plan in the JVM, `connect` the plan that a client sends to its
-server. `reader_of` returns the one of a session. No other module of the library reaches into a JVM to learn what a query means.
+Two modules implement `FrameReader`: `classic.reading` reads the analysed plan in the JVM, `connect` the plan that a client
+sends to its server. `reader_of` returns the one of a session. The package `classic` alone reaches into a JVM, and is imported
+where a session has one; `tools.check_source_files` refuses the names of the gateway everywhere else.
 """
 
 from __future__ import annotations
@@ -11,9 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-__all__ = ["AggregateFacts", "FoundFunction", "FrameReader", "ReadExpression", "StepFacts", "is_connect", "reader_of"]
+__all__ = [
+    "AggregateFacts",
+    "FoundFunction",
+    "FrameReader",
+    "ReadExpression",
+    "StepFacts",
+    "is_connect",
+    "is_of_spark",
+    "parallelism",
+    "reader_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +166,47 @@ class FrameReader(Protocol):
         """Return the paths of the files that rows are read from; None where a source is none of files, or is not known."""
         ...
 
+    def batch_of_source(self, rows: DataFrame) -> DataFrame | None:
+        """Return the only source of a stream as a batch; None where it has several, or none that can be read so."""
+        ...
+
+    def type_of_json(self, texts: DataFrame) -> StructType:
+        """Return the type of JSON texts, as Spark infers it.
+
+        Args:
+            texts: a batch DataFrame with one column of strings.
+
+        Cost: a job over all of them.
+        """
+        ...
+
 
 def is_connect(session: SparkSession) -> bool:
     """Return whether a session is a client of Spark Connect, which has no JVM beside it."""
-    return not hasattr(session, "_jsparkSession")
+    return type(session).__module__.startswith("pyspark.sql.connect")
 
 
 def reader_of(session: SparkSession) -> FrameReader:
     """Return what reads the plans of a session."""
-    name = "connect" if is_connect(session) else "classic"
+    name = "connect" if is_connect(session) else "classic.reading"
     return cast("FrameReader", importlib.import_module(f"zset_join.spark.frames.{name}").READER)
+
+
+def parallelism(session: SparkSession) -> int:
+    """Return how many tasks run at once; 1 of Spark Connect, where nothing is shared among tasks."""
+    if is_connect(session):
+        return 1
+    from zset_join.spark.frames.classic import context
+
+    return context.parallelism(session)
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Return whether Spark raised an error: PySpark, or a call into the JVM of a classic session."""
+    if isinstance(error, PySparkException):
+        return True
+    try:
+        from zset_join.spark.frames.classic.context import GATEWAY_ERRORS
+    except ImportError:  # a client of Spark Connect is installed without the gateway
+        return False
+    return isinstance(error, GATEWAY_ERRORS)

@@ -1,13 +1,13 @@
 """How many bytes an append-only join holds over all buckets, and what the query does at its limit.
 
-The law: what a bucket holds is told in its receipts and kept in the commit record, so the driver knows the sum exactly, also of
+The law: what a bucket holds is in its receipts and in the commit record, so the driver has the exact sum, also of
 buckets that had no rows. `abort` is decided there, before the record is written: the epoch that would reach the limit is not
 applied, whatever bucket its rows lie in.
 
 `evict_oldest` is decided in the buckets, each within an equal share of the limit, because a bucket must come to the same end
-when it folds the epoch later, without asking anybody. So a query with skewed keys evicts before it holds as much as its limit.
-For the same reason the limit is then fixed for the life of a checkpoint. In other buckets, after a rescaling, each keeps within
-its new share. Later joins of a chain get what is retracted as they get any retraction.
+when it folds the epoch later, without a report of a worker. So a query with skewed keys evicts before it holds as much as its
+limit. For the same reason the limit is then fixed for the life of a checkpoint. In other buckets, after a rescaling, each keeps
+within its new share. Later joins of a chain get what is retracted as they get any retraction.
 
 `spill` is a budget of the query, as that of `default_hash_join="hybrid"`; rows on disk are counted like those in memory.
 """
@@ -100,7 +100,7 @@ def explained_limit(planned_stages: Sequence[PlannedStage], limit: BufferLimit) 
 
 
 class QueryBuffer:
-    """Know what the buckets of a query hold.
+    """Hold how many bytes the buckets of a query hold.
 
     Args:
         limited: the append-only join of the query; None where it has none.
@@ -138,16 +138,16 @@ class QueryBuffer:
         return self._limit.description() if self.evicts else {}
 
     def uncounted(self, histories: Mapping[str, BucketHistory], known: _Held) -> frozenset[int]:
-        """Return the buckets that hold rows and have not told how many bytes; they must be opened even without new rows."""
+        """Return the buckets that hold rows and have not reported how many bytes; they must be opened even without new rows."""
         if not self._is_append_only:
             return frozenset()
         with_state = {key.partition("/")[2] for key in histories if key.partition("/")[0] == self.stage}
         return frozenset(int(bucket) for bucket in with_state - set(known))
 
     def held(self, known: _Held, receipts: Sequence[TaskReceipt]) -> dict[str, tuple[int, int]]:
-        """Return what every bucket holds after an epoch: what its receipt says, or what was known before.
+        """Return what every bucket holds after an epoch: what its receipt reports, or what was recorded before.
 
-        Nothing where nothing is counted: whoever counts again later must not go by numbers of today.
+        Nothing where nothing is counted: a later count must not start from numbers of today.
         """
         if not self._is_append_only:
             return {}
@@ -232,7 +232,7 @@ class _LargestKeyTask:
     def _largest_key(self, state: BucketState, bucket: int) -> tuple[tuple[Any, ...], int, int] | None:
         operator = state.operator
         if not isinstance(operator, AppendBuffer):
-            raise TypeError("the largest key is asked of what buffers rows")
+            raise TypeError("only what buffers rows has a largest key")
         schemas = [relation.schema for relation in operator.inputs]
         deltas = [ZSet.empty(schema) for schema in schemas]
         if bucket in self.logs:

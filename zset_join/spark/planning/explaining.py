@@ -138,5 +138,5 @@ def _join_memory(stage: EquiJoin) -> str:
     for given, preserved in zip(stage.inputs, (("left", "full", "left_anti"), ("right", "full")), strict=True):
         what = "all live rows" if stage.how in preserved or all(stage.flags) else "live rows with a complete key"
         kept.append(f'{what} of "{given.relation.name}"')
-    bound = ", all told less than join_max_buffered_bytes" if stage.is_append_buffer else ""
+    bound = ", together less than join_max_buffered_bytes" if stage.is_append_buffer else ""
     return ", ".join(kept) + bound

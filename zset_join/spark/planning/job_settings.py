@@ -1,4 +1,4 @@
-"""The settings of Spark that our jobs need, whatever the session says otherwise.
+"""The settings of Spark that our jobs need, whatever the session sets otherwise.
 
 No adaptive execution (a partition is a bucket), large batches, Arrow types with 32-bit offsets, instants in UTC.
 """
@@ -6,13 +6,11 @@ No adaptive execution (a partition is a bucket), large batches, Arrow types with
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from pyspark.sql import SparkSession
 
 __all__ = ["all_rows_settings", "described_jobs", "job_settings", "wanted_settings"]
-
-_DESCRIPTION = "spark.job.description"
 
 _EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
 _PRUNE_FILTERS = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
@@ -22,7 +20,7 @@ def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str,
     """Return what a job needs.
 
     Args:
-        max_records_per_batch: rows that Spark hands to a worker at once.
+        max_records_per_batch: rows that Spark sends to a worker at once.
         is_routed: rows go through a route on their way, to an aggregate, or to a further join.
     """
     wanted = {
@@ -67,13 +65,13 @@ def job_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[N
                 session.conf.set(name, before)
 
 
-@contextmanager
-def described_jobs(session: SparkSession, text: str) -> Iterator[None]:
-    """Describe the jobs that this thread runs, and so their stages, on Spark's pages."""
-    context = session.sparkContext
-    before = context.getLocalProperty(_DESCRIPTION)
-    context.setLocalProperty(_DESCRIPTION, text)
-    try:
-        yield
-    finally:
-        context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None takes the property away
+def described_jobs(session: SparkSession, text: str) -> AbstractContextManager[None]:
+    """Describe the jobs that this thread runs, and so their stages, on Spark's pages.
+
+    Args:
+        session: a classic one.
+        text: what they are called.
+    """
+    from zset_join.spark.frames.classic import context
+
+    return context.described_jobs(session, text)

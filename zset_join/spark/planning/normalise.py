@@ -4,7 +4,7 @@ The bucket of a row is `pmod(hash(key in its common type), N)`. Spark's hash agr
 decimals in one scale. A row whose key can never match (NULL under `=`) goes by its primary key, or by its whole row: such
 rows spread out, and a later change of the row still finds it.
 
-Where streams feed several stages every row also says which stage it is for. All go through the first shuffle together, because
+Where streams feed several stages every row also names the stage it is for. All go through the first shuffle together, because
 a batch that is looked at twice reads its sources twice; the first shuffle of an epoch is made once and read once per stage.
 
 Limits: maps and variants have no hash in Spark; a row without a primary key that consists of nothing else goes to one
@@ -222,7 +222,7 @@ def row_bucket(given: StageInput, key: Sequence[str], columns: NamedColumns, buc
 
 
 def _identity_bucket(relation: Relation, columns: NamedColumns, buckets: int) -> Column:
-    """Return the bucket by the columns that tell rows apart, as far as Spark can hash them; as text, for there may be many."""
+    """Return the bucket by the columns that distinguish rows, as far as Spark can hash them; as text, for there may be many."""
     hashable = [field.name for field in relation.schema if not _holds_map(field.type)]
     texts = [columns.text(name) for name in relation.primary_key or hashable]
     return F.expr(f"CAST(pmod(hash({', '.join(texts) or '0'}), {buckets}) AS INT)")

@@ -17,9 +17,9 @@ from zset_join.spark.planning.stages import PlannedStage, Stream
 from zset_join.stages import Stage
 from zset_join.stages.stage import EquiJoin
 
-__all__ = ["Placed", "ends_of", "feeding", "hands_on", "join_in", "kept_by", "visible_columns_of"]
+__all__ = ["Placed", "ends_of", "feeding", "forwards_rows", "join_in", "kept_by", "visible_columns_of"]
 
-_HANDING_ON = frozenset({"latest", "route", "unchanged"})
+_FORWARDING = frozenset({"latest", "route", "unchanged"})
 
 
 class Placed(Protocol):
@@ -56,9 +56,9 @@ def feeding(planned_stages: Sequence[PlannedStage], number: int, side: int) -> l
     return [one for one in planned_stages if (one.target, one.side) == (number, side)]
 
 
-def hands_on(stage: Stage) -> bool:
+def forwards_rows(stage: Stage) -> bool:
     """Return whether the answer of a stage is the table of its input, which is the only one."""
-    return stage.kind in _HANDING_ON
+    return stage.kind in _FORWARDING
 
 
 def join_in(stage: Stage) -> EquiJoin | None:
@@ -68,7 +68,7 @@ def join_in(stage: Stage) -> EquiJoin | None:
 
 def kept_by(stage: Stage) -> Mapping[str, str]:
     """Return the columns a stage of one input leaves unchanged and by which its output rows map to input rows."""
-    names = stage.output.schema.names if hands_on(stage) else stage.output_key.bucketed_by
+    names = stage.output.schema.names if forwards_rows(stage) else stage.output_key.bucketed_by
     return {name: name for name in names}
 
 

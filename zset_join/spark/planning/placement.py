@@ -1,6 +1,6 @@
 """A plan on the executors: its stages with the streams that feed them, the expressions between them and where rows go.
 
-The law: a placed stage is a stage of the plan, by its number, and so are its feeds. What the plan says of rows is evaluated by
+The law: a placed stage is a stage of the plan, by its number, and so are its feeds. What the plan does to rows is evaluated by
 Spark: before the first stage on the stream of the source, between stages behind the one that emits them.
 
 A plan is placed once per query; an epoch plans nothing.
@@ -33,14 +33,14 @@ __all__ = ["Bindings", "BoundStep", "bound_plan", "placed_stages"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BoundStep:
-    """Say what a step does that only Spark can do.
+    """Describe what a step does that only Spark can do.
 
     Args:
         call: how the user wrote it, for messages.
         transform: what it does to a DataFrame.
         step: it, over the rows it was written for.
         before: the columns of these.
-        condition: what rows must fulfil, where the step is a filter that says so.
+        condition: what rows must fulfil, where the step is a filter.
     """
 
     call: str
@@ -58,7 +58,7 @@ class BoundStep:
 
 @dataclass(frozen=True)
 class Bindings:
-    """Say what the names of a plan represent inside Spark.
+    """Map the names of a plan to what they represent inside Spark.
 
     Args:
         streams: name of a source to its stream.

@@ -42,7 +42,7 @@ class SourceStream:
         operation: what a row does and what orders its changes, as Spark writes the expressions.
         functions: the user's own functions in the plan of `prepared`.
         baseline: the rows to start from, with the columns of `prepared`; None to start from nothing.
-        event_time: the column that says when a row happened; None: rows have no time.
+        event_time: the column with the time at which a row happened; None: rows have no time.
         watermark_delay: how far the watermark stays behind the largest of them, in microseconds or in the unit of an integer.
         max_watermark_jump: how far ahead of the watermark a row may be, in the unit of the delay; None: any distance.
         control: the last of the hidden columns, where changes may leave columns out or be truncates; None: they are whole.
@@ -82,7 +82,7 @@ class SourceStream:
 
     @property
     def identity(self) -> Hashable:
-        """Return what tells it from streams of other rows, whatever it is called."""
+        """Return what distinguishes it from streams of other rows, whatever it is called."""
         rows = (id(self.prepared), None if self.baseline is None else id(self.baseline))
         times = (self.event_time, self.watermark_delay, self.max_watermark_jump)
         return (*rows, *times, self.mode, self.keys, self.sequence_by, self.hidden)

@@ -103,7 +103,7 @@ class Stream(Protocol):
 
     @property
     def identity(self) -> Hashable:
-        """Return what tells it from streams of other rows, whatever it is called."""
+        """Return what distinguishes it from streams of other rows, whatever it is called."""
         ...
 
     def relation(self, join_key: Sequence[str]) -> Relation:
@@ -157,7 +157,7 @@ class StageStep:
 
 
 Step = RowStep | StageStep
-"""A closed union: what both do has one name on both; who needs what one of them alone has asks which it is."""
+"""A closed union: what both do has one name on both; code that needs what one of them alone has tests which it is."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

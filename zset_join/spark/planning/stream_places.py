@@ -1,4 +1,4 @@
-"""Where the streams of a query enter it, and what the receipts of an epoch say of each."""
+"""Where the streams of a query enter it, and what the receipts of an epoch report of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["StreamPlace"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPlace:
-    """Say where a stream enters a query.
+    """Name the place where a stream enters a query.
 
     Args:
         name: of the stream.

@@ -10,9 +10,9 @@ A stream usually overlaps its snapshot: some of its changes are in the snapshot 
 |---|---|---|
 | keys and `sequence_by` | the larger sequence, as between any two changes of one key | nothing |
 | keys alone | arrival: first the baseline, then the stream, older rows included, until it has caught up | nothing |
-| no keys, or only appends | nothing: what comes twice counts twice | `after_baseline`: which changes are not in it |
+| no keys, or only appends | nothing: a change that comes twice counts twice | `after_baseline`: which changes are not in it |
 
-A baseline without the column that says what a row does (`apply_as_deletes`, `weight_column`, `row_kind_column`) has live rows
+A baseline without the column that names what a row does (`apply_as_deletes`, `weight_column`, `row_kind_column`) has live rows
 only; with it, the column counts.
 
 Epoch 0 must also come when no stream has a row yet. A query with a baseline therefore reads one more streaming source, a
@@ -68,7 +68,7 @@ def check_overlap(name: str, mode: ChangelogMode, baseline: Any, after_baseline:
     """
     if baseline is None and after_baseline is not None:
         raise OptionError(
-            f'"{name}": after_baseline tells which changes are not in the baseline, and no baseline is given. Pass '
+            f'"{name}": after_baseline is the condition of the changes are not in the baseline, and no baseline is given. Pass '
             "baseline=..., or filter the stream with where(...).",
             code="BASELINE_MISSING",
             name=name,
@@ -76,7 +76,7 @@ def check_overlap(name: str, mode: ChangelogMode, baseline: Any, after_baseline:
     if baseline is not None and after_baseline is None and mode != "upsert":
         raise OptionError(
             f'"{name}": a stream in {mode} mode with a baseline needs after_baseline: a change that is in the baseline and '
-            "in the stream would count twice, and nothing in the rows tells. Pass the condition that is true for the changes "
+            "in the stream would count twice, and no row shows it. Pass the condition that is true for the changes "
             'after the baseline, such as after_baseline="_commit_version > 17"; pass after_baseline="true" when the stream '
             "begins exactly where the baseline ends.",
             code="BASELINE_OVERLAP",

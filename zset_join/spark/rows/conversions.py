@@ -1,7 +1,7 @@
 """SQL of Spark for the one table of conversions: a text, or a JSON value, as a value of a column.
 
-The law: as `zset_join.conversions`, which says what is read and what is refused. An expression is NULL where the text does not
-convert; its caller checks that the text is NULL too.
+The law: as `zset_join.conversions`, which defines what is read and what is refused. An expression is NULL where the text does
+not convert; its caller checks that the text is NULL too.
 
 A JSON value is in a text as `json_value` makes it of a VARIANT: a string in quotes, without escapes, anything else as JSON
 has it. `exact_json` marks the numbers that Spark's parser would turn into other ones, see
@@ -110,7 +110,7 @@ def _unmarked(text: str) -> str:
 
 
 def of_text(text: str, kind: pa.DataType) -> str:
-    """Return the expression for a text as a value of a type; NULL where the text does not say one."""
+    """Return the expression for a text as a value of a type; NULL where the text is none."""
     wanted = spark_type(kind).simpleString()
     cast = f"TRY_CAST({text} AS {wanted})"
     if pt.is_decimal(kind):
@@ -141,7 +141,7 @@ def of_either(text: str, kind: pa.DataType) -> str:
 
 
 def of_json(value: str, kind: pa.DataType, *, counts_days: bool = False, unit: str | None = None) -> str:
-    """Return the expression for a JSON value as a value of a type; NULL where it does not say one.
+    """Return the expression for a JSON value as a value of a type; NULL where it is none.
 
     Args:
         value: as `json_value` has it.
@@ -191,7 +191,7 @@ def text_of_parsed(column: str, kind: pa.DataType) -> str:
 
 
 def of_parsed(text: str, kind: pa.DataType) -> str:
-    """Return the expression for the value of a text that `text_of_parsed` gave; NULL where it says none."""
+    """Return the expression for the value of a text that `text_of_parsed`gave; NULL where it is none."""
     if pt.is_nested(kind):
         return of_nested(text, kind)
     if pt.is_string(kind) or pt.is_large_string(kind):
@@ -207,12 +207,12 @@ def _bytes_of(text: str) -> str:
 
 
 def of_nested(text: str, kind: pa.DataType) -> str:
-    """Return the expression for the text of a JSON list or object as a nested value; NULL where it does not say one."""
+    """Return the expression for the text of a JSON list or object as a nested value; NULL where it is none."""
     return f"get(transform(array(try_parse_json({text})), v -> {of_variant('v', kind)}), 0)"
 
 
 def of_variant(variant: str, kind: pa.DataType) -> str:
-    """Return the expression for a VARIANT as a value of a type; NULL where it, or a member of it, does not say one.
+    """Return the expression for a VARIANT as a value of a type; NULL where it, or a member of it, is none.
 
     Args:
         variant: a name, which is used often.

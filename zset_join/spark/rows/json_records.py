@@ -69,7 +69,7 @@ def read_records(
         options: what the format leaves open.
         kept: columns of `records` that go along.
         values_first: try to read values as they are before texts; the lines are the same.
-        source: what the stream is called, and its table where no option says; None: records of any table are read.
+        source: what the stream is called, and its table where no option names one; None: records of any table are read.
 
     Raises:
         OptionError: there is no such format.
@@ -111,7 +111,7 @@ def _by_steps(rows: DataFrame, steps: Sequence[Step]) -> DataFrame:
 
 
 def _of_both(schema: pa.Schema, options: RecordOptions) -> list[str]:
-    """Return the columns of a line, as its values said them or as texts did."""
+    """Return the columns of a line, from its values or from texts."""
     names = [CHANGE, *schema.names, UNAVAILABLE_BITS, REJECT, *options.metadata.values()]
     typed = {name: f"{LINE}.{quoted(name)}" for name in names} | {REJECT: "NULL"}
     return [f"CASE WHEN {IS_TYPED} THEN {typed[name]} ELSE {quoted(name)} END AS {quoted(name)}" for name in names]
@@ -171,7 +171,7 @@ class _SparkDialect(Dialect):
             return plain_string(value)
         return plain_text(value) if pt.is_floating(data_type) else super().text_of(value, data_type)
 
-    def is_no_object(self, text: str, path: Sequence[str], row: str, names: Sequence[str]) -> str:  # noqa: ARG002 - the parser tells
+    def is_no_object(self, text: str, path: Sequence[str], row: str, names: Sequence[str]) -> str:  # noqa: ARG002 - the parser reports it
         return "false"
 
     def is_envelope(self, text: str) -> str:

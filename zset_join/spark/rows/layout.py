@@ -48,7 +48,7 @@ RECEIPT_FLAG = -1
 REJECTED = 64
 """What is added to the flag of a row that was rejected before the shuffle; so a stage has fewer inputs than this."""
 TARGET = "target"
-"""The column that says which stage a row is for, where rows for several travel together."""
+"""The column that names the stage a row is for, where rows for several travel together."""
 WEIGHT = "__weight"
 """The column of a weight, where rows have the names that users gave their columns."""
 _ORDER_BITS = 33
@@ -58,7 +58,7 @@ _ROWS_PER_PIECE = 64
 
 @dataclass(frozen=True, slots=True)
 class SlotLayout:
-    """Say which slot each column of each side uses.
+    """Map each column of each side to its slot.
 
     Args:
         types: type of each slot.

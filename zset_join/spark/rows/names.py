@@ -58,5 +58,5 @@ def check_names(columns: Sequence[str]) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of a message that says something."""
+    """Return the first line of a message that is not empty."""
     return next(line for line in (*str(error).splitlines(), "no reason given.") if line.strip())

@@ -40,6 +40,7 @@ from zset_join.changelog.formats.record_sql import CHANGE, UNAVAILABLE_BITS
 from zset_join.changelog.formats.record_sql import REJECT as LINE_REJECT
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.shapes.latest import MOST_COLUMNS, TRUNCATE
+from zset_join.spark.frames.facts import reader_of
 from zset_join.spark.rows.json_records import read_records
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.row_reading import RowOperation
@@ -244,7 +245,7 @@ def sampled_table(df: DataFrame, name: str, format_name: str, sample: DataFrame 
     connect = _connect_columns(first[0], record)
     if connect is not None:
         return RecordTable(schema=connect, keys=keys)
-    inferred = _inferred(values)
+    inferred = reader_of(values.sparkSession).type_of_json(values)
     if record.enveloped and "payload" in inferred.names and isinstance(inferred["payload"].dataType, StructType):
         inferred = inferred["payload"].dataType
     columns: dict[str, DataType] = {}
@@ -309,49 +310,15 @@ def _batch_of_source(df: DataFrame, name: str) -> DataFrame:
     Raises:
         PlanError: it is made of several sources, or of one that has no records in a column `value`.
     """
-    leaves: Any = df._jdf.queryExecution().analyzed().collectLeaves()
-    leaf: Any = leaves.apply(0) if leaves.size() == 1 else None
-    kind = None if leaf is None else str(leaf.getClass().getSimpleName())
-    reader = df.sparkSession.read
-    if kind == "StreamingRelation":
-        source = leaf.dataSource()
-        reader = reader.format(str(source.className()))
-        if source.userSpecifiedSchema().isDefined():
-            reader = reader.schema(StructType.fromJson(json.loads(source.userSpecifiedSchema().get().json())))
-        given = source.options()
-    elif kind == "StreamingRelationV2":
-        reader, given = reader.format(str(leaf.sourceName())), leaf.extraOptions().asCaseSensitiveMap()
-    else:
-        raise _cannot_sample(name)
-    options = _pairs(df, given)
-    options |= {"startingOffsets": "earliest", "endingOffsets": "latest"} if "kafka" in str(options).lower() else {}
-    batch = reader.options(**options).load()
-    if "value" not in batch.columns:
+    batch = reader_of(df.sparkSession).batch_of_source(df)
+    if batch is None or "value" not in batch.columns:
         raise _cannot_sample(name)
     return batch
 
 
-def _pairs(df: DataFrame, given: Any) -> dict[str, str]:
-    """Return the entries of a map of Scala or Java."""
-    gateway: Any = df.sparkSession.sparkContext._gateway
-    if hasattr(given, "entrySet") and "scala" not in str(given.getClass().getName()):
-        return {str(one.getKey()): str(one.getValue()) for one in given.entrySet()}
-    options = gateway.jvm.scala.jdk.javaapi.CollectionConverters.asJava(given)
-    return {str(name): str(value) for name, value in options.items()}
-
-
-def _inferred(texts: DataFrame) -> StructType:
-    """Return the type of JSON texts, as Spark infers it."""
-    session = texts.sparkSession
-    gateway: Any = session.sparkContext._gateway
-    typed = getattr(texts._jdf, "as")(gateway.jvm.org.apache.spark.sql.Encoders.STRING())
-    parsed: Any = session._jsparkSession.read().json(typed)
-    return StructType.fromJson(json.loads(parsed.schema().json()))
-
-
 def _key_columns(records: DataFrame) -> tuple[str, ...]:
     keys = records.selectExpr("CAST(key AS STRING) AS key").where("key IS NOT NULL")
-    inferred = _inferred(keys)
+    inferred = reader_of(keys.sparkSession).type_of_json(keys)
     if "payload" in inferred.names and isinstance(inferred["payload"].dataType, StructType):
         inferred = inferred["payload"].dataType
     return tuple(name for name in inferred.names if not name.startswith(("_corrupt", "__debezium")))

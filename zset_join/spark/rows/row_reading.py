@@ -1,8 +1,8 @@
-"""How a row of a DataFrame says what it does to its table.
+"""How a row of a DataFrame is read as a change of its table.
 
 The law: `RowReading.prepare` gives, for every row that counts, the columns of the table, the columns that only order its
-changes, a weight, and, for a row that cannot be understood, a code with what it said instead. Nothing is dropped without
-a word but the old rows of updates, where a key already says which row is replaced, and what a baseline has already.
+changes, a weight, and, for a row that cannot be understood, a code with the raw value. Nothing is dropped without
+notice but the old rows of updates, where a key already names the row that is replaced, and what a baseline has already.
 
 A stream and its baseline are read by the same reading, except that a baseline may lack the columns of the operation: then every
 row of it is one live row.
@@ -39,7 +39,7 @@ __all__ = [
 
 REJECT, RAW = "__reject", "__raw"
 CONTROL = "__control"
-"""The hidden column that says what a row leaves out, or that it is a truncate; see `zset_join.operators.partial_upserts`."""
+"""The hidden column that lists what a row leaves out, or that it is a truncate; see `zset_join.operators.partial_upserts`."""
 _INSERTS = ("+i", "i", "insert", "+u", "u", "update_after", "update_postimage")
 _RETRACTIONS = ("-d", "d", "delete")
 _OLD_ROWS = ("-u", "update_before", "update_preimage")
@@ -47,12 +47,12 @@ _OLD_ROWS = ("-u", "update_before", "update_preimage")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOperation:
-    """Say what one row does.
+    """Describe what one row does.
 
     Args:
         weight: copies that come or go.
-        reject: code of a row that does not tell; NULL for the others.
-        raw: what such a row says instead.
+        reject: code of a row whose effect is unknown; NULL for the others.
+        raw: what such a row holds instead.
         kept: the rows to look at; None for all.
         used: the columns this is read from.
     """
@@ -66,7 +66,7 @@ class RowOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowReading:
-    """Say how rows become changes of a table.
+    """Describe how rows become changes of a table.
 
     Args:
         mode: changelog mode.
@@ -75,7 +75,7 @@ class RowReading:
         sequence: the columns that order the changes of one key; those that are not part of the table with their expression.
         operation: what a row does; None: each row is one more live row.
         control: what a row leaves out; None: all rows are whole.
-        unread: the column that says of a row, as "CODE:text", that it could not be read, and why; NULL for the others.
+        unread: the column that holds for a row, as "CODE:text", that it could not be read, and why; NULL for the others.
     """
 
     mode: ChangelogMode
@@ -133,7 +133,7 @@ class RowReading:
         return replace(self, sequence=order, operation=None, control=control)
 
     def of_live_rows(self) -> RowReading:
-        """Return a reading of rows that do not say what they do: each is live."""
+        """Return a reading of rows without a column for what they do: each is live."""
         comes = F.lit(2).cast("byte")
         order = tuple((column, comes if column == IMAGE else expression) for column, expression in self.sequence)
         return replace(self, sequence=order, operation=None)
@@ -200,7 +200,7 @@ def row_kinds_in(df: DataFrame, name: str, column: str, *, ignores_old: bool) ->
         df: the rows.
         name: name of the stream.
         column: the column.
-        ignores_old: a key says which row an update replaces, so that old rows are left out.
+        ignores_old: a key names the row an update replaces, so that old rows are left out.
 
     Raises:
         PlanError: the column is no string.

@@ -3,10 +3,10 @@
 State and files hold instants in UTC and every field nullable, whatever the session's time zone and the source's nullability
 are: both may change between restarts, and the state must not.
 
-What Arrow does not tell of a type, a string's collation and the units of an interval, is in the metadata of its field, so that
-a view has the types of its inputs and expressions are evaluated under the collation. The engine compares bytes: a column with a
-collation passes by, and is refused where equality or order matters (`refuse_collations`). A type that does not come back from
-Arrow as it was, such as VARIANT, is refused.
+What Arrow has no place for in a type, a string's collation and the units of an interval, is in the metadata of its field, so
+that a view has the types of its inputs and expressions are evaluated under the collation. The engine compares bytes: a column
+with a collation passes by, and is refused where equality or order matters (`refuse_collations`). A type that does not come back
+from Arrow as it was, such as VARIANT, is refused.
 """
 
 from __future__ import annotations
@@ -52,18 +52,20 @@ def arrow_schema(schema: StructType, *, relation: str) -> pa.Schema:
         except (PySparkException, TypeError, ValueError, AssertionError) as error:
             raise _not_carried(relation, field) from error
         plain = nullable_type(arrow_type)
-        is_told_by_arrow = _told_by_arrow(field.dataType, from_arrow_type(plain))
-        if is_told_by_arrow is None:
+        is_complete_in_arrow = _complete_in_arrow(field.dataType, from_arrow_type(plain))
+        if is_complete_in_arrow is None:
             raise _not_carried(relation, field)
         wanted = (
-            None if is_told_by_arrow else {_SPARK_TYPE: json.dumps(StructType([StructField("c", field.dataType)]).jsonValue())}
+            None
+            if is_complete_in_arrow
+            else {_SPARK_TYPE: json.dumps(StructType([StructField("c", field.dataType)]).jsonValue())}
         )
         fields.append(pa.field(field.name, plain, metadata=wanted))
     return pa.schema(fields)
 
 
 def field_type(field: pa.Field) -> DataType:
-    """Return the Spark type of a column, with what Arrow does not tell of it."""
+    """Return the Spark type of a column, with what Arrow has no place for."""
     stored_type = (field.metadata or {}).get(_SPARK_TYPE)
     if stored_type is None:
         return spark_type(field.type)
@@ -133,22 +135,22 @@ def _not_carried(relation: str, field: StructField) -> PlanError:
     )
 
 
-def _told_by_arrow(given: DataType, back: DataType) -> bool | None:
+def _complete_in_arrow(given: DataType, back: DataType) -> bool | None:
     """Return whether a type comes back from Arrow unchanged; False where field metadata restores it, None otherwise."""
     if isinstance(given, StringType) and isinstance(back, StringType):
         return _collation(given) is None
     if isinstance(given, DayTimeIntervalType) and isinstance(back, DayTimeIntervalType):
         return given == back
     if isinstance(given, ArrayType) and isinstance(back, ArrayType):
-        return _told_by_arrow(given.elementType, back.elementType)
+        return _complete_in_arrow(given.elementType, back.elementType)
     if isinstance(given, MapType) and isinstance(back, MapType):
-        return _all_told([_told_by_arrow(given.keyType, back.keyType), _told_by_arrow(given.valueType, back.valueType)])
+        return _complete([_complete_in_arrow(given.keyType, back.keyType), _complete_in_arrow(given.valueType, back.valueType)])
     if isinstance(given, StructType) and isinstance(back, StructType) and given.names == back.names:
-        return _all_told([_told_by_arrow(a.dataType, b.dataType) for a, b in zip(given, back, strict=True)])
+        return _complete([_complete_in_arrow(a.dataType, b.dataType) for a, b in zip(given, back, strict=True)])
     return True if given == back else None
 
 
-def _all_told(parts: list[bool | None]) -> bool | None:
+def _complete(parts: list[bool | None]) -> bool | None:
     return None if None in parts else all(parts)
 
 

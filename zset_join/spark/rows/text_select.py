@@ -41,7 +41,7 @@ def sums_per_row(rows: DataFrame, names: Sequence[str], sums: Sequence[str]) -> 
 
     Args:
         rows: the rows.
-        names: of the columns that tell rows apart.
+        names: of the columns that distinguish rows.
         sums: of the columns to add up; they keep their names.
 
     Cost: Spark runs out of stack where it groups by a thousand columns, so that many are grouped by as one struct.

@@ -1,9 +1,9 @@
-"""Records of JSON whose values say themselves in the types of their columns: Spark's parser reads them at once, without texts.
+"""Records of JSON whose values have the types of their columns: Spark's parser reads them at once, without texts.
 
-The law: a line is told only where `RecordStatements` would tell the same. Whatever is out of the ordinary - no object, another
-operation than an upsert or a delete, a key that only the record's key has, or that an update changed, another table, a value
-of another kind than the column's, digits that may be base64, one that does not convert, a schema beside the record - is left
-for the statements, which read texts and say what is wrong.
+The law: a line is reported only where `RecordStatements`would report the same. Whatever is out of the ordinary - no object,
+another operation than an upsert or a delete, a key that only the record's key has, or that an update changed, another table, a
+value of another kind than the column's, digits that may be base64, one that does not convert, a schema beside the record - is
+left for the statements, which read texts and report what is wrong.
 
 It is for formats with one row per record and tables with a key. What it is good for: Spark writes every number that it is to
 read as a text with a generator of JSON of its own, 0.7 us each, and three quarters of what reading a record cost were those and
@@ -165,7 +165,7 @@ class TypedRecords:
         return f"CASE WHEN {good} THEN CASE {said} {cases} END END"
 
     def _raw(self) -> list[str]:
-        """Return every column as the record says it: of the row that comes, or, for the key, of the one that goes."""
+        """Return every column as the record has it: of the row that comes, or, for the key, of the one that goes."""
         texts = []
         for at, name in enumerate(self.schema.names):
             comes, goes = (f"{_path(path)}.{quoted(name)}" for path in (self.record.row, self.record.deleted))

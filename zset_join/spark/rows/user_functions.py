@@ -1,16 +1,16 @@
 """What a checkpoint remembers of the Python functions of a query, so that a changed one is noticed.
 
 The law: a function has the fingerprint it had as long as its code, the defaults, the closure and the functions and constants it
-names have not changed, in whichever process it is asked; a change of one of them is a change of the fingerprint.
+names have not changed, in whichever process it is computed; a change of one of them is a change of the fingerprint.
 
 Code objects are hashed recursively, sets in order: a pickle of an imported function holds its name only, and a set another
 order in every process. Line numbers, file names and docstrings do not count. Functions of installed packages and of the
-standard library count by name. Bytecode is that of one version of Python: another one cannot tell, and says so in a warning.
+standard library count by name. Bytecode is that of one version of Python: another one cannot compare, and warns.
 
 Limits: a value whose class is foreign is hashed by its class alone, and `explain()` says that changes of it go unnoticed, as
 those of Java and Scala functions do.
 
-Edge cases: recursion ends where it meets a value again; a checkpoint written before functions were remembered is not asked.
+Edge cases: recursion ends where it meets a value again; a checkpoint written before functions were recorded is not compared.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class UserFunction:
     Args:
         name: what Spark calls it.
         digest: its fingerprint.
-        unknown: what of it the fingerprint does not know, in words; empty where it knows all.
+        unknown: what of it the fingerprint does not cover, in words; empty where it covers all.
     """
 
     name: str
@@ -77,7 +77,7 @@ def functions_in(rows: DataFrame) -> list[UserFunction]:
 
 
 def fingerprint(function: Any) -> tuple[str, tuple[str, ...]]:
-    """Return the digest of a function, and what it does not know.
+    """Return the digest of a function, and what it does not cover.
 
     >>> fingerprint(lambda x: x * 2)[0] == fingerprint(lambda x: x * 2)[0] != fingerprint(lambda x: x * 3)[0]
     True
@@ -94,7 +94,7 @@ def described_functions(functions: Sequence[UserFunction], version: str | None) 
 
     Args:
         functions: the functions.
-        version: what the user says of them; it decides then.
+        version: given by the user; it decides then.
     """
     each = sorted({(one.name, one.digest) for one in functions})
     whole = hashlib.blake2b(repr(each).encode(), digest_size=8).hexdigest()
@@ -116,7 +116,7 @@ def agree(given: Mapping[str, Any], stored: Mapping[str, Any] | None) -> Mapping
     if not given["told"] and not stored["told"] and given["python"] != stored["python"]:
         warnings.warn(
             f"the Python functions of this query were written down by Python {stored['python']}, and this is Python "
-            f"{given['python']}: whether they have changed cannot be told. Give the option udfVersion to say so yourself.",
+            f"{given['python']}: whether they have changed is unknown. Give the option udfVersion to decide it yourself.",
             stacklevel=2,
         )
         return stored
@@ -125,7 +125,7 @@ def agree(given: Mapping[str, Any], stored: Mapping[str, Any] | None) -> Mapping
     raise StateError(
         f"the checkpoint was made with other Python functions; different: {', '.join(changed) or 'their udfVersion'}. Rows "
         "that the old ones made would be retracted as the new ones make them. Start with a new checkpointLocation and a new "
-        f'output, or, if they give the same answers for every row, say so with the option udfVersion="{stored["version"]}".',
+        f'output, or, if they give the same answers for every row, set the option udfVersion="{stored["version"]}".',
         code="FUNCTION_CHANGED",
         functions=changed,
         stored=stored["version"],
@@ -134,7 +134,7 @@ def agree(given: Mapping[str, Any], stored: Mapping[str, Any] | None) -> Mapping
 
 
 def explained_functions(functions: Sequence[UserFunction], version: str | None) -> list[str]:
-    """Return what `explain` says of the functions of a query."""
+    """Return the lines of `explain` on the functions of a query."""
     if not functions:
         return []
     names = ", ".join(sorted({one.name for one in functions}))
@@ -194,9 +194,9 @@ class _Reader:
         if not isinstance(value, types.CodeType | tuple | frozenset):  # these may be one object or two by chance
             self._seen[id(value)] = len(self._seen)
             self._kept.append(value)
-        return self._told_whole(value)
+        return self._read_whole(value)
 
-    def _told_whole(self, value: Any) -> str:
+    def _read_whole(self, value: Any) -> str:
         if isinstance(value, types.CodeType):
             return self._code(value)
         if isinstance(value, types.MethodType):

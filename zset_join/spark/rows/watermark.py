@@ -1,7 +1,7 @@
-"""The event time of a stream, and how far its watermark stays behind: as it was given, or as `DataFrame.withWatermark` says.
+"""The event time of a stream, and how far its watermark stays behind: as it was given, or as `DataFrame.withWatermark` set it.
 
-Spark keeps what `withWatermark` said in the metadata of the column. A cast, or any other expression over the column, loses it;
-then `watermark=` says it again.
+Spark keeps what `withWatermark` set in the metadata of the column. A cast, or any other expression over the column, loses it;
+then `watermark=` sets it again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def with_watermark(stream: _Stream, given: tuple[str, str | int] | None, jump: s
 
     Args:
         stream: the stream.
-        given: the event-time column, and how far the watermark stays behind; None: what the DataFrame says.
+        given: the event-time column, and how far the watermark stays behind; None: as the DataFrame has them.
         jump: how far ahead of the watermark a row may be, written as the delay; None: any distance.
 
     Raises:
@@ -87,7 +87,7 @@ def watermark_of(
         schema: its columns as Arrow types.
         columns: those of them that are part of the table.
         df: the DataFrame as it was given.
-        given: what the user said.
+        given: by the user.
 
     Raises:
         OptionError: it is no pair of a column and a delay.

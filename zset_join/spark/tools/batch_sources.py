@@ -101,7 +101,7 @@ def own_source(
     tables = [name for name, key in planned.state_stage.state_tables.items() if key.of_input == position and key.is_whole]
     if is_folded and not tables:
         raise OptionError(
-            f'verify(): what came for "{stream.name}" is partly in a snapshot of {planned.name}, which does not keep all its '
+            f'verify(): the input of "{stream.name}" is partly in a snapshot of {planned.name}, which does not keep all its '
             f'rows. Pass tables={{"{stream.name}": DataFrame}}, or keep the whole log with the option retainInputLog.',
             code="VERIFY_TABLE",
             name=stream.name,
@@ -114,7 +114,7 @@ def own_source(
         rows = filled_table(changes, relation, control, visible_columns_of(stream))
         return BatchSource(form="rows", table=aligned(rows, schema, weight), basis=basis)
     if is_forwarded and relation.mode == "upsert":
-        # The stage before has settled which change counts; its sequence says nothing of what it retracted.
+        # The stage before has settled which change counts; its sequence does not order what it retracted.
         newest = Window.partitionBy(*map(column_named, relation.primary_key)).orderBy(
             F.col("__epoch").desc(), F.col("__weight").desc()
         )
@@ -135,7 +135,7 @@ class ViewTables:
         plan: of its places: every input that streams feed has a source of its own.
         tables: where its tables are kept while they are read.
         sources: by the name of a source of its plan.
-        checkpoint: what says how far time had come; None: nothing was late and no row waits.
+        checkpoint: records how far time had come; None: nothing was late and no row waits.
         chosen: the share of the view that is wanted; None for all of it.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What came to an input of a stage, as a DataFrame: rows of its snapshots and its logged changes, read by the workers.
+"""The input of a stage, as a DataFrame: rows of its snapshots and its logged changes, read by the workers.
 
 The law: the changes of a key are those that its bucket was given, in order by `__epoch` and `__position`; what a stage has put
 aside is not among them.
@@ -40,7 +40,7 @@ _CHANGE_FIELDS = [
 def changes_of_input(
     session: SparkSession, checkpoint: Checkpoint, planned: PlannedStage, side: int, *, table: str | None
 ) -> DataFrame:
-    """Return what came to an input of a stage, under the names that it has for it."""
+    """Return the rows of an input of a stage, under the names that it has for it."""
     histories = stage_histories(checkpoint, planned.state_name)
     schemas = [given.fed.schema for given in planned.state_stage.inputs]
     changes = logged_changes(session, checkpoint, histories, schemas, planned.state_input(side), table=table)

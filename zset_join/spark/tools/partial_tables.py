@@ -31,7 +31,7 @@ def filled_table(changes: DataFrame, relation: Relation, control: str, columns: 
     Args:
         changes: with the columns of the relation, `__weight`, `__epoch`, `__position`, `__bucket` (a truncate is for its own).
         relation: in upsert mode.
-        control: the column of it that says what a row leaves out.
+        control: the column of it that lists what a row leaves out.
         columns: those that are wanted.
     """
     left_out = F.coalesce(column_named(control), F.lit(0))

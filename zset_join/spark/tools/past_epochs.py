@@ -3,7 +3,7 @@
     logs of the stages that streams reach -> a delta per place and epoch -> `zset_join.pipeline.explaining`
 
 The law: replayed in order through the stages of the plan it gives the rows that the query emitted. Watermarks and processing
-times are those of the ticks in the logs, and what a lookup join was told is in its log: nothing is asked again.
+times are those of the ticks in the logs, and the rows that a lookup join received are in its log: nothing is queried again.
 
 Limits: the log of every stage must reach back to the first epoch, and the steps between stages be trees. A place is one bucket
 here: rows of several buckets come in the order of these.
@@ -125,7 +125,7 @@ def past_epochs(
 
 
 def _logged(one: PlannedStage, checkpoint: Checkpoint, options: StageOptions) -> Iterator[LoggedEpoch]:
-    """Yield what came to a stage, bucket by bucket, in the columns that it has for it."""
+    """Yield the rows for a stage, bucket by bucket, in the columns that it has for it."""
     operator = one.state_stage.build(options, None)
     schemas = [relation.schema for relation in operator.inputs]
     operator.close()

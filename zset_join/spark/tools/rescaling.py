@@ -6,7 +6,7 @@
     -> one record that makes all of it true
 
 The law: the query answers afterwards what it would have answered, row for row as a Z-set. Until the record is there nothing has
-changed: whoever dies on the way leaves the old state. Nothing is removed before the query has committed its next epoch.
+changed: a process that dies on the way leaves the old state. Nothing is removed before the query has committed its next epoch.
 
 The rows of a join key come out of one old bucket and go into one new one, in the order in which they were linked. Tombstones
 keep their sequence and their time; what expires meanwhile goes in the query's next epochs. A row goes by the columns that are
@@ -69,7 +69,7 @@ _NO_TOMBSTONE_EXPIRES = StageOptions(on_bad_input="quarantine", tombstone_retent
 
 @dataclass(frozen=True, kw_only=True)
 class RescaleReport:
-    """Say what `rescale` did.
+    """Report what `rescale` did.
 
     Args:
         before: the number of buckets the checkpoint had.
@@ -310,7 +310,7 @@ def _with_state(opened: Checkpoint, stages: Mapping[str, Stage]) -> dict[str, St
 
 
 def _histories(receipts: list[TaskReceipt], old: int, buckets: int) -> tuple[dict[str, BucketHistory], int]:
-    """Return what to list and the rows of all buckets, once the receipts say that nothing is missing."""
+    """Return what to list and the rows of all buckets, once the receipts show that nothing is missing."""
     for receipt in receipts:
         error = error_of_receipt(receipt)
         if error is not None:

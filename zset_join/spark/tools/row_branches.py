@@ -1,4 +1,4 @@
-"""A join of a query with what lies behind it, and how one is asked about rows behind the steps.
+"""A join of a query with what lies behind it, and the history of rows behind its steps.
 
 Of what lies behind a join its own steps are followed back; what a stage makes of rows only as far as its group key. Joins whose
 rows end by time are followed like any other. What other stages make is not; `unfollowed` names them.
@@ -29,7 +29,7 @@ from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_rows
 from zset_join.plan.row_steps import name_after
-from zset_join.spark.planning.placed import feeding, hands_on, join_in, kept_by
+from zset_join.spark.planning.placed import feeding, forwards_rows, join_in, kept_by
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.layout import WEIGHT, as_type
@@ -139,7 +139,7 @@ def _only_input(stages: Sequence[PlannedStage], one: PlannedStage) -> list[Plann
 
 def are_of_a_stream(rows: Sequence[PlannedStage]) -> bool:
     """Return whether the input that some stages feed holds whole changes of a stream; without a stage, the stream feeds it."""
-    return not rows or (len(rows) == 1 and hands_on(rows[0].stage) and bool(rows[0].streams) and not rows[0].steps)
+    return not rows or (len(rows) == 1 and forwards_rows(rows[0].stage) and bool(rows[0].streams) and not rows[0].steps)
 
 
 def unfollowed(stages: Sequence[PlannedStage], rows: Sequence[PlannedStage]) -> list[str]:
@@ -154,7 +154,7 @@ def unfollowed(stages: Sequence[PlannedStage], rows: Sequence[PlannedStage]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Ask join stages for the history of rows.
+    """Read the history of rows from join stages.
 
     Args:
         checkpoint: of the query; its epochs wait.
@@ -176,7 +176,7 @@ class Question:
         Args:
             branch: the join.
             values: rows with columns of `branch.before`; who leads to one of them is requested.
-            epochs: tell what happened in these, with every change of the join keys; None: everything, with the changes that
+            epochs: return what happened in these, with every change of the join keys; None: everything, with the changes that
                 name the rows.
 
         Raises:
@@ -257,7 +257,7 @@ class Question:
     def _behind_steps(self, branch: Branch, lines: Sequence[_Line]) -> tuple[pa.Table, np.ndarray[Any, np.dtype[np.int64]]]:
         """Return what the row steps make of join rows, and of which line each is."""
         rows = pa.Table.from_pylist([line.row for line in lines], branch.join.before.schema)
-        # The number of a line stands where its weight would, so that each result finds back to it.
+        # The number of a line takes the place of its weight, so that each result is matched with its line.
         numbered = self.session.createDataFrame(rows.append_column(WEIGHT, pa.array(range(len(lines)), pa.int64())))
         for step in branch.row_steps:
             numbered = step.apply(numbered)
@@ -282,11 +282,11 @@ class Question:
         rows = rows.withColumn(_ROW, F.struct(*map(column_named, names)))
         for step in branch.row_steps:
             rows = step.apply(rows, beside=(WEIGHT, _ROW))
-        asked = self.session.createDataFrame(values.rename_columns([f"__{at}" for at in range(values.num_columns)]))
+        wanted = self.session.createDataFrame(values.rename_columns([f"__{at}" for at in range(values.num_columns)]))
         condition: Column = F.lit(True)
         for at, name in enumerate(values.column_names):
             condition &= column_named(name).eqNullSafe(F.col(f"__{at}"))
-        matching = rows.join(F.broadcast(asked), condition, "left_semi")
+        matching = rows.join(F.broadcast(wanted), condition, "left_semi")
         answer: pa.Table = matching.select(f"{_ROW}.*").limit(self.most_rows + 1).toArrow()
         if answer.num_rows > self.most_rows:
             raise OptionError(

@@ -1,21 +1,21 @@
 """Answer `query.explain_row`: the history of output rows, from what the checkpoint keeps of the join stages.
 
-A view that does more than join is asked in the columns of its own output. They are followed back through its steps:
+Of a view that does more than join, a row is given by the columns of its own output. They are followed back through its steps:
 
-- a column that is a column of the join, whatever it was renamed to, narrows the question to rows of the join as it stands;
-- a computed column (`withColumn`, `select`) does not say where its value came from. Is nothing else requested, then every row
-  version that the log keeps is joined by Spark, the steps are applied, and the join rows whose result has the value are asked
-  about;
+- a column that is a column of the join, whatever it was renamed to, narrows the search to rows of the join as it is now;
+- a computed column (`withColumn`, `select`) does not show where its value came from. Is nothing else requested, then every row
+  version that the log keeps is joined by Spark, the steps are applied, and the join rows whose result has the value are
+  explained about;
 - a group key leads to the rows of the join that are in the group, as they came and went.
 
-A row that time retracted (`state_ttl`) went without a change; the event says so.
+A row that time retracted (`state_ttl`) left without a change; the event records it.
 
 Rows of a view that another stage makes (a join by time, a lookup join, a dedup, groups of a stream), and rows requested by what
 an aggregate made, are explained as a pipeline in process explains its own: all that came is replayed (`past_epochs`). Where
-such a view is a side of a join, its rows are told as not followed.
+such a view is a side of a join, its rows are reported as not followed.
 
-Behind a union every branch is asked. In a chain of joins a change of the last join may be a row of a view; what made it is
-asked of the join behind that view in the same way, and so on down to the streams (`Tracing`).
+Behind a union every branch is searched. In a chain of joins a change of the last join may be a row of a view; what made it is
+searched for in the join behind that view in the same way, and so on down to the streams (`Tracing`).
 
 The law: what is reported as emitted are rows that the engine answers: those whose result has the values requested, when Spark's
 own expressions are applied, and for a view without groups this result.
@@ -67,13 +67,13 @@ def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, mo
         OptionError: `ROW_QUESTION`: no such rows can be requested, or too many are.
         StateError: the checkpoint cannot be read.
     """
-    asked = asked_values(view.output.schema, row)
+    wanted = asked_values(view.output.schema, row)
     stages, ends = view.planned_stages, ends_of(view.planned_stages)
     titles = unfollowed(stages, ends)
     if titles:
         return _replayed(view, runner, row, f"rows of this view come from {' and '.join(titles)}", most_rows=most_rows)
     branches = branches_of(stages, ends, view.output.schema)
-    untraced = next((why for branch in branches if (why := _untraced(branch, asked))), None)
+    untraced = next((why for branch in branches if (why := _untraced(branch, wanted))), None)
     if untraced is not None:
         return _replayed(view, runner, row, untraced, most_rows=most_rows)
     with runner.pause():
@@ -84,7 +84,7 @@ def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, mo
         events: dict[int, RowEvent] = {}
         is_complete = True
         for branch in branches:
-            values = pa.table({branch.traced[name]: value for name, value in asked.items()})
+            values = pa.table({branch.traced[name]: value for name, value in wanted.items()})
             history = question.ask(branch, values)
             is_complete &= history.is_complete
             for event in tracing.traced(branch, question.shown(branch, history, values).events):
@@ -106,7 +106,7 @@ def _replayed(view: Placed, runner: EpochRunner, row: Mapping[str, Any], why: st
         most_rows: changes to report at most, per epoch.
 
     Raises:
-        OptionError: `ROW_QUESTION`: the query cannot be replayed, or more changes made the rows than are to be told.
+        OptionError: `ROW_QUESTION`: the query cannot be replayed, or more changes made the rows than are listed.
         StateError: the checkpoint cannot be read.
     """
     plan, stages = plan_of_places(view.query_plan), view.planned_stages
@@ -139,9 +139,9 @@ def _opened(runner: EpochRunner) -> Checkpoint:
     return runner.checkpoint
 
 
-def _untraced(branch: Branch, asked: Mapping[str, Any]) -> str | None:
+def _untraced(branch: Branch, wanted: Mapping[str, Any]) -> str | None:
     """Return which column that is requested is what an aggregate makes of several rows; None where none is."""
-    for name in asked:
+    for name in wanted:
         if name not in branch.traced:
             cure = (
                 f"request groups by their key: {sorted(branch.traced)}"
@@ -168,12 +168,12 @@ class _Reasons:
 class Tracing:
     """Follow the rows of views that are sides of joins back to the streams.
 
-    A row of a view is followed in the epoch in which it came or went. What is told of a row of a group are the rows of the join
-    that came into the group or left it in that epoch, not those that were there before.
+    A row of a view is followed in the epoch in which it came or went. For a row of a group, the events are those of the rows of
+    the join that came into the group or left it in that epoch, not those that were there before.
 
     Args:
         stages: of the query.
-        question: asks a stage.
+        question: reads the history from a stage.
     """
 
     def __init__(self, stages: Sequence[PlannedStage], question: Question) -> None:
@@ -198,12 +198,12 @@ class Tracing:
 
     def _of_side(self, rows: Sequence[PlannedStage], relation: Relation, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
         name = relation.name
-        asked = [(event.epoch, change.row) for event in events for change in event.changes if change.stream == name]
-        if not asked:
+        changed = [(event.epoch, change.row) for event in events for change in event.changes if change.stream == name]
+        if not changed:
             return tuple(events)
         reasons = _Reasons({}, {})
         for branch in branches_of(self._stages, rows, relation.schema):
-            self._ask(branch, asked, reasons)
+            self._explain_changes(branch, changed, reasons)
         titles, names = unfollowed(self._stages, rows), relation.schema.names
 
         def caused(epoch: int, change: InputChange) -> InputChange:
@@ -219,10 +219,10 @@ class Tracing:
 
         return tuple(replace(event, changes=tuple(caused(event.epoch, change) for change in event.changes)) for event in events)
 
-    def _ask(self, branch: Branch, asked: Sequence[tuple[int, Row]], reasons: _Reasons) -> None:
-        """Add what a branch of a view has to tell about rows of it."""
+    def _explain_changes(self, branch: Branch, changed: Sequence[tuple[int, Row]], reasons: _Reasons) -> None:
+        """Add the events that a branch of a view has for rows of it."""
         names = branch.view_schema.names
-        places = {_place(epoch, row, names): row for epoch, row in asked}
+        places = {_place(epoch, row, names): row for epoch, row in changed}
         if not branch.traced:
             reasons.untold.update(dict.fromkeys(places, _OF_MANY))
             return

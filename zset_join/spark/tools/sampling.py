@@ -12,8 +12,8 @@ Which columns, best first:
 
 Whether a stream can be filtered is followed from the view down through its stages. A condition on the join key filters both
 sides of a join. One on other columns filters the side they come from, unless the join pads that side: a NULL that represents a
-missing row says nothing about the rows that are there. Where several stages feed one input it is followed into every one. Of a
-dedup, an as-of or a temporal join only the key by which it chooses rows is followed, on every side: among fewer rows it would
+missing row proves nothing about the rows that are there. Where several stages feed one input it is followed into every one. Of
+a dedup, an as-of or a temporal join only the key by which it chooses rows is followed, on every side: among fewer rows it would
 choose others. Joins whose rows end and joins by processing time let no condition through. A stream that reaches the view in
 several places is filtered where all of them request the same.
 
@@ -68,7 +68,7 @@ class Sample:
         return rows.where(self._holds(self.by_output))
 
     def of_input(self, table: DataFrame, stream: str) -> DataFrame:
-        """Return the rows of a stream's table that matter for the sample; all where that cannot be told."""
+        """Return the rows of a stream's table that matter for the sample; all where that is unknown."""
         return table.where(self._holds(self.by_input[stream])) if stream in self.by_input else table
 
     def _holds(self, columns: Sequence[Column]) -> Column:
@@ -227,7 +227,7 @@ def _of_streams(stages: Sequence[PlannedStage], filters: Mapping[_Place, _Key]) 
 
 
 def _on_side(stage: Stage, side: int, key: _Key) -> _Key | None:
-    """Return a key of the answer of a stage as one of the rows of an input; None where it does not say which of them matter."""
+    """Return a key of the answer of a stage as one of the rows of an input; None where it decides nothing about them."""
     if stage.equi_join is not None:
         return _on_side_of_join(stage.equi_join, side, key)
     if stage.chooses_by_key:
@@ -310,7 +310,7 @@ def _by_columns(view: Placed, share: float) -> Sample:
     if not columns:
         raise OptionError(
             f"sample={share!r}: the view shows neither its join key nor a group key, and of its columns "
-            f"{view.output.schema.names} none is the same to the last digit whoever computes it. Leave sample out, or let the "
+            f"{view.output.schema.names} none is the same to the last digit on every machine. Leave sample out, or let the "
             "view show a key.",
             code="VERIFY_SAMPLE",
             value=share,
@@ -323,7 +323,7 @@ def _numbered(view: Placed, name: str) -> Column:
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    """Return whether a column can be hashed, and is the same whoever adds it up."""
+    """Return whether a column can be hashed, and is the same in whatever order it is added up."""
     if pa.types.is_map(kind) or pa.types.is_floating(kind):
         return False
     return all(_is_exact(kind.field(at).type) for at in range(kind.num_fields))

@@ -36,7 +36,7 @@ from zset_join.spark.tools.past_epochs import plan_of_places
 from zset_join.spark.tools.sampling import sample_of
 from zset_join.spark.tools.view_comparison import ExpectedView, VerificationReport, compare_outputs
 
-__all__ = ["verify"]
+__all__ = ["numbered_rows", "verify"]
 
 
 def verify(
@@ -167,10 +167,10 @@ def _emitted(session: SparkSession, runner: EpochRunner, output: Relation, actua
             "emitted changes and their column _weight.",
             code="VERIFY_OUTPUT",
         )
-    return {name: _actual(rows, output) for name, rows in emitted.items()}
+    return {name: numbered_rows(rows, output) for name, rows in emitted.items()}
 
 
-def _actual(emitted: DataFrame, output: Relation) -> DataFrame:
+def numbered_rows(emitted: DataFrame, output: Relation) -> DataFrame:
     """Return what was emitted, with the columns of the output numbered and the weight last."""
     missing = [name for name in output.schema.names if name not in emitted.columns]
     if missing:

@@ -4,13 +4,13 @@
 
 Fused stages run one after the other in one worker. Each brings its own state to the point before the epoch, answers, logs its
 input and releases the state before the next one begins; its answer is passed on in memory. Where Spark evaluates expressions
-between two of them, a task has one function before the expressions and one behind them, and what has come for the stages of the
-second waits in a `Handover`.
+between two of them, a task has one function before the expressions and one behind them, and the rows that have arrived for the
+stages of the second waits in a `Handover`.
 
 The law: every stage is given what it would be given if the rows had been shuffled, and leaves the same log and receipt.
 A stage that refuses its input passes on what it had answered by then; the driver goes by the first refusal.
 
-Memory: what came for all stages of the bucket, and the answer of one stage to the next.
+Memory: the rows for all stages of the bucket, and the answer of one stage to the next.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class BucketTask:
 
     Args:
         tasks: number of a stage to what answers it, in the order of an epoch. All but the last deliver `ToSameTask`.
-        sent_to: the stages that rows come to from outside; where there are several, every row says which (column `TARGET`).
-            Those that are none of `tasks` are answered behind the expressions.
+        sent_to: the stages that rows come to from outside; where there are several, every row names its stage (column
+            `TARGET`). Those that are none of `tasks` are answered behind the expressions.
         begun: ends the expressions before; None for the first function of a task.
     """
 
@@ -68,7 +68,7 @@ class BucketTask:
         received = time.perf_counter() - started
         lines = [*(line for one in arrivals.values() for line in one.receipts), *lines]
         if self.begun is not None:
-            _hand_on(self.begun.delivery, expressed, arrivals)
+            _forward(self.begun.delivery, expressed, arrivals)
         for number, task in self.tasks.items():
             receipt = TaskReceipt(stage=task.name, bucket=bucket, executor=executor_name())
             receipt.seconds["receive"], received = received, 0.0
@@ -76,13 +76,13 @@ class BucketTask:
             if task is last:
                 yield from answer
             else:
-                _hand_on(task.delivery, answer, arrivals)
+                _forward(task.delivery, answer, arrivals)
             lines.append(receipt.to_json())
         yield from last.delivery.finish(lines)
         Spared.loaded()
 
     def _arrivals(self, batches: Iterable[pa.RecordBatch], last: StageTask) -> dict[int, Arrivals]:
-        """Return what has come for every stage; what is for those behind the expressions waits for them."""
+        """Return the rows for every stage; those for stages behind the expressions wait for them."""
         pieces: dict[int, list[pa.RecordBatch]] = {number: [] for number in self.tasks}
         later: list[pa.RecordBatch] = []
         for batch in batches:
@@ -109,8 +109,8 @@ def _by_target(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
             yield int(targets[begin]), batch.slice(begin, end - begin)
 
 
-def _hand_on(delivery: Delivery, answer: Iterable[pa.RecordBatch], arrivals: Mapping[int, Arrivals]) -> None:
-    """Add the answer of a stage to what has come for the next one."""
+def _forward(delivery: Delivery, answer: Iterable[pa.RecordBatch], arrivals: Mapping[int, Arrivals]) -> None:
+    """Add the answer of a stage to the rows for the next one."""
     if not isinstance(delivery, ToSameTask):
         raise TypeError("the rows of a fused stage go to another stage of its task")
     came = arrivals[delivery.target].deltas

@@ -1,4 +1,4 @@
-"""What a bucket says of the bytes that an append-only join holds; the driver adds them up (`planning.buffer_limit`)."""
+"""What a bucket reports of the bytes that an append-only join holds; the driver adds them up (`planning.buffer_limit`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["AppendBuffer", "note_of_buffer"]
 
 @runtime_checkable
 class AppendBuffer(Protocol):
-    """An operator that may only ever buffer rows, and knows how many bytes of them."""
+    """An operator that may only ever buffer rows, and counts the bytes of them."""
 
     def buffered(self, tick: Tick, deltas: Sequence[ZSet]) -> BufferedEpoch | None:
         """Return what it holds after an epoch; None where its inputs change."""
@@ -26,7 +26,7 @@ class AppendBuffer(Protocol):
 
 
 def note_of_buffer(epoch: BufferedEpoch | None) -> dict[str, Any] | None:
-    """Return what a task tells of the bytes its bucket holds."""
+    """Return what a task reports of the bytes its bucket holds."""
     if epoch is None:
         return None
     return {"held": epoch.after, "evicted_rows": sum(epoch.evicted_rows), "evicted_bytes": sum(epoch.evicted_bytes)}

@@ -8,7 +8,8 @@ minute: with a trigger every two minutes that is every epoch. Here the daemon ha
 
 The law: nothing else changes. The rest of this process is PySpark's own daemon, and work that has nothing to do with the
 engine runs as before. Kernels that are not compiled on this host yet are left to the first task, so that nobody else waits
-for them; if one cannot be loaded, the daemon says so on its standard error, and the task that needs it fails with the reason.
+for them; if one cannot be loaded, the daemon reports it on its standard error, and the task that needs it fails with the
+reason.
 
 Memory: that of the imported engine, about 150 MB of address space that all workers of an executor share.
 

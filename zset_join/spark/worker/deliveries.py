@@ -1,9 +1,9 @@
-"""What becomes of a stage's answer in its bucket: parts for the output, rows for expressions or for another stage.
+"""How a stage's answer leaves its bucket: parts for the output, rows for expressions or for another stage.
 
-A delivery takes the answer chunk by chunk and says what leaves the Python function for it; at last it takes the receipts. Parts
-leave nothing but receipts behind; rows for expressions go without them (see `handover`); rows for another stage travel with
-the receipts through the shuffle, brought down first where that stage requests it. Rows for a stage that is fused with this one
-stay in the task.
+A delivery takes the answer chunk by chunk and returns what leaves the Python function for it; at last it takes the receipts.
+Parts leave nothing but receipts behind; rows for expressions go without them (see `handover`); rows for another stage travel
+with the receipts through the shuffle, brought down first where that stage requests it. Rows for a stage that is fused with this
+one stay in the task.
 
 Memory: rows are brought down `REDUCED_ROWS` at a time, or as many as have 256 MiB.
 """
@@ -159,7 +159,7 @@ class ToStage:
 
 @dataclass(frozen=True, kw_only=True)
 class ToSameTask:
-    """Hand the rows to the next stage of the same task.
+    """Pass the rows to the next stage of the same task.
 
     Args:
         target: number of that stage.

@@ -4,7 +4,7 @@ PySpark's daemon collects garbage behind each task of a worker. With the engine 
 200,000 objects and takes 50 to 80 ms of a core, several times what a small epoch of a bucket takes. None of them goes before
 the worker ends.
 
-The law: what is made later is collected as ever. Kernels are loaded when a stage first needs them, so what has come to stay is
+The law: what is made later is collected as ever. Kernels are loaded when a stage first needs them, so what is there for good is
 taken out a few times, after a collection, and then never again: a worker that lives for days leaks nothing that grows.
 """
 

@@ -5,10 +5,10 @@ Spark prefers for each bucket the executor that holds its cached row. That takes
 both sides are divided alike, and only public API: `repartitionById`, `cache`, and the hint `shuffle_hash`.
 
 The law: it is a preference. Whether it was followed changes no answer; a bucket that runs elsewhere rebuilds its state there
-from the checkpoint, and its receipt says so (a miss).
+from the checkpoint, and its receipt records it (a miss).
 
 On where there is more than one executor (`locality="auto"`), off on a local master, where it would cost and gain nothing. The
-anchor is rebuilt when half of the places stand empty, as after executors have come; all buckets may move then.
+anchor is rebuilt when half of the places are empty, as after executors have come; all buckets may move then.
 
 What it needs besides: `spark.shuffle.reduceLocality.enabled=false`, or Spark also prefers the hosts that wrote most of the
 shuffle; `spark.scheduler.minRegisteredResourcesRatio=1.0`, or the anchor is made before all executors are there. Both
@@ -20,7 +20,6 @@ Cost: one small job when a query starts, and a hash probe per row and stage.
 from __future__ import annotations
 
 import os
-import re
 import socket
 import uuid
 from collections import Counter
@@ -28,7 +27,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
@@ -38,7 +36,6 @@ __all__ = ["Locality", "executor_name"]
 
 _ANCHOR = "__anchor"
 _TRIES = 3
-_LOCAL_MASTER = re.compile(r"local(\[.*)?")
 
 
 class Locality:
@@ -62,7 +59,9 @@ class Locality:
         Args:
             session: the session of the epoch, without adaptive execution.
         """
-        executors = _count_executors(session)
+        from zset_join.spark.frames.classic import context
+
+        executors = context.executors(session)
         if self._mode == "off" or (self._mode == "auto" and executors < 2):
             self.close()
         elif self._anchor is None or not self._anchor.storageLevel.useMemory or self._is_lopsided(executors):
@@ -85,7 +84,9 @@ class Locality:
         """Release the anchor."""
         if self._anchor is not None:
             anchor, self._anchor = self._anchor, None
-            with suppress(Py4JError):  # the session has gone, and its cached rows with it
+            from zset_join.spark.frames.classic.context import GATEWAY_ERRORS
+
+            with suppress(*GATEWAY_ERRORS):  # the session has gone, and its cached rows with it
                 anchor.unpersist()
 
     def _is_lopsided(self, executors: int) -> bool:
@@ -97,7 +98,7 @@ class Locality:
         """Make an anchor whose rows are spread over the executors; the last try counts, however it fell out."""
         fair_share = -(-self._buckets // executors)
         for rest in reversed(range(_TRIES)):
-            # The literal keeps the anchors of two queries apart: Spark knows cached tables by their plan.
+            # The literal keeps the anchors of two queries apart: Spark recognises cached tables by their plan.
             numbers = session.range(0, self._buckets, 1, self._buckets)
             anchor = numbers.select(F.col("id").cast("int").alias(_ANCHOR), F.lit(uuid.uuid4().hex).alias("query"))
             anchor = anchor.repartitionById(self._buckets, F.col(_ANCHOR)).cache()
@@ -112,14 +113,6 @@ class Locality:
 def executor_name() -> str:
     """Return a name of the executor a task runs on: its host, and the process that starts its Python workers."""
     return f"{socket.gethostname()}/{os.getppid()}"
-
-
-def _count_executors(session: SparkSession) -> int:
-    """Return the executors that are there now; what Spark lists has the driver too."""
-    context = session.sparkContext
-    if _LOCAL_MASTER.fullmatch(context.master or ""):
-        return 1
-    return len(context._jsc.statusTracker().getExecutorInfos()) - 1
 
 
 def _where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,6 +1,6 @@
-"""The fetch step of lookup stages inside Spark: a task asks the outside before its operator answers.
+"""The fetch step of lookup stages inside Spark: a task queries the external table before its operator answers.
 
-What it hears goes into the checkpoint's journal before it is used, so a task that is retried, or a twin, asks nobody again. A
+What it receives goes into the checkpoint's journal before it is used, so a retried task, or a twin, sends no query again. A
 Python worker keeps its connections and caches between epochs, as long as Spark keeps the worker; those of an earlier start of
 the query are closed.
 
@@ -32,7 +32,7 @@ def with_outside(
     place: EffectPlace,
     counts: dict[str, Any],
 ) -> list[ZSet]:
-    """Return the deltas that the operator of a stage which asks the outside is asked with.
+    """Return the deltas for the operator of a stage that queries an external table.
 
     Args:
         stage: what is computed.
@@ -43,7 +43,7 @@ def with_outside(
         counts: where what was done is counted.
 
     Raises:
-        LookupFailedError: the outside could not be asked.
+        LookupFailedError: the external table could not be queried.
     """
     effect = _kept(context).opened(stage, place)
     effect.forget(context.tick.epoch - 1)  # committed, with what was fetched in their logs

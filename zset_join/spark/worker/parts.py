@@ -114,10 +114,10 @@ class ChangelogParts:
 
     def write(
         self,
-        files: CheckpointFiles,  # noqa: ARG002 - the changelog knows its own place
+        files: CheckpointFiles,  # noqa: ARG002 - the changelog has its own place
         bucket: int,
         tick: Tick,
-        schema: pa.Schema,  # noqa: ARG002 - the changelog knows its own schema
+        schema: pa.Schema,  # noqa: ARG002 - the changelog has its own schema
         chunks: Iterable[ZSet],
     ) -> list[PartEntry]:
         """Write the chunks into the staging area of the changelog."""

@@ -40,12 +40,12 @@ _REASONS = {
     "UNAVAILABLE_VALUE": (
         "the database did not send a value that was not touched; let it send whole rows (REPLICA IDENTITY FULL): {}"
     ),
-    "FOREIGN_TABLE": "the record is of another table, or does not say of which; name them with RecordOptions(table=...): {}",
+    "FOREIGN_TABLE": "the record is of another table, or does not name its table; name them with RecordOptions(table=...): {}",
     "OLD_ROW_MISSING": "an update of a table without keys has no old row (REPLICA IDENTITY FULL sends it): {}",
     "UNDECODABLE_RECORD": "the record cannot be read: {}",
     "UNKNOWN_ENCODING": (
         "a value may mean several things, and neither a schema in the record nor RecordOptions(time_unit=, decimals=, binary=) "
-        "says which: {}"
+        "names it: {}"
     ),
     "UNDECODABLE_VALUE": "a value cannot be read as the type of its column: {}",
     "NOT_NULL": "a column that is NOT NULL has no value: {}",

@@ -1,4 +1,4 @@
-"""What a task tells the driver: one JSON line per stage and bucket.
+"""What a task reports to the driver: one JSON line per stage and bucket.
 
 The receipts of the attempts that won are all the driver believes in; they travel as the output of the task, so Spark itself
 decides which attempt they come from.
@@ -22,18 +22,18 @@ __all__ = ["TaskReceipt", "error_of_receipt"]
 
 @dataclass(slots=True, kw_only=True)
 class TaskReceipt(BucketReceipt):
-    """Report one bucket of one stage, and what only a task has to say.
+    """Report one bucket of one stage, and what only a task can report.
 
     Args:
         executor: where it ran.
         rows_in: rows that came in, per side.
         retractions_in: those of them that retract or delete.
-        applied: those of them that were handed to the operator.
+        applied: those of them that were passed to the operator.
         emitted: rows a route sent on, per side.
         parts: the piece of the answer.
         quarantined: files of rows put aside.
         quarantined_rows: how many, per side.
-        facts: of a stage that is rescaled, what the tables of its snapshot say of themselves.
+        facts: of a stage that is rescaled, the metadata of the tables of its snapshot.
         buffered: of an append-only join, the bytes that either side holds after the epoch, and what is evicted in it.
         fan_out: the join key that made the most pairs of the answer, and how many.
         error: why the bucket gave no answer.

@@ -2,7 +2,7 @@
 
 These are joins that look up in one table, and stages that prepare the same rows for such joins, which the first one logs.
 
-The tasks of such stages have one state per bucket. Each opens it, answers in the state before the epoch, and logs what came to
+The tasks of such stages have one state per bucket. Each opens it, answers in the state before the epoch, and logs the rows for
 it; what the first one logs has the rows of the table too. The epoch is folded in by whichever opens the state next.
 
 The law: what all of them logged of an epoch, added up, is what the table is fed in process.
@@ -25,7 +25,7 @@ __all__ = ["SharedPlace"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SharedPlace:
-    """Say which state a stage has together with others.
+    """Name the state that a stage has together with others.
 
     Args:
         name: what the state is called.
@@ -47,13 +47,13 @@ class SharedPlace:
             return side
         return 0 if side == 1 else 1 + self.place
 
-    def asked(self, operator: DurableOperator) -> DurableOperator:
+    def read_by(self, operator: DurableOperator) -> DurableOperator:
         """Return the operator that answers for the stage, of what has the state."""
         return operator.readers[self.place] if isinstance(operator, SharedTable) else operator
 
     @property
     def logs(self) -> bool:
-        """Return whether what came to the stage is logged by it, not by another one that the same rows come to."""
+        """Return whether the rows for the stage are logged by it, and not by another one that the same rows reach."""
         return self.place == 0 or isinstance(self.stage, SharedTableStage)
 
     def deltas(self, given: Sequence[ZSet]) -> list[ZSet]:

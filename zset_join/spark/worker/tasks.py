@@ -5,7 +5,7 @@ at the same time or later, and both attempts report the same answer.
 
 A bucket is opened when rows have come, when the state is to be cared for (a snapshot, a merged log), and when it is *due*: it
 waits for a time that has come, or begins alone. Of a due bucket the log has the epoch, with or without rows, so that a replay
-and whoever folds it later see that it was asked.
+and the task that folds it later see that it was queried.
 
 An error that a user can act on does not fail the Spark task: it travels in the receipt, and the driver raises it as it is. A
 failed task would be retried for nothing, and would take its worker with it. Only an attempt that came too late fails: nobody
@@ -52,7 +52,7 @@ _LATE = "LATE_"
 
 @runtime_checkable
 class FansOut(Protocol):
-    """An operator that knows which key made the most rows of its last answer."""
+    """An operator that can name the key of most rows of its last answer."""
 
     def largest_fan_out(self) -> tuple[int, tuple[Any, ...]] | None:
         """Return how many, and the key."""
@@ -90,13 +90,13 @@ class StageTask:
     is_tidied: bool = False
 
     def run(self, arrivals: Arrivals, receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
-        """Yield what the delivery makes of the answer to what has come; the rest is told in the receipt."""
+        """Yield what the delivery makes of the answer to these rows; the receipt holds the rest."""
         begins = self.bucket.begins(receipt.bucket, is_first=receipt.bucket not in self.context.histories)
         may_be_due = begins or receipt.bucket in self.context.due_buckets
         try:
             if len(arrivals) or may_be_due or self.context.is_work_due(receipt.bucket):
                 with BucketState(self.context, receipt.bucket, self.build) as state:
-                    operator = self.asked(state)
+                    operator = self.read_by(state)
                     is_due = begins or report_due(operator, self.context.tick, receipt)
                     inputs = self._accept(arrivals, receipt, operator)
                     inputs = self._with_what_is_outside(inputs, receipt, operator)
@@ -119,14 +119,14 @@ class StageTask:
         """Return what makes the operator over a directory."""
         return partial((self.stage if self.shared is None else self.shared.stage).build, self.options)
 
-    def asked(self, state: BucketState) -> DurableOperator:
+    def read_by(self, state: BucketState) -> DurableOperator:
         """Return the operator that answers for the stage, of what has the state."""
-        return state.operator if self.shared is None else self.shared.asked(state.operator)
+        return state.operator if self.shared is None else self.shared.read_by(state.operator)
 
     def answer(self, state: BucketState, inputs: Sequence[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         """Deliver the answer of the bucket to its inputs."""
         started = time.perf_counter()
-        operator, tick = self.asked(state), self.context.tick
+        operator, tick = self.read_by(state), self.context.tick
         if isinstance(operator, AppendBuffer):
             receipt.buffered = note_of_buffer(operator.buffered(tick, inputs))
         chunks = self.bucket.answer(operator, tick, inputs)
@@ -142,7 +142,7 @@ class StageTask:
         Args:
             arrivals: what the task was given.
             receipt: where to count.
-            operator: what says which rows break the contract.
+            operator: returns the rows that break the contract.
 
         Raises:
             BadInputError: there are such rows and the policy is `error`.
@@ -168,7 +168,7 @@ class StageTask:
         return inputs
 
     def _with_what_is_outside(self, inputs: list[ZSet], receipt: TaskReceipt, operator: DurableOperator) -> list[ZSet]:
-        """Return the deltas with what the outside says, where the stage asks it; another attempt reads what it wrote down."""
+        """Return the deltas with the rows of the external table, where a stage queries it; a retry reads the journal."""
         if not asks_outside(self.stage):
             return inputs
         place = EffectPlace(
@@ -181,7 +181,7 @@ class StageTask:
         return with_outside(self.stage, operator, self.context, inputs, place, receipt.statistics)
 
     def _fan_out(self, operator: DurableOperator) -> dict[str, Any] | None:
-        """Return the key that made the most pairs of the answer; a value that JSON does not know is told as text."""
+        """Return the key that made the most pairs of the answer; a value that JSON has no type for is reported as text."""
         fan_out = operator.largest_fan_out() if isinstance(operator, FansOut) else None
         if fan_out is None:
             return None
@@ -193,7 +193,7 @@ class StageTask:
 class ReplayTask:
     """Answer a committed epoch again whose answer was lost; callable, for `mapInArrow`.
 
-    The input comes from the log, so it is the one that was committed, whatever the sources would say now.
+    The input comes from the log, so it is the one that was committed, whatever the sources would return now.
 
     Args:
         task: the task of the epoch.

@@ -39,7 +39,7 @@ from zset_join.sql.tables.view_groups import GroupView
 from zset_join.sql_expressions.places import SqlWarning
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["Accepted", "SharedEpoch", "accepted_rows", "in_order", "named_error"]
+__all__ = ["Accepted", "SharedEpoch", "accepted_rows", "failing_queries", "in_order", "named_error"]
 
 Rows: TypeAlias = pa.Table | ZSet
 _NOTHING = "No table and no query took any of the rows."
@@ -215,7 +215,7 @@ class SharedEpoch(ExitStack):
                 prepared = self.enter_context(whole.prepare(rows, processing_time=self._now_us))
             except ZsetJoinError as error:
                 outcome = _NOTHING if len(self._session.running) == 1 else f"{_NOTHING} {_PAUSE}"
-                raise named_error(error, _failing(error, queries), outcome) from error
+                raise named_error(error, failing_queries(error, queries), outcome) from error
             self.prepared.append(_Answered(whole, queries, rows, prepared))
             running = queries[0]  # one that writes into a table has a pipeline of its own
             writer = running.writer
@@ -319,7 +319,7 @@ def _pipelines(running: Sequence[Running]) -> list[list[Running]]:
     return sorted(by_pipeline.values(), key=lambda queries: len(queries) > 1)
 
 
-def _failing(error: ZsetJoinError, queries: Sequence[Running]) -> Sequence[Running]:
+def failing_queries(error: ZsetJoinError, queries: Sequence[Running]) -> Sequence[Running]:
     """Return the queries of a pipeline that cannot be answered."""
     names = error.facts.get("views", ())
     return [one for one in queries if one.name in names] or queries

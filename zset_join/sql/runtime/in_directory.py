@@ -37,18 +37,21 @@ from zset_join.sql.tables.sink_tables import SinkWriter
 from zset_join.sql.tables.stored_tables import StoredTables, StoredTableSink
 from zset_join.storage import local
 from zset_join.storage.local import FileLock
-from zset_join.storage.sealed import seal, unseal
+from zset_join.storage.sealed import UnknownFormatError, seal, unseal
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["InDirectory", "claim_directory"]
 
-_FORMAT = 1
 _LAYOUT = "session.json"
 _LOCK = "session.lock"
 
 
-def claim_directory(directory: Path) -> FileLock:
+def claim_directory(directory: Path, layout: int) -> FileLock:
     """Take a directory for a session, and make it where it is missing.
+
+    Args:
+        directory: it.
+        layout: how it is laid out: 1, files of tables and a checkpoint for each query, inside Spark; 2, one pipeline.
 
     Raises:
         OptionError: it cannot be made or locked.
@@ -71,20 +74,28 @@ def claim_directory(directory: Path) -> FileLock:
             directory=str(directory),
         )
     try:
-        _check_layout(directory)
+        _check_layout(directory, layout)
     except BaseException:
         lock.release()
         raise
     return lock
 
 
-def _check_layout(directory: Path) -> None:
+def _check_layout(directory: Path, layout: int) -> None:
     data = local.read_bytes(directory / _LAYOUT)
-    if data is None and not local.list_directory(directory / "tables"):
-        local.write_atomic(directory / _LAYOUT, seal({}, version=_FORMAT, name=_LAYOUT))
+    if data is None and not any(local.list_directory(directory / name) for name in ("tables", "pipeline")):
+        local.write_atomic(directory / _LAYOUT, seal({}, version=layout, name=_LAYOUT))
         return
     try:
-        unseal(data or b"", version=_FORMAT, name=_LAYOUT)
+        unseal(data or b"", version=layout, name=_LAYOUT)
+    except UnknownFormatError as error:
+        raise StateError(
+            f"{directory} is laid out for a session of another kind, inside Spark or in this process, or by an earlier "
+            "version, which kept files of each table and a checkpoint of each query. Open it with what made it; or begin with "
+            "a new directory, run the statements there, and insert the rows of tables/ (Parquet files) again.",
+            code="OLD_SESSION",
+            directory=str(directory),
+        ) from error
     except ValueError as error:
         raise StateError(
             f"{directory} has tables, and {_LAYOUT} is missing or cannot be used ({error}): the directory was written by "

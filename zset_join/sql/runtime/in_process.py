@@ -66,7 +66,7 @@ class ProcessRuntime(Runtime):
         claims = self.claims.get(writer.table.name)
         if claims is not None:
             return claims
-        others = [one for one in self.running if one.writes == running.writes]
+        others = [one for one in self.running if one.writes == running.writes and one is not running]
         key = running.query.bound.view.node.relation.primary_key
         held = self._rows_held(writer.table)
         if not others and key and set(key) <= set(writer.table.primary_key) and held is None:

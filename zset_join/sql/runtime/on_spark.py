@@ -125,7 +125,7 @@ class SparkRuntime(InDirectory, Runtime):
         self.spark = spark if spark is not None else local_session()
         self._is_temporary = directory is None
         self._directory = Path(tempfile.mkdtemp(prefix="zset_join-sql-") if directory is None else directory).absolute()
-        self._directory_lock = claim_directory(self._directory)
+        self._directory_lock = claim_directory(self._directory, 1)
         self._dataframes: dict[str, Any] = {}
         self._streams: dict[str, tuple[Table, SourceStream]] = {}
         self._tables = StoredTables(self._directory / "tables")

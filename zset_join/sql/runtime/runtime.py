@@ -22,6 +22,7 @@ import pyarrow as pa
 from zset_join.sql.runtime.completing import completed
 from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.results import Query, Running
+from zset_join.sql_expressions.dialects import Statement
 from zset_join.zset import ZSet
 
 __all__ = ["Runtime"]
@@ -46,10 +47,37 @@ class Runtime(ABC):
         self._clock = clock or (lambda: time.time_ns() // 1000)
         self._seen: Mapping[str, Callable[[], pa.Table]] = {}
 
+    # ---------------------------------------------------------------- statements
+
+    def restore(self, run: Callable[[str, str, str | None], None]) -> None:  # noqa: B027 - of a directory
+        """Make what was there when the session was closed; once, before the first statement.
+
+        Args:
+            run: runs a statement: its text, its dialect, and the name of the query that it is to be started as, if so.
+        """
+
+    def repeated(self, statement: Statement, settings: Mapping[str, str]) -> tuple[str, ...] | None:  # noqa: ARG002 - of a directory
+        """Return the names that a statement made when it ran before, and that are there; None where it has to run."""
+        return None
+
+    @contextmanager
+    def declaring(self, statement: Statement) -> Iterator[None]:  # noqa: ARG002 - of a directory
+        """Keep what a statement declares."""
+        yield
+
     # ---------------------------------------------------------------- tables
 
+    def declare(self, table: Table) -> bool:
+        """Give a table that a program registers its name; return whether it is new.
+
+        Raises:
+            SqlError: the name is taken.
+        """
+        self.catalog.add(table)
+        return True
+
     def adopt(self, name: str, rows: Any, *, keys: tuple[str, ...], watermark: tuple[str, int] | None) -> bool:  # noqa: ARG002 - of Spark's
-        """Make a table of what only this runtime knows, such as a DataFrame; return whether it is one of these."""
+        """Make a table of what only this runtime reads, such as a DataFrame; return whether it is one of these."""
         return False
 
     def check_insert(self, table: Table) -> None:  # noqa: B027 - not all refuse

@@ -126,6 +126,10 @@ class SparkPipeline:
         """Compare what was written with Spark's batch query; see `JoinQuery.verify`."""
         return self._handle.verify()
 
+    def console(self, *, port: int = 0) -> Any:
+        """Serve a page about the query; see `JoinQuery.console`."""
+        return self._handle.console(port=port)
+
     def close(self) -> None:
         """End the query."""
         if self._handle is not None:

@@ -17,13 +17,16 @@ class StatementContext(QueryRunner, Protocol):
 
     Attributes:
         writes: whether queries write where they are told to; not where statements are only checked.
-        catalog: what names represent.
         dialect: of statements.
     """
 
     writes: bool
-    catalog: Catalog
     dialect: str
+
+    @property
+    def catalog(self) -> Catalog:
+        """Return what names stand for."""
+        ...
 
     @property
     def running(self) -> list[Running]:

@@ -1,12 +1,12 @@
-"""The names of the files that a query has read, kept beside its state so that no commit record repeats them.
+"""The names of the files that were read of a table, kept beside the state so that no commit record repeats them.
 
-    queries/into_revenue/read/orders.names      a name per line, as JSON
+    read/orders.names      a name per line, as JSON
 
 The law: a position is how many names there are and a checksum of them, so it has the same size after any number of files. A
 name is on the disk before the position that counts it is committed; names behind the committed position are cut off when the
-query starts again.
+session is opened again.
 
-Memory: the names. Cost: that of the new names; all of them once, when the query starts.
+Memory: the names. Cost: that of the new names; all of them once, when it is opened.
 
 Known limit: names are kept for good, also of files that were removed: a file of such a name may come again.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +26,9 @@ from zset_join.sql.tables.settings import idle_timeout
 from zset_join.sql.tables.view_groups import GroupView
 from zset_join.stages.aggregate import AggregateRequest
 from zset_join.zset import ZSet
+
+if TYPE_CHECKING:
+    from zset_join.console import Console
 
 __all__ = ["Message", "Query", "QueryRunner", "Running", "TableOutput", "changelog_table"]
 
@@ -91,6 +94,7 @@ class Query:
         sql: its text.
         settings: of the query, over those of the session.
         emits_changelog: EMIT CHANGELOG was written.
+        dialect: it is written in; None: that of the session.
     """
 
     session: QueryRunner
@@ -98,6 +102,7 @@ class Query:
     sql: str
     settings: dict[str, str] = field(default_factory=dict)
     emits_changelog: bool = False
+    dialect: str | None = None
 
     @property
     def view(self) -> Any:
@@ -255,6 +260,18 @@ class Running:
             PlanError: no batch query is known for a part of it.
         """
         return self.pipeline.verify()
+
+    def console(self, *, port: int = 0) -> Console:
+        """Serve a page about the pipeline that answers it, perhaps with other queries, until it is closed.
+
+        Args:
+            port: of 127.0.0.1; 0 takes a free one. The address to open is the attribute `url` of the answer.
+
+        Raises:
+            MissingPackageError: the extra `console` is not installed.
+            OptionError: the port is taken.
+        """
+        return self.whole.console(port=port)
 
     def stop(self) -> None:
         """Release its state; it answers no more."""

@@ -57,7 +57,7 @@ Completed = Callable[[Table, pa.Table], pa.Table]
 
 def source_of(
     table: Table,
-    stored: StoredTables,
+    stored: StoredTables | None,
     completed: Completed,
     settings: Mapping[str, str] | None = None,
     names: Path | None = None,
@@ -68,7 +68,7 @@ def source_of(
 
     Args:
         table: it.
-        stored: the files of tables without a connector.
+        stored: the files of tables without a connector; None where there are none.
         completed: gives rows all columns of a table.
         settings: of the query: whether what cannot be read is put aside.
         names: directory in which the names of files that were read are kept; None keeps them in memory.
@@ -81,6 +81,7 @@ def source_of(
         return _KafkaRows(table, completed, settings)
     if connector == "datagen":
         return _Generated(table, completed)
+    assert stored is not None  # noqa: S101 - whoever keeps no files reads connectors alone
     return _Stored(table, stored, query)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -26,7 +26,7 @@ from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NextDue
 
-__all__ = ["GroupView", "ViewGroup"]
+__all__ = ["GroupView", "SharedPipeline", "ViewGroup"]
 
 
 class ViewGroup:
@@ -59,7 +59,7 @@ class ViewGroup:
         )
         limit = options.buffer_limit
         self._stays_alone = stays_alone or options.on_bad_input == "quarantine" or limit.policy == "evict_oldest"
-        self.views = {name: GroupView(self, name)}
+        self.views = {name: GroupView(self, name, self.pipeline.plan.output_of(name).schema)}
 
     def can_take_over(self, other: ViewGroup) -> bool:
         """Return whether the queries of another group may be views of this one."""
@@ -84,22 +84,40 @@ class ViewGroup:
             self.pipeline.drop(name)
 
 
+class SharedPipeline(Protocol):
+    """The pipeline of several queries.
+
+    Attributes:
+        pipeline: it.
+    """
+
+    @property
+    def pipeline(self) -> Pipeline[dict[str, ZSet]]:
+        """Return the pipeline."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """End a query."""
+        ...
+
+
 class GroupView:
     """Show one query of a group as a pipeline of its own would.
 
     Args:
         group: it.
         name: of the query.
+        schema: its columns.
 
     Attributes:
         progress: counts of the last epoch that had rows for it, or an answer.
         schema: its columns.
     """
 
-    def __init__(self, group: ViewGroup, name: str) -> None:
+    def __init__(self, group: SharedPipeline, name: str, schema: pa.Schema) -> None:
         self.group = group
         self.progress: Mapping[str, Any] = {}
-        self.schema: pa.Schema = group.pipeline.plan.output_of(name).schema
+        self.schema = schema
         self._name = name
         self._is_paused = False
         self._held: ZSet | None = None
@@ -165,6 +183,11 @@ class GroupView:
         self._held, self._is_paused = self.contents(), True
         self.close()
 
+    def holding(self, rows: ZSet) -> GroupView:
+        """Return itself, paused with some rows."""
+        self._held, self._is_paused = rows, True
+        return self
+
     def behind(self, paused: GroupView) -> GroupView:
         """Return itself, as what goes on from where another one was paused: its first answer is the difference."""
         self._held = paused.contents()
@@ -174,8 +197,10 @@ class GroupView:
         """Note the counts of an epoch that the group has taken."""
         self._held = self._caught_up = None
         counts = self.group.pipeline.progress
+        if not counts:  # the first views are there before the first epoch
+            return
         own, read = counts.get("views", {}).get(self._name, {}), self.sources
-        self.progress = {**counts, **own, "rows": {name: rows for name, rows in counts["rows"].items() if name in read}}
+        self.progress = {**counts, **own, "rows": {name: rows for name, rows in counts.get("rows", {}).items() if name in read}}
 
     def next_due(self) -> NextDue:
         """Return when the group has rows to emit though no row comes."""

@@ -17,14 +17,16 @@ from zset_join.changelog import format_named
 from zset_join.changelog.decoding import decode
 from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import rows_having, take_rows
 from zset_join.spark.driver.epochs import DriverEpochs
+from zset_join.tools.dead_letters import read_letters
 from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
     from zset_join.spark.tools.view_comparison import VerificationReport
 
-__all__ = ["DriverTools"]
+__all__ = ["DriverTools", "refuse_given"]
 
 _FORMS = {"weight": "_weight", "row_kind": "_row_kind", "change_data_feed": "_change_type"}
 """The column of each form that says what a line does."""
@@ -34,18 +36,26 @@ class DriverTools:
     """Answer questions about a query that runs on the driver.
 
     Args:
-        epochs: what runs its epochs; None: another process does, and nothing can be asked from here.
+        epochs: what runs its epochs, attached to its checkpoint.
     """
 
-    def __init__(self, epochs: DriverEpochs | None = None) -> None:
+    def __init__(self, epochs: DriverEpochs) -> None:
         self._epochs = epochs
 
-    def verify(self, *, actual_df: Any = None, most_differences: int = 20, **given: Any) -> VerificationReport:
+    def verify(
+        self,
+        *,
+        actual_df: Any = None,
+        most_differences: int = 20,
+        actual: Callable[[], pa.Table] | None = None,
+        **given: Any,
+    ) -> VerificationReport:
         """Compare what the outputs hold with DuckDB's batch query over everything that came.
 
         Args:
             actual_df: what was emitted, with a column `_weight`, in place of the outputs.
             most_differences: differing rows to put into the report.
+            actual: the same as `actual_df`, as Arrow has it.
             given: tables and a sample, which only executors take.
 
         Raises:
@@ -55,19 +65,14 @@ class DriverTools:
         """
         from zset_join.spark.tools.view_comparison import VerificationReport
 
-        unfit = sorted(name for name, value in given.items() if value is not None)
-        if unfit:
-            raise OptionError(
-                f"verify() of a query on the driver compares with everything that came, and takes no {' and no '.join(unfit)}; "
-                "leave it out.",
-                code="VERIFY_TABLE",
-                missing=unfit,
-            )
+        refuse_given(given)
         epochs = self._kept("verify()")
         schema = epochs.schema
         with epochs.pause():
             pipeline = epochs.opened()
-            emitted = _readable(epochs) if actual_df is None else {"": actual_df.toArrow}
+            if actual is None and actual_df is not None:
+                actual = actual_df.toArrow
+            emitted = _readable(epochs) if actual is None else {"": actual}
             if not emitted:
                 raise OptionError(
                     "no output can be read back; pass verify(actual_df=...) with the emitted changes and their column _weight.",
@@ -102,26 +107,62 @@ class DriverTools:
         with epochs.pause():
             return epochs.opened().explain_row(row, most_changes=most_rows)
 
+    def dead_letters(self, **chosen: Any) -> pa.Table:
+        """Return what was put aside; see `zset_join.dead_letters.read_letters`."""
+        options = self._epochs.settings.options
+        return read_letters(options.checkpoint_location, path=options.dead_letter_path, **chosen)
+
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
+        """Return rows that the first output of a view that can be read back holds; see `StoredQuery.view_rows`.
+
+        Raises:
+            OptionError: `VERIFY_OUTPUT`: nothing can be read back, or not from here.
+        """
+        epochs = self._epochs
+        readers = list(_readable(epochs, view).values())
+        if not readers:
+            raise OptionError("no output can be read back from here.", code="VERIFY_OUTPUT")
+        schema = epochs.settings.query.plan.output_of(view).schema
+        with epochs.pause():
+            held = _emitted_rows(readers[0](), schema).consolidated()
+        chosen = np.flatnonzero(rows_having(held.rows, values).to_numpy(zero_copy_only=False))
+        few = chosen[:most_rows]
+        return ZSet(take_rows(held.rows, few), held.weights[few]), len(chosen)
+
     def _kept(self, what: str) -> DriverEpochs:
         """Return what runs the epochs, and keeps their inputs."""
-        if self._epochs is None:
-            raise OptionError(
-                f"{what} needs every change that came, and a client cannot ask the process of the server that has them. "
-                "Stop the query and ask with attach() in a classic session on the same checkpointLocation.",
-                code="INPUTS_NOT_KEPT",
-            )
         if not self._epochs.settings.options.retain_input_log:
+            executors = "" if self._epochs.settings.is_served else ', or with option("execution", "executors")'
             raise OptionError(
                 f"{what} needs every change that came, and this query does not keep them. Start it with a new "
-                'checkpointLocation and option("retainInputLog", True), or with option("execution", "executors").',
+                f'checkpointLocation and option("retainInputLog", True){executors}.',
                 code="INPUTS_NOT_KEPT",
             )
         return self._epochs
 
 
-def _readable(epochs: DriverEpochs) -> dict[str, Callable[[], pa.Table]]:
-    """Return how each output that can be read back is read."""
-    sinks = [one.sink for chosen in epochs.settings.sinks.values() for one in chosen]
+def refuse_given(given: Mapping[str, Any]) -> None:
+    """Refuse what verify() of executors takes, and of the driver does not.
+
+    Args:
+        given: the tables and the sample.
+
+    Raises:
+        OptionError: `VERIFY_TABLE`.
+    """
+    unfit = sorted(name for name, value in given.items() if value is not None)
+    if unfit:
+        raise OptionError(
+            f"verify() of a query on the driver compares with everything that came, and takes no {' and no '.join(unfit)}; "
+            "leave it out.",
+            code="VERIFY_TABLE",
+            missing=unfit,
+        )
+
+
+def _readable(epochs: DriverEpochs, view: str | None = None) -> dict[str, Callable[[], pa.Table]]:
+    """Return how each output that can be read back is read, of all views or of one."""
+    sinks = [one.sink for name, chosen in epochs.settings.sinks.items() for one in chosen if view in (None, name)]
     readers = {f"{type(sink).__name__} {number}": getattr(sink, "read", None) for number, sink in enumerate(sinks, 1)}
     return {name: read for name, read in readers.items() if read is not None}
 

@@ -1,7 +1,5 @@
 """Plans of a classic session, read from the JVM beside it.
 
-The only module that may: `tools.check_source_files` refuses the names of the gateway in code that describes queries.
-
 Cost: a third of a millisecond for every call.
 """
 
@@ -15,7 +13,9 @@ from py4j.java_gateway import is_instance_of
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+from pyspark.sql.types import StructType
 
+from zset_join.spark.frames.classic.sources import batch_of_source, type_of_json
 from zset_join.spark.frames.facts import AggregateFacts, FoundFunction, FrameReader, ReadExpression, StepFacts
 
 __all__ = ["READER", "analysed", "class_name", "nodes_of", "only_expression", "sequence"]
@@ -105,6 +105,12 @@ class _Classic:
                 return replace(found, untaken=str(one.sql()))
             again.append(taken)
         return replace(found, arguments=tuple(again[: len(arguments)]), condition=again[-1] if filters else None)
+
+    def batch_of_source(self, rows: DataFrame) -> DataFrame | None:
+        return batch_of_source(rows)
+
+    def type_of_json(self, texts: DataFrame) -> StructType:
+        return type_of_json(texts)
 
     def expression(self, rows: DataFrame, column: Column) -> ReadExpression:
         read = only_expression(rows.select(column))

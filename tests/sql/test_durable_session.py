@@ -17,6 +17,7 @@ import pytest
 
 from zset_join.core.errors import SqlError, StateError
 from zset_join.sql import Query, Session, connect
+from zset_join.storage.sealed import seal
 
 DECLARED = """
 CREATE TABLE orders (id INT, customer STRING, total INT, shown AS upper(customer))
@@ -105,7 +106,7 @@ def test_an_epoch_that_a_sink_failed_at_is_written_when_it_is_opened_again(
 PROGRAM = """
 import sys
 from pathlib import Path
-from tests.sql.test_lasting import opened
+from tests.sql.test_durable_session import opened
 with opened(Path(sys.argv[1])) as session:
     while True:
         session.read(wait_seconds=0.0)
@@ -141,65 +142,79 @@ def test_a_query_that_reads_what_was_inserted_begins_with_it_and_drop_forgets_it
         assert session.running[0].table().to_pylist() == [{"s": 7}]
 
 
-def test_a_query_of_that_name_with_another_text_is_refused(tmp_path: Path) -> None:
+def test_a_name_of_another_text_is_refused(tmp_path: Path) -> None:
     with connect(directory=tmp_path) as session:
         session.sql("CREATE TABLE t (k INT); CREATE MATERIALIZED VIEW m AS SELECT sum(k) AS s FROM t; INSERT INTO t VALUES (1)")
-    with connect(directory=tmp_path) as session, pytest.raises(StateError):
-        session.sql("CREATE TABLE t (k INT); CREATE MATERIALIZED VIEW m AS SELECT max(k) AS s FROM t")
+        session.sql("SELECT k FROM t").start(name="all")
+    with connect(directory=tmp_path) as session:
+        with pytest.raises(SqlError, match="NAME_TAKEN"):
+            session.sql("CREATE TABLE t (k INT); CREATE MATERIALIZED VIEW m AS SELECT max(k) AS s FROM t")
+        with pytest.raises(StateError, match="QUERY_CHANGED"):
+            session.sql("SELECT k FROM t WHERE k > 1").start(name="all")
+        session.sql("CREATE OR REPLACE MATERIALIZED VIEW m AS SELECT max(k) AS most FROM t")
+        assert session.views()["m"].to_pylist() == [{"most": 1}]
 
 
-PAID = "SELECT o.customer, n.name FROM orders o JOIN names n ON o.customer = n.customer"
-DECLARED_PAID = """
-CREATE TABLE orders (id INT, customer STRING{more})
-    WITH ('connector' = 'filesystem', 'path' = '{path}/in', 'format' = 'json');
-CREATE TABLE names (customer STRING, name STRING, PRIMARY KEY (customer));
-"""
+@pytest.mark.parametrize("spoilt", ["catalog", "read", "topic"])
+def test_a_directory_that_is_refused_stays_as_it_is(tmp_path: Path, spoilt: str) -> None:
+    order(tmp_path, 1)
+    with opened(tmp_path) as session:
+        session.read(wait_seconds=0.0)
+    state = tmp_path / "state"
+    if spoilt != "topic":
+        (state / spoilt).rename(tmp_path / "elsewhere")
+    before = {path: path.read_bytes() for path in state.rglob("*") if path.is_file()}
 
+    with pytest.MonkeyPatch.context() as patch, connect(directory=state) as session:
+        if spoilt == "topic":
+            patch.setattr("zset_join.sql.runtime.durable_plan.source_of", lost)
+        with pytest.raises(StateError) as refused:
+            session.sql("SHOW TABLES")
 
-def start_refused(path: Path, code: str) -> None:
-    """Start the query of a table with a column more, while its source or its text is not what it was."""
-    text = PAID if code != "QUERY_CHANGED" else PAID.replace("n.name", "upper(n.name) AS name")
-    with pytest.MonkeyPatch.context() as patch, connect(dialect="flink", directory=path / "state") as session:
-        session.sql(DECLARED_PAID.format(path=path, more=", paid INT"))
-        if code == "SOURCE_LOST_ROWS":
-            patch.setattr("zset_join.sql.runtime.in_files.source_of", lost)
-        names = path / "state" / "queries" / "paid" / "read" / "orders.names"
-        if code == "DAMAGED_FILE":
-            names.rename(path / "names")
-        try:
-            session.sql(f"CREATE MATERIALIZED VIEW paid AS {text}")
-        finally:
-            if code == "DAMAGED_FILE":
-                (path / "names").rename(names)
+    assert refused.value.code == ("SOURCE_LOST_ROWS" if spoilt == "topic" else "DAMAGED_FILE")
+    assert {path: path.read_bytes() for path in state.rglob("*") if path.is_file()} == before
+    if spoilt != "topic":
+        (tmp_path / "elsewhere").rename(state / spoilt)
+    order(tmp_path, 2)
+    with opened(tmp_path) as session:
+        session.read(wait_seconds=0.0)
+    assert written(tmp_path) == {("Bob", 1): 1, ("Ada", 2): 1}
 
 
 def lost(*_: object, **__: object) -> Any:
     raise StateError("the topic was rebuilt", code="SOURCE_LOST_ROWS")
 
 
-@pytest.mark.parametrize("code", ["DAMAGED_FILE", "SOURCE_LOST_ROWS", "QUERY_CHANGED"])
-def test_a_refused_start_of_a_query_leaves_its_files_and_the_statements_before_it_go_on(tmp_path: Path, code: str) -> None:
-    def run() -> list[tuple[Any, ...]]:
-        with connect(dialect="flink", directory=tmp_path / "state") as session:
-            session.sql(DECLARED_PAID.format(path=tmp_path, more=""))
-            with session.once("names"):
-                session.sql("INSERT INTO names VALUES ('a', 'Ada')")
-            session.sql(f"CREATE MATERIALIZED VIEW paid AS {PAID}")
-            session.read(wait_seconds=0.0)
-            return sorted(tuple(row.values()) for row in session.running[0].table().to_pylist())
+def test_what_there_was_is_there_without_a_statement(tmp_path: Path) -> None:
+    with connect(directory=tmp_path) as session:
+        session.register("prices", [{"k": 1, "price": 5}], keys="k")
+        session.sql("CREATE TABLE t (k INT, v INT); CREATE VIEW big AS SELECT k, v FROM t WHERE v > 1")
+        session.sql(
+            "CREATE MATERIALIZED VIEW m AS SELECT big.k, sum(v * price) AS s FROM big JOIN prices p ON p.k = big.k GROUP BY big.k"
+        )
+        session.sql("CREATE MATERIALIZED VIEW n AS SELECT max(s) AS most FROM m; INSERT INTO t VALUES (1, 1), (1, 2), (1, 3)")
+        (joined,) = [node for node in session.runtime.pipeline.plan.nodes if node.stage.kind == "join"]
+        assert session.runtime.pipeline.plan.views_of(joined.number) == ("m", "n")  # a view over a view is no second copy
+    with connect(directory=tmp_path) as session:
+        assert {name: rows.to_pylist() for name, rows in session.views().items()} == {
+            "m": [{"k": 1, "s": 25}],
+            "n": [{"most": 25}],
+        }
+        session.sql("INSERT INTO prices VALUES (1, 7)")
+        session.sql("DROP MATERIALIZED VIEW n; DROP MATERIALIZED VIEW m; DROP VIEW big; DROP TABLE t; CREATE TABLE t (k INT)")
+        assert (table(session, "SELECT * FROM t"), table(session, "SELECT * FROM prices")) == ([], [(1, 7)])
+    with connect(directory=tmp_path) as session:
+        assert sorted(session.catalog.relations()) == ["prices", "t"]
 
-    order(tmp_path, 2)
-    assert run() == [("a", "Ada")]
-    queries = tmp_path / "state" / "queries"
-    before = {path: path.read_bytes() for path in queries.rglob("*") if path.is_file()}
 
-    with pytest.raises(StateError) as refused:
-        start_refused(tmp_path, code)
+def test_an_earlier_directory_is_refused_with_the_cure(tmp_path: Path) -> None:
+    (tmp_path / "queries" / "query_1").mkdir(parents=True)
+    (tmp_path / "session.json").write_bytes(seal({}, version=1, name="session.json"))
 
-    assert refused.value.code == code
-    assert {path: path.read_bytes() for path in queries.rglob("*") if path.is_file()} == before
-    order(tmp_path, 4)
-    assert run() == [("a", "Ada"), ("a", "Ada")]
+    with pytest.raises(StateError, match="begin with a new directory") as refused:
+        connect(directory=tmp_path)
+
+    assert refused.value.code == "OLD_SESSION"
 
 
 def test_a_directory_has_one_session_at_a_time(tmp_path: Path) -> None:
@@ -223,19 +238,6 @@ def test_a_copy_without_file_times_goes_on_as_the_original_does(tmp_path: Path) 
     shutil.copytree(tmp_path / "a", tmp_path / "b", copy_function=shutil.copyfile)
 
     assert run("b", 3) == run("a", 3) == [{"k": number, "n": 1} for number in (1, 2, 3, 4)]
-
-
-def test_tables_that_are_older_than_a_query_are_refused(tmp_path: Path) -> None:
-    text = "CREATE TABLE t (k INT); CREATE MATERIALIZED VIEW m AS SELECT sum(k) AS s FROM t"
-    with connect(directory=tmp_path) as session:
-        session.sql(f"{text}; INSERT INTO t VALUES (0)")
-        shutil.copytree(tmp_path / "tables", tmp_path / "old")
-        session.sql("INSERT INTO t VALUES (1)")
-    shutil.rmtree(tmp_path / "tables")
-    (tmp_path / "old").rename(tmp_path / "tables")
-
-    with connect(directory=tmp_path) as session, pytest.raises(StateError, match="older than the query"):
-        session.sql(text)
 
 
 def test_rows_are_not_inserted_where_a_connector_brings_them(tmp_path: Path) -> None:

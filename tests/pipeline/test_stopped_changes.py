@@ -1,0 +1,126 @@
+"""A directory is changed to another query by the command line, and its outputs get everything at the next start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from tests.pipeline.test_durable_changes import BY_CITY, COUNTED, JOINED, LARGE, MORE, ORDERS, ROWS, held, stored
+from zset_join.checkpoint.plan import query_plan
+from zset_join.cli import main
+from zset_join.core.errors import StateError
+from zset_join.expressions import col
+from zset_join.pipeline import Pipeline
+from zset_join.pipeline.outputs import PipelineOutputs
+from zset_join.pipeline.stopped import diff_of_directory, evolve_directory
+from zset_join.sinks.duckdb_view import DuckDBViewSink
+from zset_join.sql.changed_queries import views_of_file
+
+SELECT = """
+SELECT city, sum(total) AS t FROM (SELECT * FROM orders WHERE total > 2) AS o JOIN people USING (who) GROUP BY city
+"""
+
+
+def opened(tmp_path: Path, view: Any, name: str = "v") -> Pipeline[Any]:
+    return Pipeline(view, tmp_path / "dir", outputs=[DuckDBViewSink(tmp_path / "out.duckdb", name)])
+
+
+def test_a_select_of_a_file_is_the_new_query(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "new.sql").write_text(SELECT)
+    with opened(tmp_path, BY_CITY) as pipeline:
+        pipeline.step(ROWS)
+
+    differs = main(["diff", str(tmp_path / "dir"), str(tmp_path / "new.sql")])
+    changed = main(["evolve", str(tmp_path / "dir"), str(tmp_path / "new.sql")])
+    again = main(["diff", str(tmp_path / "dir"), str(tmp_path / "new.sql")])
+    printed = capsys.readouterr().out
+
+    assert (differs, changed, again) == (1, 0, 0)
+    assert "adds 0 rows, removes 0, changes 2 of 2" in printed
+    assert "changed in epoch 1" in printed
+
+
+def test_materialized_views_of_a_file_are_views_by_name(tmp_path: Path) -> None:
+    statements = f"CREATE MATERIALIZED VIEW a AS {SELECT}; CREATE MATERIALIZED VIEW o AS SELECT id, total FROM orders"
+    (tmp_path / "new.sql").write_text(statements)
+    with Pipeline({"a": BY_CITY, "all": ORDERS}, tmp_path / "dir") as pipeline:
+        pipeline.step(ROWS)
+
+    assert main(["evolve", str(tmp_path / "dir"), str(tmp_path / "new.sql")]) == 0
+
+    views = views_of_file(str(tmp_path / "new.sql"), query_plan(str(tmp_path / "dir")), dialect="spark")
+    assert [(one.name, one.status) for one in diff_of_directory(tmp_path / "dir", views).views.values()] == [
+        ("a", "unchanged"),
+        ("o", "unchanged"),
+    ]
+
+
+def test_a_program_names_the_new_query_and_another_owner_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["evolve", str(tmp_path / "dir"), "tests.pipeline.test_durable_changes:LARGE"]
+    with opened(tmp_path, BY_CITY) as pipeline:
+        pipeline.step(ROWS)
+        refused = main(command)
+        unchanged = pipeline.step(MORE)
+    allowed = main(command)
+
+    assert (refused, allowed) == (1, 0)
+    assert len(unchanged)
+    assert "in use" in capsys.readouterr().err
+    with opened(tmp_path, LARGE) as again:
+        assert stored(tmp_path / "out.duckdb", "v") == held(again) == [("Oslo", 14), ("Rome", 8)]
+
+
+def test_outputs_that_lacked_an_epoch_get_it_before_the_changes(tmp_path: Path) -> None:
+    with opened(tmp_path, BY_CITY) as pipeline:
+        pipeline.step(ROWS)
+        with (
+            mock.patch.object(PipelineOutputs, "settle", side_effect=[None, OSError("the disk of the output")]),
+            pytest.raises(OSError),
+        ):
+            pipeline.step(MORE)
+    changed = [evolve_directory(tmp_path / "dir", view).taken for view in (LARGE, BY_CITY, LARGE)]
+    with opened(tmp_path, LARGE) as again:
+        reached = stored(tmp_path / "out.duckdb", "v")
+        again.step({"people": [{"who": "b", "city": "Oslo"}]})
+        last = held(again)
+
+    assert changed == [2, 3, 4]
+    assert reached == [("Oslo", 14), ("Rome", 8)]
+    assert stored(tmp_path / "out.duckdb", "v") == last == [("Oslo", 22)]
+
+
+def test_a_view_that_came_by_command_begins_in_its_new_output_whatever_came_behind(tmp_path: Path) -> None:
+    def sinks(*names: str) -> dict[str, Any]:
+        return {name: DuckDBViewSink(tmp_path / "out.duckdb", name) for name in names}
+
+    with Pipeline({"a": BY_CITY}, tmp_path / "dir", outputs=sinks("a")) as pipeline:
+        pipeline.step(ROWS)
+    evolve_directory(tmp_path / "dir", {"a": BY_CITY, "c": COUNTED})
+    evolve_directory(tmp_path / "dir", {"a": LARGE, "c": COUNTED})
+    with Pipeline({"a": LARGE, "c": COUNTED}, tmp_path / "dir", outputs=sinks("a", "c")) as again:
+        again.step(MORE)
+
+        assert stored(tmp_path / "out.duckdb", "c") == held(again, "c") == [("Oslo", 16, 3), ("Rome", 10, 4)]
+        assert stored(tmp_path / "out.duckdb", "a") == held(again, "a")
+
+
+def test_changes_without_a_start_have_an_end(tmp_path: Path) -> None:
+    with opened(tmp_path, BY_CITY) as pipeline:
+        pipeline.step(ROWS)
+    views = [JOINED.where(col("total") > at).groupBy("city").count() for at in range(9)]
+    for view in views[:8]:
+        evolve_directory(tmp_path / "dir", view)
+
+    with pytest.raises(StateError, match="EVOLVE_UNSEEN"):
+        evolve_directory(tmp_path / "dir", views[8])
+
+
+def test_a_directory_without_an_epoch_is_changed_at_once(tmp_path: Path) -> None:
+    with opened(tmp_path, BY_CITY):
+        pass
+    assert evolve_directory(tmp_path / "dir", LARGE).taken is None
+    with opened(tmp_path, LARGE) as again:
+        assert again.epoch == 0

@@ -1,0 +1,127 @@
+"""The newest rows of a query's changelog, from what its checkpoint still has, and from its Parquet changelog.
+
+The law: nothing is kept or claimed for the page; what a query has cleared away is not shown.
+
+Cost: the files of a few epochs are read, at most `MOST_ROWS` rows of each view are shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zset_join.checkpoint.answer_parts import read_arrow_parts
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.log import read_log
+from zset_join.checkpoint.reading import CommittedState
+from zset_join.checkpoint.record import CommitRecord, PartEntry
+from zset_join.console.answers import changed_rows
+from zset_join.console.shown import MOST_ROWS, shown_columns, shown_table
+from zset_join.console.view_rows import view_history
+from zset_join.console.watched import Answer
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.sinks.changelog_directory import published_name
+from zset_join.storage.folder import open_folder
+
+__all__ = ["changes_of", "logged_changes", "newest"]
+
+_MOST_LOGGED = 100
+_PARQUET = ("changelog", "delta", "parquet")
+_SIGNS = ("_weight", "_row_kind", "_change_type")
+_CHANGELOG_WAY = re.compile(r"ChangelogParts\(directory='([^']*)'\)")
+"""How a part of an answer names the Parquet changelog that it was written for."""
+
+
+def newest(changes: list[Answer]) -> list[Answer]:
+    """Return the newest changes, in the order of epochs, with at most `MOST_ROWS` rows."""
+    chosen: list[Answer] = []
+    left = MOST_ROWS
+    for one in sorted(changes, key=lambda one: -one["epoch"]):
+        if left > 0:
+            chosen.append({**one, "rows": one["rows"][:left], "weights": one["weights"][:left]})
+            left -= len(one["rows"])
+    return chosen[::-1]
+
+
+def logged_changes(committed: CommittedState, plan: QueryPlan, view: str, after: int) -> list[Answer]:
+    """Return the newest changes of a view that is kept, from its log; what a snapshot took in is not there any more."""
+    history = view_history(committed, plan, view)
+    schema = plan.output_of(view).schema
+    found: list[Answer] = []
+    left = MOST_ROWS
+    for log in () if history is None else reversed(history.logs):
+        if log.last_epoch <= after or left <= 0:
+            break
+        of_file = [
+            changed_rows(logged.tick.epoch, view, logged.deltas[0], most=MOST_ROWS)
+            for logged in read_log(committed.files, log, schemas=[schema])
+            if logged.tick.epoch > after and len(logged.deltas[0])
+        ][-_MOST_LOGGED:]
+        found += of_file
+        left -= sum(len(one["rows"]) for one in of_file)
+    return found
+
+
+def changes_of(files: CheckpointFiles, plan: QueryPlan, record: CommitRecord) -> list[Answer]:
+    """Return what an epoch answered, where its files are still there: a query clears them away once its outputs have them.
+
+    Files of a Parquet changelog are read where it published them.
+    """
+    found = []
+    for view in plan.views:
+        parts = _readable(files, record, [part for part in record.parts if len(plan.views) == 1 or part.way == view.name])
+        rows: list[list[Any]] = []
+        weights: list[int] = []
+        columns: list[str] = []
+        for part, place in parts:
+            if len(rows) >= MOST_ROWS:
+                break
+            if part.form == "arrow":
+                for delta in read_arrow_parts(files, [part]):
+                    columns = shown_columns(delta.rows.schema)
+                    few = shown_table(delta.rows, most=MOST_ROWS - len(rows))
+                    weights += delta.weights[: len(few)].tolist()
+                    rows += few
+                continue
+            table = pq.read_table(pa.BufferReader(files.view(part.file) if place is None else place))
+            table = table.drop_columns([name for name in _SIGNS if name in table.column_names])
+            columns = shown_columns(table.schema)
+            few = shown_table(table, most=MOST_ROWS - len(rows))
+            weights += [-1 if at < part.retractions else 1 for at in range(len(few))]  # retractions come first
+            rows += few
+        if rows:
+            total = sum(part.file.rows for part, _ in parts)
+            found.append(
+                {
+                    "epoch": record.epoch,
+                    "view": view.name,
+                    "columns": columns,
+                    "rows": rows,
+                    "weights": weights,
+                    "total": total,
+                }
+            )
+    return found
+
+
+def _readable(
+    files: CheckpointFiles, record: CommitRecord, parts: Sequence[PartEntry]
+) -> list[tuple[PartEntry, pa.Buffer | None]]:
+    """Return the parts of the first way of writing whose files are there, each with its bytes where a changelog has them."""
+    by_way: dict[str, list[PartEntry]] = {}
+    for part in parts:
+        by_way.setdefault(part.way, []).append(part)
+    for way, of_way in by_way.items():
+        if all(part.form in ("arrow", *_PARQUET) and files.folder.size(part.file.name) is not None for part in of_way):
+            return [(part, None) for part in of_way]
+        directory = _CHANGELOG_WAY.search(way)
+        if directory is not None:
+            folder = open_folder(directory[1])
+            places = [folder.read(published_name(record.epoch, part.file.name)) for part in of_way]
+            if all(place is not None for place in places):
+                return list(zip(of_way, places, strict=True))
+    return []

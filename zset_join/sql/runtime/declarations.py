@@ -1,0 +1,175 @@
+"""What a session in a directory consists of: its statements and registered tables, in their order, as small files.
+
+    catalog/000000000007.json       statements that made what is there now
+
+The law: the plan of the pipeline and its declarations become true together. A file is written before the plan changes, and the
+commit record of the change names its number; a file that no record names is that of a change that did not come true. Before the
+first epoch the newest file counts.
+
+Statements are kept as they were written, with the passwords in them: only the owner of the directory can read the files.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.core.errors import StateError
+from zset_join.sql.tables.catalog import ColumnDefinition, Table
+from zset_join.storage import local
+from zset_join.storage.sealed import seal, unseal
+
+__all__ = ["Catalogued", "Declaration", "Declarations", "described_table", "table_of"]
+
+_FORMAT = 1
+_NAME = re.compile(r"(\d{12})\.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """One declaration of a session: a statement that made something, or a registered table.
+
+    Args:
+        names: of the tables, views, sinks, indexes and queries that it made.
+        sql: the statement; of a registered table nothing.
+        dialect: it is written in.
+        settings: of the session when it ran.
+        query: under which name a program started the query that the statement is; None for a statement that was run.
+        table: a registered table, see `described_table`.
+        paused: its query takes nothing until RESUME.
+    """
+
+    names: tuple[str, ...]
+    sql: str = ""
+    dialect: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    query: str | None = None
+    table: Mapping[str, Any] | None = None
+    paused: bool = False
+
+    def is_same(self, other: Declaration) -> bool:
+        """Return whether another one declares the same."""
+        return (self.sql, self.dialect, dict(self.settings), self.query, self.table) == (
+            other.sql,
+            other.dialect,
+            dict(other.settings),
+            other.query,
+            other.table,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Catalogued:
+    """All declarations of a session that count.
+
+    Args:
+        declared: in the order in which it came.
+        views: of the pipeline, by name, in the order in which they came.
+        settings: that the operators of the pipeline have.
+    """
+
+    declared: tuple[Declaration, ...] = ()
+    views: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class Declarations:
+    """Keep the files.
+
+    Args:
+        directory: of them; made when it is needed.
+
+    Attributes:
+        number: of the newest one that was written or read; 0 for none.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.number = 0
+
+    def candidates(self, named: int | None) -> Iterator[Catalogued]:
+        """Yield the declarations that count: those that a record names, or else from the newest file on.
+
+        Raises:
+            StateError: the file that a record names is missing or damaged.
+        """
+        numbers = self._numbers()
+        for number in sorted(numbers, reverse=True) if named is None else [named]:
+            self.number = number
+            yield self._read(number)
+        if named is None:
+            self.number = max(numbers, default=0)
+            yield Catalogued()
+
+    def write(self, now: Catalogued) -> int:
+        """Write the next file, and return its number; the one before stays."""
+        local.make_directories(self._directory)
+        self._directory.chmod(0o700)
+        number = max([self.number, *self._numbers()]) + 1
+        body = asdict(now)
+        local.write_atomic(self._directory / _named(number), seal(body, version=_FORMAT, name=_named(number)))
+        return number
+
+    def settle(self, number: int) -> None:
+        """Let a file count, and remove the others."""
+        self.number = number
+        for other in self._numbers():
+            if other != number:
+                local.remove_file(self._directory / _named(other))
+
+    def drop(self, number: int) -> None:
+        """Remove a file whose change did not come true."""
+        local.remove_file(self._directory / _named(number))
+
+    def _numbers(self) -> list[int]:
+        return [int(match[1]) for name in local.list_directory(self._directory) if (match := _NAME.fullmatch(name))]
+
+    def _read(self, number: int) -> Catalogued:
+        path = self._directory / _named(number)
+        try:
+            body = unseal(local.read_bytes(path) or b"", version=_FORMAT, name=_named(number))
+            declared = tuple(Declaration(**{**one, "names": tuple(one["names"])}) for one in body["declared"])
+            return Catalogued(declared=declared, views=tuple(body["views"]), settings=body["settings"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(
+                f"{path}, which has the statements of the session, is missing or cannot be read ({error}). Bring the directory "
+                "back as a whole, or begin with a new one.",
+                code="DAMAGED_FILE",
+                file=str(path),
+            ) from error
+
+
+def described_table(table: Table) -> dict[str, Any]:
+    """Return a table that no statement declares, JSON-ready."""
+    return {
+        "name": table.name,
+        "word": table.word,
+        "mode": table.mode,
+        "schema": base64.b64encode(table.schema.serialize().to_pybytes()).decode(),
+        "primary_key": list(table.primary_key),
+        "watermark": None if table.watermark is None else list(table.watermark),
+    }
+
+
+def table_of(described: Mapping[str, Any]) -> Table:
+    """Return the table that `described_table` describes."""
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(described["schema"])))
+    watermark = described["watermark"]
+    return Table(
+        name=described["name"],
+        word=described["word"],
+        columns=tuple(ColumnDefinition(one.name, one.type) for one in schema),
+        mode=described["mode"],
+        primary_key=tuple(described["primary_key"]),
+        watermark=None if watermark is None else (watermark[0], watermark[1]),
+    )
+
+
+def _named(number: int) -> str:
+    return f"{number:012d}.json"

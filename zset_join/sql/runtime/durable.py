@@ -1,0 +1,509 @@
+"""Queries and tables in a directory, in this process: one pipeline, with one checkpoint.
+
+    shop/session.lock                           held as long as the session is open
+    shop/session.json                           how the directory is laid out
+    shop/catalog/000000000007.json              the statements that made what is there
+    shop/pipeline/                              one pipeline: the rows of tables, the queries, what sources were read
+    shop/read/                                  names of files that were read
+    shop/once/                                  under which id a statement wrote outside
+
+Every table is a source of the pipeline, and a view of it, so that its rows are kept; every query is a view. An INSERT, and
+what a connector brings, is one epoch of all of them or of none. CREATE and DROP change the plan of the pipeline: a new query
+begins with what its tables hold.
+
+The law: whenever a session is opened again, killed or not, it is at the last epoch that all its queries took: tables,
+queries and positions of sources are of one commit record. A statement that is run again, as it was, changes nothing; an INSERT
+does so within `once`.
+
+Memory: the rows of all tables and queries. Cost: of an INSERT, one commit; of CREATE and DROP, what they build, and one commit.
+
+Known limits: operators of all queries have the options that are set when the first one is made. Of a table that a connector
+fills, everything that came is kept. A query that joins by time, or keeps first rows, has to be made before there are rows.
+"""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.core.errors import BadInputError, SqlError, StateError, ZsetJoinError
+from zset_join.pipeline import Pipeline
+from zset_join.pipeline.contents import repeated
+from zset_join.pipeline.dead_letters import PartlyRead
+from zset_join.pipeline.prepared import PreparedEpoch
+from zset_join.sql.dml.shared_epochs import accepted_rows, failing_queries, named_error
+from zset_join.sql.dml.writing import table_written
+from zset_join.sql.runtime.declarations import Declaration
+from zset_join.sql.runtime.durable_plan import BASE, ROWS, DurablePlan, DurableQuery, OwnView, is_inserted, options_of, sink_of
+from zset_join.sql.runtime.written_tables import read_with_writers
+from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.file_names import file_name
+from zset_join.sql.tables.results import Query, Running, has_row_of_nothing, sorted_rows
+from zset_join.sql.tables.settings import stage_options
+from zset_join.sql.tables.stored_tables import refuse_our_columns
+from zset_join.sql.tables.view_groups import GroupView
+from zset_join.sql_expressions.places import SqlWarning
+from zset_join.storage import local
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["DirectoryRuntime"]
+
+_NOTHING = "No table and no query took any of the rows."
+_WEIGHT = "_weight"
+_SNAPSHOT = "(snapshot)"
+_WAIT_SECONDS = 2.0
+_PAUSE = "PAUSE MATERIALIZED VIEW lets the others take rows that one view cannot."
+
+
+class DirectoryRuntime(DurablePlan):
+    """Run queries in this process, in a directory; as any `Runtime`."""
+
+    # ---------------------------------------------------------------- queries
+
+    def start(self, query: Query, *, name: str | None, output: Callable[[ZSet], None] | None) -> Running:
+        """Run a query, or go on with the one of its name; see `Session.start`."""
+        name = name or self._free_name(output, query)
+        known = next((one for one in self.running if one.name == name), None)
+        if isinstance(known, DurableQuery) and known.is_restored:
+            return self._gone_on_with(known, query, output)
+        if known is not None or name == BASE or name.startswith(ROWS):
+            raise SqlError(f'the name "{name}" is taken. Start the query under another one.', code="NAME_TAKEN", name=name)
+        self._begin_with(query.settings)
+        self._check_options(query)
+        running = DurableQuery(name, query, OwnView(self._group, name, query.schema), output, table_written(output))
+        self._check_writer(running)
+        if self._is_restoring:
+            self.running.append(running)
+            return running
+        claims = self._claims_beside(running)
+        made = None
+        if self._statement is None:
+            dialect = query.dialect or self.dialect
+            made = Declaration(names=(name,), sql=query.sql, dialect=dialect, settings=query.settings, query=name)
+        sink = sink_of(output)
+        self.running.append(running)
+        try:
+            self._change({} if sink is None else {name: sink}, made, of=running)
+        except BaseException:
+            if name not in self._views:
+                self.running.remove(running)
+            raise
+        if running.writer is not None:
+            self._claim_contents(running, claims)
+        if self.pipeline.epoch == 0 and has_row_of_nothing(query.bound):
+            self._take({}, self._clock())
+        return running
+
+    def _claim_contents(self, running: Running, claims: Any) -> None:
+        """Count the rows of a query that has begun, or stop it where one of them has a key that another row claims."""
+        if claims is None:
+            return
+        assert running.writer is not None  # noqa: S101 - as the caller knows
+        contents = [(running.pipeline.contents(), running.writer.names)]
+        try:
+            claims.check(contents, running.name)
+        except BaseException:
+            self.running.remove(running)
+            self._change({})
+            raise
+        claims.add(contents)
+
+    def _gone_on_with(self, known: DurableQuery, query: Query, output: Callable[[ZSet], None] | None) -> Running:
+        """Return a query that was there when the session was opened."""
+        if (known.query.sql, known.query.settings) != (query.sql, query.settings):
+            raise StateError(
+                f'the session has a query "{known.name}" with another text or other settings: {known.query.sql} Start this one '
+                "under another name, or stop that one.",
+                code="QUERY_CHANGED",
+                query=known.name,
+            )
+        known.is_restored = False
+        if sink_of(known.output) is None:
+            known.output = output
+        return known
+
+    def _check_options(self, query: Query) -> None:
+        """Refuse settings of a query that are those of the pipeline, and differ."""
+        if self._is_restoring:
+            return
+        if options_of(query.settings) != options_of(self._settings):
+            raise SqlError(
+                "the queries of a directory are one pipeline, and have the same settings of operators; this one has others. "
+                "SET them before the first table, or use another directory.",
+                code="SESSION_SETTINGS",
+            )
+
+    def _check_writer(self, running: Running) -> None:
+        """Refuse a query whose rows would replace one another in the table that it writes."""
+        writer = running.writer
+        if writer is not None and writer.table.primary_key and not running.takes_back:
+            raise SqlError(
+                f'"{writer.table.name}" has a primary key, and the query only ever adds rows: in a directory they would not '
+                "replace one another. Keep the newest row of each key, by ROW_NUMBER() or by GROUP BY, or leave the key out.",
+                code="NOT_OFFERED",
+                name=writer.table.name,
+            )
+
+    def stop(self, running: Running) -> None:
+        """End a query; what it wrote into a table of the session goes with it."""
+        if running not in self.running:
+            return
+        self.running.remove(running)
+        self._unclaim_stopped(running)
+        self._change({})
+
+    def _unclaim_stopped(self, running: Running) -> None:
+        if running.writes is not None and running.writes in self.claims:
+            self.claims.pop(running.writes).close()
+
+    def pause(self, running: Running) -> None:
+        """Let a query take nothing until `resume`, also where the session is opened again meanwhile.
+
+        Raises:
+            SqlError: `NOT_OFFERED`: it writes into a table or outside.
+        """
+        if running.output is not None:
+            raise SqlError(
+                f'"{running.name}" writes what it answers, and would have to go on where it was: in a directory only views are '
+                "paused. DROP it, and make it again.",
+                code="NOT_OFFERED",
+                name=running.name,
+            )
+        view = running.pipeline
+        assert isinstance(view, GroupView)  # noqa: S101 - this runtime makes no other
+        local.make_directories(self._directory / "paused")
+        rows = view.contents()
+        held = pa.Table.from_batches([rows.rows]).append_column(_WEIGHT, pa.array(rows.weights))
+        encoded = pa.BufferOutputStream()
+        with pa.ipc.new_file(encoded, held.schema) as file:
+            file.write_table(held)
+        local.write_atomic(self._held_by(running), encoded.getvalue().to_pybytes())
+        view.pause()
+        running.is_paused = True
+        try:
+            self._change({})
+        except BaseException:
+            running.is_paused = False
+            running.pipeline = OwnView(self._group, running.name, running.query.schema)
+            raise
+
+    def resume(self, running: Running) -> None:
+        """Let a query catch up with its tables; its first change is what became of its rows meanwhile.
+
+        Raises:
+            ZsetJoinError: it cannot be answered; it stays paused.
+        """
+        paused, running.is_paused = running.pipeline, False
+        assert isinstance(paused, GroupView)  # noqa: S101 - this runtime makes no other
+        running.pipeline = OwnView(self._group, running.name, running.query.schema).behind(paused)
+        try:
+            self._change({}, of=running)
+        except BaseException:
+            if running.name not in self._views:
+                running.pipeline, running.is_paused = paused, True
+            raise
+        local.remove_file(self._held_by(running))
+
+    def _held_by(self, running: Running) -> Path:
+        return self._directory / "paused" / f"{file_name(running.name)}.arrow"
+
+    def _hold(self, running: Running) -> None:
+        """Let a query be paused that was so when the session was closed."""
+        held = pa.ipc.open_file(pa.BufferReader(local.read_bytes(self._held_by(running)) or b"")).read_all()
+        weights = held.column(_WEIGHT).to_numpy()
+        view = OwnView(self._group, running.name, running.query.schema)
+        running.pipeline = view.holding(ZSet(single_batch(held.drop_columns([_WEIGHT])), weights))
+        running.is_paused = True
+
+    def snapshot(self, query: Query) -> pa.Table:
+        """Return what a query holds over what its tables hold."""
+        known = [name for name in sorted(query.bound.reads) if f"{ROWS}{name}" in self._views]
+        if any(len(self.catalog.tables[name].hidden) for name in known) and self.pipeline.epoch:
+            view = read_with_writers(query.bound.view, self._written())
+            diff = self.pipeline.diff({**self._views, _SNAPSHOT: view})
+            return sorted_rows(repeated(diff.views[_SNAPSHOT].added, query.schema), query.bound)
+        with Pipeline(query.bound.view, options=stage_options(query.settings)) as pipeline:
+            sources = {source.name for source in query.bound.view.plan().sources}
+            rows = {name: self._held(self.catalog.tables[name]) for name in sorted(query.bound.reads & sources)}
+            pipeline.step({name: one for name, one in rows.items() if one is not None}, processing_time=self._clock())
+            return sorted_rows(pipeline.view(), query.bound)
+
+    def _held(self, table: Table) -> pa.Table | ZSet | None:
+        """Return the rows of a table, those that queries write into it among them."""
+        if f"{ROWS}{table.name}" not in self._views:
+            return self._read_whole(table)
+        held = self.pipeline.contents(f"{ROWS}{table.name}")
+        parts = [held]
+        for running in self.running:
+            if running.writer is not None and running.writes == table.name:
+                rows = running.pipeline.contents()
+                written = self.completed(table, ZSet(_renamed(rows, running.writer.names), rows.weights), self._clock())
+                assert isinstance(written, ZSet)  # noqa: S101 - as it was given
+                parts.append(ZSet(written.rows.select(held.rows.schema.names), written.weights))
+        whole = ZSet.concat(parts, schema=held.rows.schema)
+        if table.mode != "append":
+            return whole
+        return pa.Table.from_batches([whole.rows]).take(pa.array(np.repeat(np.arange(len(whole)), whole.weights)))
+
+    def _read_whole(self, table: Table) -> pa.Table | ZSet | None:
+        """Return what a connector has from its beginning, of a table that no query reads."""
+        source = self._source(table, is_kept=False)
+        try:
+            source.open(None)
+            with Pipeline(table.rows) as pipeline:
+                while True:
+                    rows, _ = source.poll(wait_seconds=_WAIT_SECONDS)
+                    if rows is None:
+                        return pipeline.contents()
+                    pipeline.step({table.name: rows}, processing_time=self._clock())
+        finally:
+            source.close()
+
+    # ---------------------------------------------------------------- epochs
+
+    def check_insert(self, table: Table) -> None:
+        """Refuse rows for a table that its connector fills."""
+        if not is_inserted(table):
+            raise SqlError(
+                f'"{table.name}" is filled by its connector; insert into a table without one.',
+                code="NOT_A_TABLE",
+                name=table.name,
+            )
+        refuse_our_columns(table)
+
+    def _feed(self, table: Table, rows: pa.Table | ZSet, now_us: int) -> None:
+        if self._once is None or self._once not in self.pipeline.positions.get("once", ()):
+            self._take({table.name: rows}, now_us, once=self._once)
+
+    def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:
+        """Take what has come in the files and topics of tables, each round as one epoch; return the number of rounds."""
+        done = 0
+        while rounds is None or done < rounds:
+            polled: dict[str, Any] = {}
+            positions: dict[str, Any] = {}
+            try:
+                for name, source in self._sources.items():
+                    # The first source may wait; after it the others are polled once.
+                    rows, position = source.poll(wait_seconds=0.02 if polled else wait_seconds)
+                    if rows is not None:
+                        polled[name], positions[name] = rows, position
+                if not polled:
+                    return done
+                self._take(polled, self._clock(), positions=positions, origin="the connector")
+            except BaseException:
+                for name, source in self._sources.items():
+                    source.open(self.pipeline.positions.get("read", {}).get(name))
+                raise
+            done += 1
+        return done
+
+    def advance(self) -> None:
+        """Let an epoch without rows pass."""
+        self._take({}, self._clock())
+
+    def advance_due(self) -> bool:
+        """Let an epoch pass if the pipeline is due; return whether it was."""
+        if not any(one.is_due(self._clock()) for one in self.running if not one.is_paused):
+            return False
+        self._take({}, self._clock())
+        return True
+
+    def _take(
+        self,
+        rows: Mapping[str, Any],
+        now_us: int,
+        *,
+        positions: Mapping[str, Any] | None = None,
+        once: str | None = None,
+        origin: str = "the INSERT",
+    ) -> None:
+        """Take rows of tables as one epoch, or nothing.
+
+        Args:
+            rows: by table; what is known of them that could not be read goes along.
+            now_us: the processing time.
+            positions: by table, how far its source has been read with them.
+            once: the name of the statement, which then counts as run.
+            origin: where rows come from, for messages.
+        """
+        pipeline, taken = self.pipeline, rows
+        with ExitStack() as stack:
+            try:
+                prepared = self._prepared(rows, now_us)
+            except BadInputError as error:
+                taken = {name: self._accepted(name, one) for name, one in rows.items()}
+                if all(taken[name] is rows[name] for name in rows):
+                    raise self._named(error) from error
+                prepared = self._prepared(taken, now_us, is_last=True)
+            except ZsetJoinError as error:
+                raise self._named(error) from error
+            stack.enter_context(prepared)
+            claimed = self._claimed(prepared, taken, origin)
+            before = pipeline.positions
+            known = {
+                "read": {**before.get("read", {}), **(positions or {})},
+                "once": [*before.get("once", ()), *([] if once is None else [once])],
+            }
+            epoch = pipeline.epoch
+            try:
+                pipeline.commit(prepared, positions=known)
+            finally:
+                if pipeline.epoch > epoch:
+                    self._took(prepared, claimed)
+
+    def _took(self, prepared: PreparedEpoch, claimed: Sequence[Callable[[], None]]) -> None:
+        """Show an epoch that counts."""
+        for count in claimed:
+            count()
+        for running in self.running:
+            view = running.pipeline
+            if not running.is_paused and isinstance(view, GroupView):
+                self._emit(running, view.answer_of(prepared.answers))
+                view.took()
+        for name in self.catalog.tables:
+            self._warn_of(name)
+        self._publish()
+
+    def _warn_of(self, name: str) -> None:
+        """Warn of rows that a table did not take and that no query lists."""
+        letters = self.pipeline.dead_letters
+        if letters.num_rows and not any(name in one.reads for one in self.running):
+            own = letters.filter(pa.array([stream == name for stream in letters.column("stream").to_pylist()]))
+            if own.num_rows:
+                first = own.slice(0, 1).to_pylist()[0]
+                warnings.warn(
+                    SqlWarning(
+                        f'table "{name}": {own.num_rows} rows are put aside, the first: [{first["code"]}] {first["reason"]}'
+                    ),
+                    stacklevel=6,
+                )
+
+    def _prepared(self, rows: Mapping[str, Any], now_us: int, *, is_last: bool = False) -> PreparedEpoch:
+        try:
+            return self.pipeline.prepare(rows, processing_time=now_us)
+        except BadInputError as error:
+            if is_last:
+                raise self._named(error) from error
+            raise
+
+    def _named(self, error: ZsetJoinError) -> ZsetJoinError:
+        """Return an error that names the queries that cannot be answered, where it is of these."""
+        names = set(error.facts.get("views", ()))
+        going = [one for one in self.running if one.name in names]
+        if not going:
+            return error
+        return named_error(error, failing_queries(error, going), _NOTHING if len(self.running) == 1 else f"{_NOTHING} {_PAUSE}")
+
+    def _accepted(self, name: str, rows: Any) -> Any:
+        """Return rows without those that some query cannot evaluate by its own steps, and what is listed of these."""
+        given = rows.rows if isinstance(rows, PartlyRead) else rows
+        accepted = accepted_rows(self.running, name, given)
+        if not accepted.aside:
+            return rows
+        unread = [rows.unread] if isinstance(rows, PartlyRead) else []
+        return PartlyRead(accepted.rows, pa.concat_tables([*unread, *accepted.aside.values()], promote_options="default"))
+
+    def _claimed(self, prepared: PreparedEpoch, rows: Mapping[str, Any], origin: str) -> list[Callable[[], None]]:
+        """Refuse an epoch in which two live rows claim a key; return what counts its rows once it is taken."""
+        counts: list[Callable[[], None]] = []
+        by_table: dict[str, list[Any]] = {}
+        for running in self.running:
+            writer = running.writer
+            claims = None if writer is None or running.is_paused else self.claims.get(writer.table.name)
+            if claims is None or writer is None:
+                continue
+            delta = running.answer_in(prepared)
+            if len(delta):
+                by_table.setdefault(writer.table.name, []).append((delta, writer.names))
+                claims.check(by_table[writer.table.name], running.name)
+        for name, claimed in by_table.items():
+            counts.append(lambda name=name, claimed=claimed: self.claims[name].add(claimed))  # type: ignore[misc]
+        for name, one in rows.items():
+            claims = self.claims_of(name)
+            if claims is not None:
+                given = one.rows if isinstance(one, PartlyRead) else one
+                claims.check_others(given, by_table.get(name, []), origin)
+                counts.append(lambda claims=claims, given=given: claims.add_others(given))  # type: ignore[misc]
+        return counts
+
+    def _rows_held(self, table: Table) -> pa.Table | ZSet | None:
+        if f"{ROWS}{table.name}" not in self._views:
+            return None
+        rows = self.pipeline.contents(f"{ROWS}{table.name}")
+        return rows if len(rows) else None
+
+    # ---------------------------------------------------------------- the rest
+
+    @contextmanager
+    def once(self, name: str) -> Iterator[None]:
+        """Let INSERTs within it change nothing where they were run before; see `Session.once`."""
+        before, self._once = self._once, name
+        try:
+            yield
+        finally:
+            self._once = before
+
+    def writer_id(self) -> str | None:
+        """Return under which id the statement that runs writes outside, the same whenever it runs; None where there is none."""
+        if self._once is None:
+            return None
+        place = self._directory / "once" / file_name(self._once)
+        known = local.read_bytes(place)
+        if known is None:
+            known = str(uuid.uuid4()).encode()
+            local.make_directories(place.parent)
+            local.write_atomic(place, known)
+        return known.decode()
+
+    def _free_name(self, output: object, query: Query) -> str:
+        """Return the name of a query that has none: after where it writes, or a number; that of a restored one of its text."""
+        writer = table_written(output)
+        table = writer.table.name if writer is not None else getattr(output, "table_name", None)
+        base = "query" if table is None else f"into_{table}"
+        taken = {one.name: one for one in self.running}
+        number = 1
+        while True:
+            name = f"{base}_{number}" if number > 1 or table is None else base
+            known = taken.get(name)
+            if known is None or (isinstance(known, DurableQuery) and known.is_restored and known.query.sql == query.sql):
+                return name
+            number += 1
+
+    def forget(self, name: str) -> None:
+        """Release what is kept of a dropped table or view, and end the queries of it: one change of the plan."""
+        for running in [one for one in self.running if name in one.reads or one.name == name]:
+            self.running.remove(running)
+            self._unclaim_stopped(running)
+        claims = self.claims.pop(name, None)
+        if claims is not None:
+            claims.close()
+        self._gone.add(name)
+        try:
+            self._change({})
+        finally:
+            self._gone.discard(name)
+
+    def close(self) -> None:
+        """Release the directory; queries go on when it is opened again."""
+        try:
+            for source in self._sources.values():
+                source.close()
+            for claims in self.claims.values():
+                claims.close()
+            if self._pipeline is not None:
+                self._pipeline.close()
+            self._sources, self.claims = {}, {}
+            self.running.clear()
+        finally:
+            self._lock.release()
+
+
+def _renamed(rows: ZSet, names: Sequence[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(rows.rows.columns, names=list(names))

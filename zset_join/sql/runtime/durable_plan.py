@@ -1,0 +1,448 @@
+"""The plan of a session in a directory: what statements declare, and one pipeline that is one of it, changed together.
+
+The law: what is declared and the plan of the pipeline are of one commit record; a statement that fails has changed neither.
+
+Cost: of a statement that declares something, what the pipeline builds for it, one commit, and a file of all declarations.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.checkpoint.changed_plans import read_changed_plan
+from zset_join.checkpoint.reading import read_committed
+from zset_join.core.errors import BadInputError, StateError
+from zset_join.pipeline import Pipeline
+from zset_join.query import View, appends
+from zset_join.sinks.sink import Sink
+from zset_join.sql.dml.shared_epochs import in_order, named_error
+from zset_join.sql.runtime.completing import completed_table
+from zset_join.sql.runtime.declarations import Catalogued, Declaration, Declarations, described_table, table_of
+from zset_join.sql.runtime.in_directory import claim_directory
+from zset_join.sql.runtime.in_process import ProcessRuntime
+from zset_join.sql.runtime.written_tables import read_with_writers, rows_for
+from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.results import Running
+from zset_join.sql.tables.settings import idle_timeout, stage_options
+from zset_join.sql.tables.sink_tables import SinkWriter
+from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, decoded_rows, source_of
+from zset_join.sql.tables.view_groups import GroupView
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.stages.stage import StageOptions
+from zset_join.zset import ZSet
+
+__all__ = ["BASE", "ROWS", "DurablePlan", "DurableQuery", "OwnView", "is_inserted", "options_of", "sink_of"]
+
+BASE = "(session)"
+"""A view without rows, so that the pipeline is there before the first table."""
+ROWS = "rows of "
+"""Before the name of a table: the view that keeps its rows."""
+_CATALOG = ("tables", "views", "functions", "sinks", "indexes")
+_NOTHING = "No table and no query took any of the rows."
+_WEIGHT = "_weight"
+_SNAPSHOT = "(snapshot)"
+_WAIT_SECONDS = 2.0
+_PAUSE = "PAUSE MATERIALIZED VIEW lets the others take rows that one view cannot."
+
+
+class _Group:
+    """The pipeline, as its queries see it."""
+
+    pipeline: Pipeline[dict[str, ZSet]]
+
+    def drop(self, name: str) -> None:
+        """Do nothing: the runtime changes the plan for all that go, at once."""
+
+
+class OwnView(GroupView):
+    """A query of the pipeline, with its own dead letters among those of all."""
+
+    @property
+    def dead_letters(self) -> pa.Table:
+        """Return the rows of the last epoch that were put aside, without those that only another query cannot evaluate."""
+        letters = super().dead_letters
+        texts = letters.column("reason").to_pylist() if letters.num_rows else []
+        is_own = [not str(text).startswith('query "') or str(text).startswith(f'query "{self._name}":') for text in texts]
+        return letters.filter(pa.array(is_own, pa.bool_()))
+
+
+@dataclass(eq=False)
+class DurableQuery(Running):
+    """A query of the pipeline.
+
+    Attributes:
+        is_restored: it was there when the session was opened, and nobody has started it again.
+    """
+
+    is_restored: bool = False
+
+
+class DurablePlan(ProcessRuntime):
+    """Keep a pipeline in a directory that is one of the tables and queries of a session.
+
+    Args:
+        directory: where everything is kept; of one session at a time.
+        dialect: whose SQL statements are written in.
+        clock: returns the processing time in microseconds since 1970; None: the wall clock.
+        keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
+
+    Raises:
+        StateError: another session has the directory, or it is laid out otherwise.
+    """
+
+    def __init__(
+        self, directory: str | Path, *, dialect: str, clock: Callable[[], int] | None, keep_inputs: bool = False
+    ) -> None:
+        super().__init__(DecodingCatalog(dialect, decoded_rows), dialect=dialect, clock=clock, keep_inputs=keep_inputs)
+        self._directory = Path(directory).absolute()
+        self._lock = claim_directory(self._directory, 2)
+        self._declarations = Declarations(self._directory / "catalog")
+        self._declared: list[Declaration] = []
+        self._restored: list[Declaration] = []
+        self._statement: tuple[Statement, Mapping[str, str], dict[str, Any]] | None = None
+        self._once: str | None = None
+        self._group = _Group()
+        self._pipeline: Pipeline[dict[str, ZSet]] | None = None
+        self._views: dict[str, View] = {}
+        self._order: Sequence[str] = ()
+        self._settings: Mapping[str, str] = {}
+        self._sources: dict[str, TableSource] = {}
+        self._gone: set[str] = set()
+        self._is_restoring = False
+
+    @abstractmethod
+    def _hold(self, running: Running) -> None:
+        """Let a query be paused that was so when the session was closed."""
+
+    # ---------------------------------------------------------------- opening
+
+    def restore(self, run: Callable[[str, str, str | None], None]) -> None:
+        """Make what was there when the session was closed; once, before the first statement.
+
+        Args:
+            run: see `Runtime.restore`.
+
+        Raises:
+            StateError: something is missing or damaged.
+            SqlError: a statement that cannot be run any more, as one whose lookup table is not registered yet.
+        """
+        if self._pipeline is not None or self._is_restoring:
+            return
+        named = _number_of(self._directory / "pipeline")
+        refused: StateError | None = None
+        for known in self._declarations.candidates(named):
+            self._is_restoring = True
+            settings = dict(self.catalog.settings)
+            try:
+                self._order, self._settings = known.views, known.settings
+                for one in known.declared:
+                    self.catalog.settings = dict(one.settings)
+                    if one.table is not None:
+                        self.catalog.add(table_of(one.table))
+                    else:
+                        run(one.sql, one.dialect, one.query)
+                    for running in [each for each in self.running if one.paused and each.name in one.names]:
+                        self._hold(running)
+                self.catalog.settings = settings
+                self._open(self._wanted())
+                self._declared, self._restored = list(known.declared), list(known.declared)
+                break
+            except StateError as error:
+                if error.code != "QUERY_CHANGED" or named is not None:
+                    raise
+                refused = error
+                self._forget_everything()
+            finally:
+                self.catalog.settings = settings
+                self._is_restoring = False
+        else:
+            assert refused is not None  # noqa: S101 - there is always a candidate
+            raise refused
+        for running in self.running:
+            assert isinstance(running, DurableQuery)  # noqa: S101 - this runtime starts no other
+            running.is_restored = True
+            self._claims_beside(running)
+        self._publish()
+
+    def _open(self, views: dict[str, View]) -> None:
+        outputs = {one.name: sink for one in self.running if (sink := sink_of(one.output)) is not None}
+        settings = self._settings
+
+        def open_sources(positions: Mapping[str, Any]) -> None:
+            self._sources = self._opened(views, positions.get("read", {}))
+
+        pipeline: Pipeline[dict[str, ZSet]] = Pipeline(
+            views,
+            self._directory / "pipeline",
+            outputs=outputs,
+            options=stage_options(settings),
+            idle_timeout_seconds=idle_timeout(settings),
+            keep_inputs=self._keep_inputs,
+            before_begin=open_sources,
+        )
+        self._pipeline = self._group.pipeline = pipeline
+        self._views = views
+
+    def _forget_everything(self) -> None:
+        self.catalog.tables = {name: one for name, one in self.catalog.tables.items() if one.lookup is not None}
+        self.catalog.views, self.catalog.functions, self.catalog.sinks, self.catalog.indexes = {}, {}, {}, {}
+        self.running.clear()
+
+    @property
+    def pipeline(self) -> Pipeline[dict[str, ZSet]]:
+        """Return the pipeline."""
+        assert self._pipeline is not None  # noqa: S101 - `restore` comes first
+        return self._pipeline
+
+    def _opened(self, views: Mapping[str, View], positions: Mapping[str, Any]) -> dict[str, TableSource]:
+        """Return what reads the tables of views that connectors fill, at their positions."""
+        opened: dict[str, TableSource] = {}
+        try:
+            for name in [one.removeprefix(ROWS) for one in views if one.startswith(ROWS)]:
+                table = self.catalog.tables[name]
+                if not is_inserted(table):
+                    opened[name] = known = self._sources.get(name) or self._source(table)
+                    if name not in self._sources:
+                        known.open(positions.get(name))
+        except BaseException:
+            for name, source in opened.items():
+                if name not in self._sources:
+                    source.close()
+            raise
+        return opened
+
+    def _source(self, table: Table, *, is_kept: bool = True) -> TableSource:
+        where = self._directory / "read" if is_kept else None
+        return source_of(table, None, self._all_columns, self.catalog.settings, where)
+
+    def _all_columns(self, table: Table, rows: pa.Table) -> pa.Table:
+        return completed_table(table, rows, self._clock(), self.dialect)
+
+    # ---------------------------------------------------------------- statements
+
+    def repeated(self, statement: Statement, settings: Mapping[str, str]) -> tuple[str, ...] | None:
+        """Return what a statement made that is run again; None where it has to run."""
+        wanted = Declaration(names=(), sql=statement.sql, dialect=statement.dialect, settings=settings)
+        found = next((one for one in self._restored if one.is_same(wanted)), None)
+        if found is not None:
+            self._restored.remove(found)
+        return None if found is None else found.names
+
+    @contextmanager
+    def declaring(self, statement: Statement) -> Iterator[None]:
+        """Keep what a statement declares; one that fails leaves the names as they were."""
+        if self._is_restoring:
+            yield
+            return
+        before = _entries(self)
+        self._statement = (statement, dict(self.catalog.settings), before)
+        try:
+            yield
+            if _entries(self) != before or self._gone:
+                self._change({})
+        except BaseException:
+            for kind, entries in before.items():
+                if kind != "running":
+                    setattr(self.catalog, kind, dict(entries))
+            raise
+        finally:
+            self._statement = None
+
+    def declare(self, table: Table) -> bool:
+        """Keep a table that a program registers; return False where it was there before."""
+        wanted = Declaration(names=(table.name,), table=described_table(table))
+        found = next((one for one in self._restored if one.is_same(wanted)), None)
+        if found is not None:
+            self._restored.remove(found)
+            return False
+        self.catalog.add(table)
+        try:
+            self._change({}, wanted)
+        except BaseException:
+            self.catalog.drop(table.name)
+            raise
+        return True
+
+    def _now_declared(self, more: Declaration | None) -> list[Declaration]:
+        """Return what is declared, with what the statement that runs has made so far."""
+        now = _entries(self)
+        there = {name for entries in now.values() for name in entries}
+        made: Declaration | None = more
+        if self._statement is not None:
+            statement, settings, before = self._statement
+            names = [name for kind, entries in now.items() for name in entries if before[kind].get(name) is not entries[name]]
+            if names:
+                made = Declaration(
+                    names=tuple(dict.fromkeys(names)), sql=statement.sql, dialect=statement.dialect, settings=settings
+                )
+                if self._holds_rows(statement, names):
+                    made = Declaration(names=(names[0],), table=described_table(self.catalog.tables[names[0]]))
+        replaced = set() if made is None else set(made.names)
+        kept = [one for one in self._declared if not replaced >= set(one.names) and set(one.names) & there]
+        paused = {one.name for one in self.running if one.is_paused}
+        return [replace(one, paused=bool(paused & set(one.names))) for one in (kept if made is None else [*kept, made])]
+
+    def _holds_rows(self, statement: Statement, names: Sequence[str]) -> bool:
+        """Return whether a statement makes a table of rows that are there: CREATE TABLE t AS SELECT FROM table(s)."""
+        is_table = len(names) == 1 and names[0] in self.catalog.tables
+        words = statement.words
+        return (
+            is_table
+            and "AS" in words
+            and "(" not in words[: words.index("AS")]
+            and not any(one.writes == names[0] for one in self.running)
+        )
+
+    # ---------------------------------------------------------------- the plan
+
+    def _wanted(self) -> dict[str, View]:
+        """Return the views of the pipeline, in the order in which they came."""
+        queries: dict[str, View] = {}
+        self._written(queries)
+        read = frozenset[str]().union(*(one.reads for one in self.running))
+        outside = {getattr(one.output, "table_name", None) for one in self.running}
+        tables = {
+            f"{ROWS}{name}": table.rows
+            for name, table in self.catalog.tables.items()
+            if table.lookup is None
+            and table.word != "SINK"
+            and name not in outside
+            and name not in self._gone
+            and (is_inserted(table) or name in read)
+        }
+        wanted = {BASE: base_view(), **tables, **queries}
+        before = self._views or self._order
+        order = [name for name in before if name in wanted]
+        return {name: wanted[name] for name in [*order, *(one for one in wanted if one not in before)]}
+
+    def _written(self, queries: dict[str, View] | None = None) -> dict[str, list[View]]:
+        """Return by table the rows of the queries that write into it, and put all queries as they read these into `queries`."""
+        written: dict[str, list[View]] = {}
+        for running in self._in_order():
+            view = read_with_writers(running.query.bound.view, written)
+            if queries is not None:
+                queries[running.name] = view
+            if running.writer is not None:
+                rows = rows_for(running.writer.table, view, running.writer.names, self.dialect)
+                written.setdefault(running.writer.table.name, []).append(rows)
+        return written
+
+    def _in_order(self) -> list[Running]:
+        return in_order([one for one in self.running if not one.is_paused])
+
+    def _change(self, outputs: Mapping[str, Sink], made: Declaration | None = None, *, of: Running | None = None) -> None:
+        """Let the pipeline be one of the tables and queries that are there now; or leave it as it was.
+
+        Args:
+            outputs: of queries that are new, by name.
+            made: what a program declares.
+            of: the query that the change is made for, which errors name.
+        """
+        if self._is_restoring:
+            return
+        self._begin_with(self.catalog.settings)
+        pipeline, wanted, declared = self.pipeline, self._wanted(), self._now_declared(made)
+        # A table that nobody has read is read from its beginning, whatever was read of it before.
+        read = {name: one for name, one in pipeline.positions.get("read", {}).items() if f"{ROWS}{name}" in self._views}
+        sources = self._opened(wanted, read)
+        pipeline.positions = {**pipeline.positions, "read": read}
+        number = self._declarations.write(Catalogued(declared=tuple(declared), views=tuple(wanted), settings=self._settings))
+        before = pipeline.epoch
+        try:
+            diff = pipeline.evolve(
+                wanted, outputs=outputs or None, note={"catalog": number}, fresh=self._fresh(wanted), as_now=True
+            )
+        except BaseException as error:
+            if pipeline.epoch == before:
+                self._declarations.drop(number)
+                for name, source in sources.items():
+                    if name not in self._sources:
+                        source.close()
+                if isinstance(error, BadInputError) and of is not None:
+                    raise named_error(error, [of], "It takes nothing.") from error
+                raise
+            self._settle(number, declared, wanted, sources)  # an output failed: the change counts
+            raise
+        self._settle(number, declared, wanted, sources)
+        for running in self.running:
+            change = diff.views.get(running.name)
+            if change is not None and change.status != "unchanged" and not running.is_paused:
+                delta = change.added if change.status in {"added", "columns"} else change.delta
+                view = running.pipeline
+                assert isinstance(view, GroupView)  # noqa: S101 - this runtime makes no other
+                self._emit(running, view.answer_of({running.name: delta}))
+                view.took()
+        self._publish()
+
+    def _begin_with(self, settings: Mapping[str, str]) -> None:
+        """Let the operators have some settings, where there are none yet."""
+        if (
+            self._is_restoring
+            or len(self._views) > 1
+            or self.pipeline.epoch
+            or options_of(settings) == options_of(self._settings)
+        ):
+            return
+        self._settings = dict(settings)
+        self.pipeline.close()
+        self._open({BASE: base_view()})
+
+    def _fresh(self, wanted: Mapping[str, View]) -> frozenset[str]:
+        """Return the sources that begin without rows, whatever there was under their names."""
+        return frozenset(name.removeprefix(ROWS) for name in wanted if name.startswith(ROWS) and name not in self._views)
+
+    def _settle(
+        self, number: int, declared: list[Declaration], wanted: dict[str, View], sources: dict[str, TableSource]
+    ) -> None:
+        self._declarations.settle(number)
+        for name, source in self._sources.items():
+            if name not in sources:
+                source.close()
+        self._declared, self._views, self._sources = declared, wanted, sources
+
+    @staticmethod
+    def _emit(running: Running, delta: ZSet) -> None:
+        running.deltas.append(delta)
+        if running.output is not None and running.writer is None and not isinstance(running.output, SinkWriter):
+            running.output(delta)
+
+
+def options_of(settings: Mapping[str, str]) -> tuple[StageOptions, float | None]:
+    """Return what the operators of a pipeline have of settings."""
+    return stage_options(settings), idle_timeout(settings)
+
+
+def base_view() -> View:
+    return appends(BASE, pa.schema([("nothing", pa.int64())]))
+
+
+def sink_of(output: object) -> Sink | None:
+    """Return the sink outside that an output is; None for a function, a table of the session, or nothing."""
+    return output.sink if isinstance(output, SinkWriter) else None
+
+
+def is_inserted(table: Table) -> bool:
+    """Return whether rows of a table come by INSERT."""
+    return table.options.get("connector") in {None, "memory"}
+
+
+def _entries(runtime: ProcessRuntime) -> dict[str, dict[str, Any]]:
+    """Return everything that has a name now."""
+    named = {kind: dict(getattr(runtime.catalog, kind)) for kind in _CATALOG}
+    return {**named, "running": {one.name: one for one in runtime.running}}
+
+
+def _number_of(pipeline: Path) -> int | None:
+    """Return the number of the declarations that the pipeline's last record names; None where there is none."""
+    committed = read_committed(str(pipeline))
+    if committed is None or committed.last is None or committed.last.plan is None:
+        return None
+    note = read_changed_plan(committed.files.folder, committed.last.plan).note
+    return None if note is None else int(note["catalog"])

@@ -1,0 +1,103 @@
+"""Tables of a session that its queries write: rows of statements and those of the queries, as one plan.
+
+    INSERT INTO totals SELECT customer, sum(total) FROM orders GROUP BY customer
+
+A reader of `totals` reads what statements insert into it UNION ALL the query: so an INSERT into `orders` is one epoch of both,
+and there is no copy of the rows. Two live rows never claim one key of such a table (`zset_join.sql.tables.key_claims`), so the
+union is the table.
+
+Refused: readers that need the versions of such a table, or the hidden order of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from zset_join.core.errors import PlanError, SqlError
+from zset_join.expressions import Cast, Literal
+from zset_join.expressions.rows import named
+from zset_join.plan.tree import Merge, Node, Read, rebuilt
+from zset_join.query import View
+from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.required import required_value
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.scalars import ScalarBinder
+
+__all__ = ["read_with_writers", "rows_for"]
+
+
+def rows_for(table: Table, view: View, names: Sequence[str], dialect: str) -> View:
+    """Return the rows of a query with all columns of the table that it writes.
+
+    Args:
+        table: the table.
+        view: the query.
+        names: the columns of the table that it gives, in order.
+        dialect: of computed columns.
+
+    Raises:
+        SqlError: the table has the processing time of its rows in a column.
+    """
+    given = dict(zip(names, view.columns, strict=True))
+    named_view = view.select({name: named(column) for name, column in given.items()})
+    binder = ScalarBinder.over(named_view.schema, Statement("", (), dialect))
+    chosen: dict[str, Any] = {}
+    for column in table.rows.schema:
+        declared = next(one for one in table.columns if one.name == column.name)
+        if declared.is_processing_time:
+            raise SqlError(
+                f'"{table.name}" has the processing time in "{column.name}", and a query writes into it: its rows have no '
+                "epoch of their own. Leave the column out.",
+                code="NOT_OFFERED",
+                name=table.name,
+            )
+        if declared.computed is not None:
+            chosen[column.name] = Cast(binder.bind(declared.computed), declared.type)
+        elif column.name in given:
+            chosen[column.name] = Cast(named(column.name), declared.type)
+        else:
+            chosen[column.name] = Literal(None, declared.type)
+        if declared.is_required or column.name in table.primary_key:
+            chosen[column.name] = required_value(chosen[column.name], declared, table.name)
+    return named_view.select(chosen)
+
+
+def read_with_writers(view: View, writers: Mapping[str, Sequence[View]]) -> View:
+    """Return a query that reads what queries write into tables as well.
+
+    Args:
+        view: the query.
+        writers: by table, the rows of the queries that write into it, with all of its columns.
+
+    Raises:
+        SqlError: `NOT_OFFERED`: it needs versions or hidden columns of such a table.
+    """
+    written = {source.name for source in view.plan().sources} & writers.keys()
+    if not written:
+        return view
+    done: dict[int, Node] = {}
+
+    def change(node: Node) -> Node:
+        if not isinstance(node, Read) or node.source.name not in written:
+            return node
+        if id(node) not in done:
+            done[id(node)] = Merge((node, *(one.node for one in writers[node.source.name])))
+        return done[id(node)]
+
+    bindings, steps = list(view.bindings), list(view.steps)
+    for name in sorted(written):
+        for one in writers[name]:
+            bindings += [binding for binding in one.bindings if all(binding is not known for known in bindings)]
+            steps += one.steps
+    try:
+        changed = replace(view, node=rebuilt(view.node, change), bindings=tuple(bindings), steps=tuple(steps))
+        changed.plan()
+    except PlanError as error:
+        raise SqlError(
+            f"{error.message} The query reads {', '.join(sorted(written))}, which other queries write: it can join and group "
+            "these rows, and not have their versions. Read the queries, as views, in place of the table.",
+            code="NOT_OFFERED",
+        ) from error
+    return changed
