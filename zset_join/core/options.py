@@ -9,6 +9,7 @@ Names are written as Spark's (`checkpointLocation`); case and underscores do not
 | `checkpointLocation` | required | directory or URI for progress and state, one per query; shared by driver and workers |
 | `execution` | `executors` | `executors`: a task per bucket; `driver`: one pipeline in the driver process; `auto` |
 | `driverMemory` | half of the memory | maximum bytes of state of a query that runs on the driver |
+| `expectedStateBytes` | from files of sources | bytes of state that `execution="auto"` expects of a new query |
 | `maxDeltaBytes` | 1 GiB | maximum bytes of rows per epoch on the driver; 0: no limit |
 | `buckets` | cores of the session | partitions of the state, 1 to 4096; stored in the checkpoint, changed by `rescale` |
 | `onBadInput` | `error` | `error`: the epoch fails; `quarantine`: bad rows go to `deadLetterPath`, the rest is processed |
@@ -77,6 +78,7 @@ _SPELLED = {
     "checkpointlocation": "checkpointLocation",
     "execution": "execution",
     "drivermemory": "driverMemory",
+    "expectedstatebytes": "expectedStateBytes",
     "maxdeltabytes": "maxDeltaBytes",
     "buckets": "buckets",
     "onbadinput": "onBadInput",
@@ -359,6 +361,7 @@ class QueryOptions:
     locality: LocalityMode = "auto"
     execution: ExecutionMode = "executors"
     driver_memory: int | None = None
+    expected_state_bytes: int | None = None
     max_delta_bytes: int = 1 << 30
     snapshot_after_bytes: int = 64 * 1024 * 1024
     retain_input_log: bool = False
@@ -411,7 +414,7 @@ class QueryOptions:
         execution = str(given.get("execution", "executors")).lower()
         if execution not in get_args(ExecutionMode):
             raise _refused("execution", given["execution"], '"driver", "executors" or "auto"')
-        buckets, memory = given.get("buckets"), given.get("drivermemory")
+        buckets, memory, expected = given.get("buckets"), given.get("drivermemory"), given.get("expectedstatebytes")
         buffer_limit, hot_budget, table_budget = _limits(given)
         return cls(
             checkpoint_location=_text("checkpointLocation", given["checkpointlocation"]),
@@ -429,6 +432,7 @@ class QueryOptions:
             locality=cast("LocalityMode", locality),
             execution=cast("ExecutionMode", execution),
             driver_memory=None if memory is None else _whole("driverMemory", memory, 1, 2**62),
+            expected_state_bytes=None if expected is None else _whole("expectedStateBytes", expected, 0, 2**62),
             max_delta_bytes=_whole("maxDeltaBytes", given.get("maxdeltabytes", 1 << 30), 0, 2**62),
             snapshot_after_bytes=_whole("snapshotAfterBytes", given.get("snapshotafterbytes", 64 * 1024 * 1024), 0, 2**62),
             retain_input_log=_flag("retainInputLog", given.get("retaininputlog", False)),

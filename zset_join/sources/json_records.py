@@ -3,7 +3,8 @@
 The law: lines out + records that mean no change = records in, but for Canal's, of which one may have several rows; a record
 that cannot be read is a line that says why. The lines are in the order of the records.
 
-Cost: one pass in DuckDB, which parses every record twice, its key where the record itself does not say it, and a record in an
+Cost: ordinary records of Debezium are read by one pass of Arrow's parser, see `ordinary_records`. Others by one pass in DuckDB,
+which parses every record twice, its key where the record itself does not say it, and a record in an
 envelope of schema and payload twice more; a regular expression per record.
 
 Numbers that DuckDB's parser would change are marked before, see `zset_join.changelog.formats.exact_numbers`. Of a name that an
@@ -41,6 +42,8 @@ from zset_join.core.extras import needed_for
 from zset_join.sources.exact_records import ExactRecords
 from zset_join.sources.json_texts import read_json_texts
 from zset_join.sources.json_values import parsed_json, text_of_value
+from zset_join.sources.ordinary_records import ordinary_reader
+from zset_join.zset import single_batch
 
 with needed_for("reading records of JSON"):
     import duckdb
@@ -146,6 +149,7 @@ class JsonRecordReader:
         self._connection.execute("SET lock_configuration = true")
         _add_functions(self._connection, [*schema.types, *METADATA.values()])
         self._exact = ExactRecords(self._connection, self.format)
+        self._ordinary = ordinary_reader(self.format, schema, self.keys, self.options, source)
 
     def __eq__(self, other: object) -> bool:
         """Return whether another one reads the same records in the same way."""
@@ -167,6 +171,29 @@ class JsonRecordReader:
         """
         table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
         table, undecodable = self._as_text(table)
+        if self._ordinary is None:
+            return self._read_all(table, undecodable)
+        ordinary, columns = self._ordinary.read(table)
+        if not len(ordinary):
+            return self._read_all(table, undecodable)
+        read = self._read_ordinary(ordinary, columns)
+        if len(ordinary) == table.num_rows:
+            return read
+        others = np.setdiff1d(np.arange(table.num_rows), ordinary, assume_unique=True)
+        return _merged(read, self._read_all(table.take(pa.array(others)), undecodable[others]), others)
+
+    def _read_ordinary(self, numbers: np.ndarray, columns: Sequence[pa.Array]) -> ReadRecords:
+        names = [*self.schema.names, *self.options.metadata.values()]
+        return ReadRecords(
+            rows=pa.RecordBatch.from_arrays(columns, names=names),
+            changes=pa.array(np.full(len(numbers), "upsert")),
+            unavailable=np.zeros(len(numbers), np.int64),
+            rejects=pa.nulls(len(numbers), pa.string()),
+            records=numbers,
+        )
+
+    def _read_all(self, table: pa.Table, undecodable: np.ndarray) -> ReadRecords:
+        """Read records by the statements, which say of each what is wrong with it."""
         table = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
         has_marks = False
         for name in ("key", "value"):
@@ -237,6 +264,27 @@ class JsonRecordReader:
     def close(self) -> None:
         """Release the database."""
         self._connection.close()
+
+
+def _merged(ordinary: ReadRecords, others: ReadRecords, numbers: np.ndarray) -> ReadRecords:
+    """Return the lines of both in the order of their records.
+
+    Args:
+        ordinary: one line per record.
+        others: of other records, some with several lines or none.
+        numbers: the records that those were.
+    """
+    records = np.concatenate([ordinary.records, numbers[others.records]])
+    order = np.argsort(records, kind="stable")
+    places = pa.array(order)
+    batches = [ordinary.rows, pa.RecordBatch.from_arrays(others.rows.columns, schema=ordinary.rows.schema)]
+    return ReadRecords(
+        rows=single_batch(pa.Table.from_batches(batches)).take(places),
+        changes=pa.concat_arrays([ordinary.changes, others.changes]).take(places),
+        unavailable=np.concatenate([ordinary.unavailable, others.unavailable])[order],
+        rejects=pa.concat_arrays([ordinary.rejects, others.rejects]).take(places),
+        records=records[order],
+    )
 
 
 def duckdb_type(data_type: pa.DataType) -> str | None:

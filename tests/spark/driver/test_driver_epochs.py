@@ -218,6 +218,9 @@ def test_limits_of_the_driver_refuse_before_and_behind_an_epoch(orders: Source, 
 
     with pytest.raises(StateError, match="driverMemory") as outgrown:
         run(_joined(orders, customers), sink, execution="driver", driverMemory=1)
+    assert (outgrown.value.code, outgrown.value.facts["epoch"], len(sink.epochs)) == ("DRIVER_STATE_TOO_LARGE", 0, 0)
+    with pytest.raises(StateError, match="driverMemory") as outgrown:
+        run(_joined(orders, customers), sink, execution="driver", driverMemory=10_000)
     assert (outgrown.value.code, outgrown.value.facts["epoch"], len(sink.epochs)) == ("DRIVER_STATE_TOO_LARGE", 0, 1)
 
 
@@ -229,12 +232,16 @@ def test_auto_takes_the_driver_where_it_can_and_the_checkpoint_keeps_the_place(
         return capsys.readouterr().out
 
     joined = _joined(orders, customers)
-    assert "Runs on the driver (it is new, and nothing in it needs executors): budget 5 bytes" in explained(
-        joined, driverMemory=5
-    )
+    told = "Runs on the driver (it is new, and nothing in it needs executors; expected 5 bytes of state, as the option expected"
+    assert told + "StateBytes says): budget 5 bytes" in explained(joined, driverMemory=5, expectedStateBytes=5)
+    assert "Runs on the driver" not in explained(joined, driverMemory=5, expectedStateBytes=6)
+    assert "expected 0 bytes of state, by the files of orders, customers" in explained(joined)
     assert "Runs on the driver" not in explained(joined, buckets=2)
     assert "Runs on the driver" not in explained(joined.where("soundex(name) = hash(name)"))
     _filled(orders, customers)
+    sizes = [4 * file.stat().st_size for one in (orders, customers) for file in one.directory.glob("*.parquet")]
+    assert f"expected {sum(sizes):,} bytes" in explained(joined, driverMemory=sum(sizes))
+    assert "Runs on the driver" not in explained(joined, driverMemory=sum(sizes) - 1)
     place = str(tmp_path / "cp")
     writer = joined.writeStream.options(checkpointLocation=place, execution="executors", buckets=1)
     writer.trigger(availableNow=True).toSink(Collected()).start().awaitTermination()

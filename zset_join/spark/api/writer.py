@@ -33,6 +33,7 @@ from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.driver_query import DriverQuery
 from zset_join.spark.driver.driver_tools import DriverTools
 from zset_join.spark.driver.epochs import DriverEpochs, DriverSettings
+from zset_join.spark.driver.expecting import expected_state
 from zset_join.spark.driver.served import ServedQuery, ServedTools, refuse_missing
 from zset_join.spark.driver.starting import check_mode, driver_epochs, served_rows, streamed_rows
 from zset_join.spark.epoch.heartbeat import Heartbeat
@@ -531,7 +532,13 @@ class JoinStreamWriter:
         if is_connect(self._query.session):
             return self._choice_of_connect()
         has_place = any(name.replace("_", "").lower() == "checkpointlocation" for name in self._options)
-        return chosen_mode(QueryOptions.draft(self._query_options), has_place=has_place, plan=self._on_driver)
+        options = QueryOptions.draft(self._query_options)
+        return chosen_mode(
+            options,
+            has_place=has_place,
+            plan=self._on_driver,
+            expected=lambda: expected_state(options, self._on_driver().streams),
+        )
 
     def _choice_of_connect(self) -> Choice:
         """Return that the driver runs the epochs, which is the server's Python process here.

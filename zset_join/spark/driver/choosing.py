@@ -21,12 +21,20 @@ from zset_join.checkpoint.local_state import default_local_state_dir
 from zset_join.checkpoint.reading import stored_description
 from zset_join.core.errors import OptionError, PlanError, StateError
 from zset_join.core.options import QueryOptions
+from zset_join.spark.driver.expecting import Expectation
+from zset_join.spark.driver.memory import memory_bytes
 
-__all__ = ["Choice", "chosen_mode", "memory_budget", "refuse_outgrown", "state_bytes", "stored_mode"]
+__all__ = [
+    "Choice",
+    "chosen_mode",
+    "memory_budget",
+    "refuse_first_rows",
+    "refuse_outgrown",
+    "state_bytes",
+    "stored_mode",
+]
 
 Mode = Literal["driver", "executors"]
-
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclass(frozen=True)
@@ -54,13 +62,16 @@ def stored_mode(location: str) -> Mode | None:
     return "driver" if "keeps_view" in stored else "executors"
 
 
-def chosen_mode(options: QueryOptions, *, has_place: bool, plan: Callable[[], object]) -> Choice:
+def chosen_mode(
+    options: QueryOptions, *, has_place: bool, plan: Callable[[], object], expected: Callable[[], Expectation]
+) -> Choice:
     """Return where the epochs of a query run.
 
     Args:
         options: of the query.
         has_place: its checkpoint's place is chosen.
         plan: plans it for the driver.
+        expected: returns how large its state is expected to be.
     """
     if options.execution != "auto":
         return Choice(options.execution, f'execution="{options.execution}"')
@@ -73,7 +84,10 @@ def chosen_mode(options: QueryOptions, *, has_place: bool, plan: Callable[[], ob
         plan()
     except (PlanError, OptionError) as error:
         return Choice("executors", f"the driver cannot run it: {error.message}")
-    return Choice("driver", "it is new, and nothing in it needs executors")
+    expectation, budget = expected(), memory_budget(options)
+    if expectation.size is not None and expectation.size > budget:
+        return Choice("executors", f"{expectation}, and the driver may have {budget:,} (driverMemory)")
+    return Choice("driver", f"it is new, and nothing in it needs executors; {expectation}")
 
 
 def memory_budget(options: QueryOptions) -> int:
@@ -82,7 +96,7 @@ def memory_budget(options: QueryOptions) -> int:
     Args:
         options: of the query.
     """
-    return options.driver_memory or _memory_bytes() // 2
+    return options.driver_memory or memory_bytes() // 2
 
 
 def state_bytes(options: QueryOptions, query_id: str) -> int:
@@ -100,6 +114,30 @@ def state_bytes(options: QueryOptions, query_id: str) -> int:
         for directory, _, names in os.walk(base / query_id)
         for name in names
     )
+
+
+def refuse_first_rows(size: int, options: QueryOptions, epoch: int) -> None:
+    """Refuse the first rows of a query where they are larger than the budget of its state; nothing is applied.
+
+    Args:
+        size: bytes of the rows.
+        options: of the query.
+        epoch: the epoch.
+
+    Raises:
+        StateError: `DRIVER_STATE_TOO_LARGE`.
+    """
+    budget = memory_budget(options)
+    if size > budget:
+        raise StateError(
+            f"the first rows of the query, of epoch {epoch}, have {size:,} bytes, and on the driver its state may have "
+            f"{budget:,} (driverMemory). Nothing was applied. Give it more, or start the query with "
+            'execution="executors", a new checkpointLocation and a new output.',
+            code="DRIVER_STATE_TOO_LARGE",
+            epoch=epoch,
+            held=size,
+            limit=budget,
+        )
 
 
 def refuse_outgrown(held: int, options: QueryOptions, epoch: int, *, is_served: bool = False) -> None:
@@ -126,16 +164,3 @@ def refuse_outgrown(held: int, options: QueryOptions, epoch: int, *, is_served: 
             held=held,
             limit=budget,
         )
-
-
-def _memory_bytes() -> int:
-    """Return the bytes of memory of the container of this process, or of the machine."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in _LIMITS:
-        try:
-            text = Path(path).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            return min(total, int(text))
-    return total

@@ -50,10 +50,11 @@ from zset_join.pipeline.processing_time import processing_time_us
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.common.rejected import Rejected
 from zset_join.sinks.sink import Sink
-from zset_join.spark.driver.choosing import memory_budget, refuse_outgrown, state_bytes
+from zset_join.spark.driver.choosing import memory_budget, refuse_first_rows, refuse_outgrown, state_bytes
 from zset_join.spark.driver.chosen_sink import ChosenSink
 from zset_join.spark.driver.collected import CollectedLayout, SourceRows
-from zset_join.spark.driver.collecting import collected_table
+from zset_join.spark.driver.collecting import collected_slices, collected_table, first_tables
+from zset_join.spark.driver.memory import refuse_without_memory
 from zset_join.spark.epoch.disk_failures import disk_failure
 from zset_join.spark.epoch.frame_sink import FrameSink, TakesSession
 from zset_join.spark.epoch.heartbeat import Heartbeat
@@ -132,6 +133,7 @@ class DriverEpochs:
     Args:
         settings: what they are run with.
         baseline: the rows that come before those of the first batch, as these are collected; it does not travel.
+        topics: the Kafka topics of its streams, where the JVM beside this process can ask for their ids; they do not travel.
 
     Attributes:
         error: what stopped the query, as it was raised here; None while it runs.
@@ -142,12 +144,14 @@ class DriverEpochs:
 
     settings: DriverSettings
     baseline: DataFrame | None = None
+    topics: Any = None
     error: BaseException | None = None
     heartbeat: Heartbeat | None = None
     progress: ProgressLog = field(default_factory=ProgressLog)
     lock: threading.RLock = field(default_factory=threading.RLock)
     _pipeline: Pipeline[Any] | None = None
     _query_id: str = ""
+    _topic_ids: Mapping[str, Any] = field(default_factory=dict)
     _last_outcome: Callable[[], Any] = nothing_committed
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -220,7 +224,16 @@ class DriverEpochs:
             options=given.stage_options,
             idle_timeout_seconds=options.idle_timeout_seconds,
             snapshot_after_bytes=options.snapshot_after_bytes,
+            before_begin=self._check_topics,
         )
+
+    def _check_topics(self, positions: Mapping[str, Any]) -> None:
+        """Compare the ids of Kafka topics with those of the last epoch.
+
+        Raises:
+            StateError: `SOURCE_LOST_ROWS`: a topic was made anew, or is gone.
+        """
+        self._topic_ids = positions if self.topics is None else self.topics.start(positions)
 
     def begin(self) -> None:
         """Let `join_progress` find the counts of the query: the end of a start that nothing has refused."""
@@ -274,6 +287,8 @@ class DriverEpochs:
             pipeline, self._pipeline = self._pipeline, None
             if pipeline is not None:
                 pipeline.close()
+            if self.topics is not None:
+                self.topics.close()
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -323,11 +338,13 @@ class DriverEpochs:
         if not is_replay:
             rows = self._collected(batch, epoch)
             keep_epoch_rows(self.settings.query.plan.nodes, checkpoint_folder(self.location), Tick(epoch, now_us))
+            if self.topics is not None:  # behind the reading: a topic that was exchanged meanwhile is noticed
+                self._topic_ids = self.topics.check_epoch(self._topic_ids)
             seconds["collect"] = time.perf_counter() - started
         pipeline.directory.runner = "driver"
         pipeline.directory.seconds_outside = {name: round(value, 4) for name, value in seconds.items()}
         answering = time.perf_counter()
-        pipeline.step(rows, epoch=epoch, read=read, processing_time=now_us)
+        pipeline.step(rows, epoch=epoch, read=read, processing_time=now_us, positions=self._topic_ids)
         finished = time.perf_counter()
         seconds |= {"answer": finished - answering, "total": finished - started}
         held = state_bytes(self.settings.options, pipeline.directory.query_id)
@@ -340,12 +357,25 @@ class DriverEpochs:
 
     def _collected(self, batch: DataFrame, epoch: int) -> dict[str, Any]:
         """Return the rows of an epoch; those of baselines come before the first ones of any stream."""
-        layout, most = self.settings.layout, self.settings.options.max_delta_bytes
-        rows = self._rows(layout.parted(collected_table(batch, epoch, most)), epoch)
-        if epoch or self.baseline is None:
-            return rows
-        first = self._rows(layout.parted(collected_table(self.baseline, epoch, 0)), epoch)
-        return {name: _together(first.get(name), rows.get(name)) for name in {**first, **rows}}
+        options = self.settings.options
+        if epoch:
+            table = collected_table(batch, epoch, options.max_delta_bytes)
+            refuse_without_memory(table.nbytes, epoch)
+            return self._rows(self.settings.layout.parted(table), epoch)
+        parts: dict[str, list[Any]] = {}
+        size = 0
+        for table in self._first_tables(batch, epoch):
+            size += table.nbytes
+            refuse_first_rows(size, options, epoch)
+            for name, rows in self._rows(self.settings.layout.parted(table), epoch).items():
+                parts.setdefault(name, []).append(rows)
+        return {name: _together(parts.pop(name)) for name in list(parts)}
+
+    def _first_tables(self, batch: DataFrame, epoch: int) -> Iterator[pa.Table]:
+        """Yield the rows of baselines, then those of the first batch."""
+        if self.baseline is not None:
+            yield from collected_slices(self.baseline, epoch, 0)
+        yield from first_tables(batch, epoch, self.settings.options.max_delta_bytes)
 
     def _rows(self, parted: Mapping[str, SourceRows], epoch: int) -> dict[str, Any]:
         """Return what the pipeline is given.
@@ -366,9 +396,8 @@ class DriverEpochs:
         return PartlyRead(rows.delta, _letters(rejected))
 
 
-def _together(first: Any, then: Any) -> Any:
-    """Return the rows of a source, those of its baseline first."""
-    given = [one for one in (first, then) if one is not None]
+def _together(given: list[Any]) -> Any:
+    """Return the rows of a source, in the order in which they were collected."""
     if len(given) == 1:
         return given[0]
     deltas = [one.rows if isinstance(one, PartlyRead) else one for one in given]

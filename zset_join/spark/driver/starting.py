@@ -17,6 +17,7 @@ from zset_join.spark.driver.driver_query import DriverQuery
 from zset_join.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.spark.driver.on_server import start_on_server
 from zset_join.spark.epoch.heartbeat import Heartbeat
+from zset_join.spark.frames.facts import is_connect
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import hybrid_stages
 from zset_join.spark.rows.baseline import has_baseline, with_made_start, with_start
@@ -96,7 +97,13 @@ def driver_epochs(
         functions=tuple(dict.fromkeys(one for stream in query.streams.values() for one in stream.functions)),
     )
     baselines = {known: stream.baseline for known, stream in query.streams.items() if stream.baseline is not None}
-    return DriverEpochs(settings, united_rows(query.layout, query.streams, baselines) if baselines else None)
+    baseline = united_rows(query.layout, query.streams, baselines) if baselines else None
+    if is_connect(query.session):
+        return DriverEpochs(settings, baseline)
+    from zset_join.spark.frames.classic.kafka_topics import KafkaTopics
+
+    topics = KafkaTopics([(name, stream.dataframe) for name, stream in query.streams.items()], location)
+    return DriverEpochs(settings, baseline, topics)
 
 
 def served_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:

@@ -128,6 +128,9 @@ class _Connect:
         text = read.sql_of(message)
         return ReadExpression(None, text, ("expression", text))
 
+    def paths(self, rows: DataFrame) -> list[str] | None:  # noqa: ARG002 - the files are the server's
+        return None
+
 
 READER: FrameReader = _Connect()
 

@@ -162,6 +162,10 @@ class FrameReader(Protocol):
         """Return what an expression over a row is."""
         ...
 
+    def paths(self, rows: DataFrame) -> list[str] | None:
+        """Return the paths of the files that rows are read from; None where a source is none of files, or is not known."""
+        ...
+
     def batch_of_source(self, rows: DataFrame) -> DataFrame | None:
         """Return the only source of a stream as a batch; None where it has several, or none that can be read so."""
         ...

@@ -118,6 +118,19 @@ class _Classic:
             return ReadExpression(str(read.name()), str(read.name()), _Meaning(read))
         return ReadExpression(None, str(read.sql()), _Meaning(read))
 
+    def paths(self, rows: DataFrame) -> list[str] | None:
+        if not rows.isStreaming:
+            return rows.inputFiles() or None
+        found: list[str] = []
+        for leaf in sequence(analysed(rows).collectLeaves()):
+            if class_name(leaf) != "StreamingRelation":
+                return None
+            source = leaf.dataSource()
+            options = source.options()
+            named = [str(options.apply("path"))] if options.contains("path") else []
+            found += [*named, *map(str, sequence(source.paths()))]
+        return found or None
+
 
 class _Meaning:
     """Compare two analysed expressions as Spark does."""
