@@ -2,13 +2,13 @@
 
 The law: a store holds a bag of rows, each with a code and a subcode. `fetch` returns exactly the rows that have the codes
 requested and changes nothing; `put` adds, `remove` takes away, nothing else does. What goes in comes out bit for bit,
-because a row is opaque bytes: the store knows neither columns nor weights nor operators.
+because a row is opaque bytes: the store has no notion of columns, weights or operators.
 
-A code is a hash of a key and may collide: whoever fetches compares the key by value. The subcode orders and finds single rows
-of one code without reading the others (a hash of the row's identity); a store without subcodes keeps 0.
+A code is a hash of a key and may collide: the caller of a fetch compares the key by value. The subcode orders and finds single
+rows of one code without reading the others (a hash of the row's identity); a store without subcodes keeps 0.
 
-How an epoch uses it. Fetching is reading, so it may happen twice. Whoever wants a fetched row in memory for good removes it
-here, so that every row is in one place; whoever has too much in memory puts rows here, or restores them where they were if
+How an epoch uses it. Fetching is reading, so it may happen twice. A caller that wants a fetched row in memory for good removes
+it here, so that every row is in one place; a caller with too much in memory puts rows here, or restores them where they were if
 they did not change meanwhile. Between the first change and `commit`
 a store is unclean: a process that dies meanwhile leaves a store that `open` refuses, and that its owner wipes and builds
 again from the checkpoint. So a store is a cache: it is never synced to the disk and never the only copy of anything.
@@ -41,7 +41,7 @@ MOST_ROW_BYTES = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class ColdRows:
-    """Rows on their way into a cold store or out of it. The arrays belong to whoever holds them.
+    """Rows on their way into a cold store or out of it. The arrays belong to their holder.
 
     Args:
         codes: code of each row.
@@ -161,7 +161,7 @@ class ColdStore(Protocol):
     def fetch(self, codes: Int64s, subcodes: Int64s | None = None) -> ColdRows:
         """Return all rows of some codes, or of some pairs of code and subcode, in no particular order.
 
-        Memory is what is returned and a few MB: ask `bytes_of` first where one code may have more rows than fit.
+        Memory is what is returned and a few MB: call `bytes_of` first where one code may have more rows than fit.
 
         Raises:
             StateError: what lies on the disk is not what was put there.
@@ -189,7 +189,7 @@ class ColdStore(Protocol):
         ...
 
     def remove(self, places: Int64s) -> None:
-        """Take rows out by their places, as the newest `fetch`, `stream` or `scan` said them.
+        """Take rows out by their places, as the newest `fetch`, `stream` or `scan` returned them.
 
         Raises:
             StateError: places that do not hold any more, or of rows that are gone.
@@ -218,7 +218,7 @@ class ColdStore(Protocol):
 
         Args:
             codes: of the rows.
-            revised: what becomes of some of them.
+            revised: replacements of some of them.
             chunk_bytes: rows to give it at once, about.
 
         Raises:

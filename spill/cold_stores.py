@@ -4,7 +4,7 @@ The law: stores of both media hold what was put into them (`spill.cold_store`, `
 their speed, their files and their memory, never in a row. A directory of one medium is refused by the other: its owner wipes
 it and builds it again from the checkpoint.
 
-Whoever opens stores closes them, and then what they share with `close`.
+The code that opens stores closes them, and then what they share with `close`.
 
 | medium | keeps pages in | memory beside the index |
 |---|---|---|

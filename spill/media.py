@@ -1,6 +1,6 @@
 """The media that cold rows may lie on, by name: what each needs, and how much memory it may take.
 
-The law: what is said here needs no medium to be installed, and imports none.
+The law: this module needs no medium to be installed, and imports none.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def open_stores(medium: str, directory: Path, *, max_hot_bytes: int | None = Non
 
     Args:
         medium: `files` or `duckdb`.
-        directory: of these stores alone; whoever calls keeps other processes out of it.
+        directory: of these stores alone; the caller keeps other processes out of it.
         max_hot_bytes: budget of the rows in memory, by which DuckDB gets its own.
 
     Raises:

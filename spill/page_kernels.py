@@ -115,7 +115,7 @@ def take_rows(
     Windows are opened one after the other, and none is open in the end.
 
     Args:
-        addresses: where each page stands.
+        addresses: of each page.
         windows: `WINDOW_WORDS` words for each window that pages are in, ascending.
         page_runs: run of each page.
         pages: number of each page.
@@ -188,7 +188,7 @@ def _take_from(
 ) -> int:
     """List the wanted living rows of one page behind those found before; return how many there are then, or -1.
 
-    A damaged page may say that rows overlap: all that were found take `most_bytes` at most.
+    In a damaged page rows may overlap: all that were found take `most_bytes` at most.
     """
     first = page_row(run, page)
     rows, size = page_row(run, page + 1) - first, page_bytes(run[RUN_DIRECTORY], page)

@@ -1,7 +1,7 @@
 """Where the pages of a run lie: the part of a cold store that differs from one kind of disk storage to another.
 
 The law: `read` returns the bytes that were appended to that run under that page number; a run that was not finished leaves
-nothing behind once it is discarded. Pages say nothing about rows, codes or what is alive.
+nothing behind once it is discarded. Pages contain no rows, codes or liveness.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PageWriter(Protocol):
     """Write one run, front to back."""
 
     def append(self, content: npt.NDArray[np.uint8], ends: Int64s) -> None:
-        """Add pages that are in `content` one behind the other; `ends` says where each ends."""
+        """Add pages that are in `content` one behind the other; `ends`: where each ends."""
         ...
 
     def finish(self) -> None:
@@ -97,7 +97,7 @@ class Pages(Protocol):
         ...
 
     def check(self, run: int, *, pages: int, size: int) -> None:
-        """Raise StateError if a run is not there, or has not as many pages, or as many bytes, as its directory says."""
+        """Raise StateError if a run is not there, or has not as many pages, or as many bytes, as its directory records."""
         ...
 
     def drop(self, run: int) -> None:

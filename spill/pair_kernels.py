@@ -8,7 +8,7 @@ from the words at both its ends; a guess that is wrong costs as many steps as it
 The *filter* of a run has 16 bits per pair and sets two for each, in one word of 64; these words ascend with the numbers, so
 that what is looked for in order is found in order. Of the numbers that are not there one in fifty passes.
 
-Several runs are looked into at once: a line of `RUN_WORDS` words says where directory and filter of each lie.
+Several runs are looked into at once: a line of `RUN_WORDS` words holds the addresses of its directory and filter.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def take_pairs(
     Windows are opened one after the other, and none is open in the end.
 
     Args:
-        addresses: where each page stands.
+        addresses: of each page.
         windows: `WINDOW_WORDS` words for each window that pages are in, ascending (`read_kernels`).
         page_runs: run of each page.
         pages: number of each page.

@@ -1,6 +1,6 @@
 """One run of pairs: written once, ascending; see `spill.pair_kernels` for its format.
 
-In memory stand 2 bytes per pair, mapped from a file, of which a look-up touches one word, and 8 bytes per page of 128 pairs. On
+In memory are 2 bytes per pair, mapped from a file, of which a look-up touches one word, and 8 bytes per page of 128 pairs. On
 disk a pair takes 8 bytes, and the same 2.
 
 Files: `<number>.index` (the filter, the directory, and how many words the filter has), and the pages.
@@ -62,7 +62,7 @@ class PairRun:
         self._line = (address + 8 * filter_words, self._page_count, rows, address, filter_words)
 
     def line(self) -> tuple[int, ...]:
-        """Return what the kernels know of the run, valid until it is closed."""
+        """Return the view of the run for kernels, valid until it is closed."""
         return self._line
 
     def check(self) -> None:

@@ -1,6 +1,6 @@
 """Reading many ranges of files at once, by the system calls themselves.
 
-A call from Python costs more than a small read, so the loop over the ranges is compiled. Nothing here knows rows.
+A call from Python costs more than a small read, so the loop over the ranges is compiled. Rows are opaque here.
 
 A read of 1 KB costs 0.9 µs, of which copying is the least, and a page has 1 KB of which a look-up needs 300 bytes. So where
 several pages of one window of 2 MB are wanted, the window is mapped into the process, looked into, and let go again, before the
@@ -62,7 +62,7 @@ def measured_spread(descriptor: int, address: int, size: int) -> int:
     """Return in how many bytes of a window a page must be wanted for mapping the window to cost no more than reading its pages.
 
     The first window of a mapped file is mapped and let go, and some of its pages are read, three times; what fails here fails
-    again where somebody wants to know. Cost: about 50 µs, or a read of the window where the host does not have it in memory.
+    again where the error is raised. Cost: about 50 µs, or a read of the window where the host does not have it in memory.
 
     Args:
         descriptor: of a file that has a whole window.
@@ -153,7 +153,7 @@ def plan_reads(
         files: get the file of each range.
         begins: get the first byte of each range.
         ends: get the end of each range.
-        places: get where each page stands: in a window its address, else -1 - the position once the ranges lie behind one
+        places: get the place of each page: in a window its address, else -1 - the position once the ranges lie behind one
             another.
 
     Returns:

@@ -1,7 +1,7 @@
 """What stays in memory: which entries to spill when the hot ones exceed their budget.
 
 The law: `victims` returns nothing while the budget holds, else the entries with the lowest scores, as few as bring what is left
-down to the budget less a slack; equal scores go by position. It is a pure function, so whoever asks again gets the same answer.
+down to the budget less a slack; equal scores go by position. It is a pure function: a second call returns the same answer.
 
 Every entry carries a score of four bytes, which is all that is remembered of it. A touch counts 1 and counts half a half-life
 later; the score is the binary logarithm of the sum, written so that scores stay comparable while nobody touches them (the

@@ -2,11 +2,11 @@
 
 The law: `unpack_rows(pack_rows(records))` are the same records bit for bit, save for their place: chain links are 0 and long
 strings are where the packed rows are. So whatever a column holds (NULL, NaN with its payload, -0.0, nested values, a decimal
-of 256 bits) goes to the disk and back unchanged, because nobody on the way knows what it is.
+of 256 bits) goes to the disk and back unchanged, because nothing on the way interprets it.
 
 Packed, a record is its bytes without the chain links, followed by its strings of more than 12 bytes in the order of the
 columns: `stride - 8` bytes and those of the long strings. The format of a record is that of
-`zset_join.kernels.values.columns`; the store's owner stamp must say which layout it was (`RowLayout` and library version).
+`zset_join.kernels.values.columns`; the store's owner stamp must contain the layout (`RowLayout` and library version).
 
 Cost: about 30 ns per row of 80 bytes, either way.
 """

@@ -2,7 +2,7 @@
 
 The law: a run holds the rows it was written with, minus those that were removed; nothing is ever added to it. Rows lie in pages
 (`spill.pages`); what memory keeps of them (mapped from files, so that any process opens a run without reading it) is the
-directory, 32 bytes per page, the prints, 2 bytes per row, and a bit per row that says that it was removed. So an absent or
+directory, 32 bytes per page, the prints, 2 bytes per row, and a bit per row that marks it as removed. So an absent or
 removed row does not reach the disk, save about once in 65,000 rows of the page it would be in (4,000 for a code in a store
 with subcodes). Only the bits are ever written to again. A run of up to 65,536 rows keeps a filter in memory too, 2 to 4 bytes
 per row, until it is closed. Runs are read together: `spill.runs`.
@@ -176,7 +176,7 @@ class Run:
         self._pages.check(self.number, pages=len(self.directory), size=int(self.directory[-1, k.END]))
 
     def line(self) -> tuple[int, ...]:
-        """Return what the kernels know of the run, valid until it is closed."""
+        """Return the view of the run for kernels, valid until it is closed."""
         return self._line
 
     def long_codes(self, *, keep_index: bool) -> Int64s:

@@ -12,11 +12,11 @@ A *page* is the piece of a run that is read at once (all integers little-endian)
 Of every page the *directory* keeps four int64 words in memory: first code, first subcode, where it ends in the run, and the
 number of its first row (doubled; 1 is added when its first code is the last one of the page before). Of every row the
 *prints* keep a fingerprint of 16 bits: of its code, or 12 of its code and 4 of its subcode below them in stores with
-subcodes. A print only says that a page is worth reading; the codes in the page decide. A bit per row says that it was removed.
+subcodes. A print only marks a page as worth reading; the codes in the page decide. A bit per row marks it as removed.
 
-A small run has a *filter* beside these (`spill.filters`): one look tells of most codes that they are not there.
+A small run has a *filter* beside these (`spill.filters`): one look excludes most codes that are not there.
 
-Several runs are looked into at once: a line of `RUN_WORDS` words says where directory, prints, bits and filter of each lie.
+Several runs are looked into at once: a line of `RUN_WORDS` words holds the addresses of its directory, prints, bits and filter.
 
 Ties: rows of equal code and subcode are in any order. A code whose rows do not fit one page goes on in the
 next; the pages of one code are never longer than `SPLIT_BYTES`, unless a single row is.

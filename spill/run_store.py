@@ -143,7 +143,7 @@ class RunStore(RunSet[Run]):
         As `fetch_parts`. Cost: where all codes have rows in several runs, of each code little more than a page.
 
         Args:
-            wanted: says before each run of which codes rows are still wanted; those of others need not be left out.
+            wanted: returns before each run the codes whose rows are still wanted; those of others need not be left out.
         """
         self._counts["fetches"] += 1
         keep, least = self._keeps_index, self.row_count() // _PART_OF_LARGE
@@ -233,7 +233,7 @@ class RunStore(RunSet[Run]):
             raise self._misplaced("removed", len(places))
 
     def restore(self, places: Int64s) -> npt.NDArray[np.bool_]:
-        """Put removed rows back where they were; say which of them still had their place. Cost: as `remove`."""
+        """Put removed rows back where they were; return which of them still had their place. Cost: as `remove`."""
         self.begin_change()
         restored = self._index.restore(places)
         if restored is None:

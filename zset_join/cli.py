@@ -12,7 +12,7 @@
     zset-join position OUTPUT...                   which epoch each output holds, and the newest one that all do; --json
     zset-join rescale CHECKPOINT 8                 another number of buckets
 
-and SQL in this process, without Java:
+SQL in this process, without Java:
 
     zset-join run pipeline.sql --once              run its statements, read its files, print what its queries say
     zset-join check pipeline.sql                   parse, bind and plan; say what it will keep
@@ -20,17 +20,15 @@ and SQL in this process, without Java:
     zset-join sql                                  a shell
     zset-join backup CHECKPOINT DIR --output PATH  a savepoint: checkpoint and outputs, copied together
     zset-join restore DIR                          bring both back
-
     zset-join metrics CHECKPOINT                   what the newest epoch did, for Prometheus; top CHECKPOINT: for people
 
-and to begin with:
+to begin with:
 
     zset-join demo                                 three tables change, a view follows: a story of some seconds
     zset-join doctor                               what is installed here, what is missing, what to do
 
 `shop:view` names a function `view(spark)` in `shop.py` that returns the query as it would be started, without `.start()`. So
 what is verified is the program's own query, its expressions and functions included. The working directory is searched first.
-
 Exit codes: 0 all is well, 1 a view differs, outputs share no epoch, `doctor` found a fault, or the engine refused (its
 message says why), 2 the command line is wrong.
 """

@@ -110,7 +110,7 @@ class TestTheSupportMatrix:
     def test_errors_that_stay_fail_the_epoch_and_open_the_circuit(self, async_, output_mode):
         source = source_of(failures=[TransientLookupError("refused")] * 100)
         with fetcher_of(source, async_=async_, output_mode=output_mode, error_attempts=3, circuit_open="5s") as fetcher:
-            with pytest.raises(LookupFailedError, match=r'"customers".*failed 3 of 3 times.*1 keys such as \(7,\).*refused'):
+            with pytest.raises(LookupFailedError, match=r'"customers".*failed 3 of 3 times.*1 key such as \(7,\).*refused'):
                 fetcher.fetch(keys(7))
             with pytest.raises(LookupFailedError, match="left alone"):
                 fetcher.fetch(keys(7))

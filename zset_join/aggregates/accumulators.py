@@ -75,7 +75,7 @@ class StateHeap(Protocol):
     view: int
 
     def make_heap_room(self, size: int) -> int:
-        """Make room for so many bytes and return the heap offset up to which there is room; `view` knows where it stands."""
+        """Make room for so many bytes and return the heap offset up to which there is room; `view` holds its address."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Everything an aggregate remembers: a row record per group, found by its key, with the state words of all accumulators.
 
-`load` says which groups a delta touches and copies their state into lines; accumulators work on the lines; `store` writes them
+`load` finds the groups a delta touches and copies their state into lines; accumulators work on the lines; `store` writes them
 back. Between the two nothing is modified, so loading twice gives the same lines twice.
 
 Files: `<name>.header`, `.rows`, `.heap`, `.join.slots<n>` in one directory, or nothing but memory. A directory is opened in
@@ -308,7 +308,7 @@ class GroupState:
         return most is None or held > most + most // 4 or 2 * held - self.dead_bytes() <= most
 
     def unmark(self) -> None:
-        """Mark the state as whole again, at the epoch it stood at."""
+        """Mark the state as whole again, at its last epoch."""
         self._arena.header[s.H_DIRTY] = 0
 
     @property

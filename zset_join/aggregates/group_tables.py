@@ -119,7 +119,7 @@ class GroupTables:
                 self._state.store(lines)
         for rows in parts_of(tables[0]):
             lines = self._state.load(rows, rows.num_rows)
-            lines.after[:, 0] = 0  # a group without rows is gone, whatever its words say; its blocks are freed by them
+            lines.after[:, 0] = 0  # a group without rows is gone, whatever its words hold; its blocks are freed by them
             self._state.store(lines)
 
     @property

@@ -208,7 +208,7 @@ class GroupedOperator:
         return not self.group_by and self.absorbed_epoch < 0
 
     def _prepare(self, tick: Tick, delta: ZSet) -> PreparedGroups:
-        """Resolve the delta; asked again for the same one, return what was found before."""
+        """Resolve the delta; a second call for the same one returns the first result."""
         if self._is_closed:
             raise closed("the aggregate")
         kept = self._prepared

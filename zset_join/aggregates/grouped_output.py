@@ -39,7 +39,7 @@ class GroupedOutput:
             result.check(lines, tick, relation)
 
     def chunks(self, lines: Lines, *, was_empty: bool) -> Iterator[ZSet]:
-        """Yield the answer; `was_empty` says that no epoch came before, so that a global aggregate has no row yet."""
+        """Yield the answer; `was_empty`: no epoch came before, so that a global aggregate has no row yet."""
         existed, exists = lines.before[:, 0] > 0, lines.after[:, 0] > 0
         if not self._state.schema.names:
             existed, exists = np.full(1, not was_empty), np.ones(1, np.bool_)
@@ -55,7 +55,7 @@ class GroupedOutput:
             yield from self._chunk(refs, readings, *parts)
 
     def held(self, lines: Lines) -> Iterator[ZSet]:
-        """Yield groups as they stand, each with its number of rows as the weight; a global group may have none."""
+        """Yield the current groups, each with its number of rows as the weight; a global group may have none."""
         readings = [result.read(lines) for result in self._results]
         exists = lines.after[:, 0] > 0 if self._state.schema.names else np.ones(1, np.bool_)
         there, refs = np.flatnonzero(exists), self._state.key_refs(lines)

@@ -15,7 +15,7 @@ What an epoch needs beside the groups, up to half of the budget, is taken from i
 will bring in. What it took and freed is given back, and the index of the groups on disk where it has no room
 (`zset_join.state.cold.row_limit`).
 
-Where groups are mapped from a directory, those on disk lie in it too and are at the same epoch; marks say when they move.
+Where groups are mapped from a directory, those on disk lie in it too and are at the same epoch; marks record when they move.
 
 Known limits: the groups that one epoch touches must fit, and so must each single group. Bytes of single groups are estimated by
 their number of values; their sum is exact.
@@ -165,10 +165,10 @@ class HybridGroups:
         return not self._is_moving and self._cold.is_current()
 
     def spill_to_budget(self, rows: pa.RecordBatch, count: int) -> None:
-        """Note that the groups of some rows were touched, and spill down to the budget; of a full disk the next epoch tells."""
+        """Note which groups were touched, and spill down to the budget; the next epoch raises for a full disk."""
         self._foresee(count)
         if not self._state.cold_groups and not self._is_too_much() and not self._is_loose():
-            return  # as long as all fits, nobody asks who is busy
+            return  # as long as all fits, recency is not needed
         lines = self._state.load(rows, count)
         self._busy.touch(self._state.records, lines.found[: lines.entries].copy())
         self._give_back()
@@ -197,7 +197,7 @@ class HybridGroups:
         return self._cold.scan(table)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory taken beside the groups, what allocators keep among them as far as it can be told."""
+        """Return the bytes of memory taken beside the groups, what allocators keep among them as far as it is known."""
         less = self._cold.resident_bytes() - self._cold.staying_bytes()
         more = self._cold.lingering_bytes() + self._state.tail_bytes()
         return self._bytes_beside() + self._unused.correction(self._held_bytes(), less_bytes=less, more_bytes=more)

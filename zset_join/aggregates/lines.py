@@ -1,7 +1,7 @@
 """The groups that one delta touches, as dense copies that accumulators write to.
 
 Line e of `before` and of `after` holds the row count of entry e and then the state words of every accumulator, in their order.
-`before` is what the state says, `after` starts as a copy of it.
+`before` is the value of the state, `after` starts as a copy of it.
 
 Bytes: twice the state words of the touched groups.
 """

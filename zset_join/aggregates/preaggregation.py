@@ -9,7 +9,7 @@ The law: an `Aggregate` of the reduced deltas answers as one of the deltas thems
 Remembers nothing. Cost: the rows of the delta. A partial line takes 8 bytes per state word; pre-aggregation pays when groups
 have several rows per task and epoch.
 
-Known limit: a partial line does not know its rows. An impossible retraction is refused group by group, so partial lines go
+Known limit: a partial line does not contain its rows. An impossible retraction is refused group by group, so partial lines go
 together with policy `error` only.
 """
 

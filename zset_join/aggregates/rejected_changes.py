@@ -1,6 +1,6 @@
-"""Rows that no group can take, told to people.
+"""Messages for rows that no group can take.
 
-Every bad row has a code, and every code says what is wrong, what was expected and what to do.
+Every bad row has a code, and every code explains what is wrong, what was expected and what to do.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RejectedChanges:
 
     @property
     def positions(self) -> list[int]:
-        """Return where the bad rows stand."""
+        """Return the positions of the bad rows."""
         return np.flatnonzero(self.status > ch.LAST_HARMLESS).tolist()
 
 

@@ -1,6 +1,6 @@
 """From what groups remember to the columns of an answer, before and after an epoch.
 
-A *result* reads its accumulator in the lines of an epoch and says, per entry, what its column was and what it will be. A sum
+A *result* reads its accumulator in the lines of an epoch and gives, per entry, the old and the new value of its column. A sum
 or an average that does not fit its type is refused here, when the true value is known; what a sum passes through on its way
 does not matter.
 """

@@ -13,7 +13,7 @@ _LEAST_SIZE = 256
 
 
 class WorkingArrays:
-    """Hand out arrays by name; a name's next array takes the place of its last one.
+    """Return arrays by name; a name's next array takes the place of its last one.
 
     Bytes kept: the largest size requested per name, at most doubled.
     """

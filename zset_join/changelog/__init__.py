@@ -1,6 +1,6 @@
 """Between the changes that systems write down and the deltas that the engine works with.
 
-`formats` names the ways in which a row says what it does, `decoding` turns such rows into a delta, `encoding` writes
+`formats` names the ways in which a row shows its kind of change, `decoding` turns such rows into a delta, `encoding` writes
 a delta down as such rows.
 """
 

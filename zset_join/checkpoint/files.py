@@ -177,7 +177,7 @@ class NewFile:
             self._file.close(durable=self._durable)
 
     def entry(self, rows: int) -> FileEntry:
-        """Return what a commit record says about the file."""
+        """Return the entry of the file in a commit record."""
         return FileEntry(self.name, self.bytes, rows, self.crc32)
 
     def __enter__(self) -> NewFile:

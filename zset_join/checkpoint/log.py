@@ -1,9 +1,9 @@
-"""The epoch log: the input of one bucket in one epoch, as it was handed to the operator.
+"""The epoch log: the input of one bucket in one epoch, as it was passed to the operator.
 
 The law: absorbing the logged deltas in order, from nothing or from a snapshot, gives the state of the operator.
 
 A file is a sequence of Arrow IPC streams, one per input that had rows, or one without rows where a time had come. Each stream
-says in its schema metadata whose it is (query, stage, bucket), of which epoch and times, and of which attempt; its last column
+has in its schema metadata its owner (query, stage, bucket), of which epoch and times, and of which attempt; its last column
 is the weight. Files of several epochs are therefore merged by joining their bytes.
 
 Joins that share one table (`zset_join.plan.sharing`) log their epoch apart, each what came to it: several files are then one

@@ -33,7 +33,7 @@ MOST_DELTA_BYTES = 64 << 20
 
 
 class Reopenable(Protocol):
-    """What the operators in here can tell about themselves."""
+    """Statistics of the operators in here."""
 
     def is_current(self) -> bool:
         """Return whether the mapped files are still those of the directory, and whole."""

@@ -21,7 +21,7 @@ def stages_of(location: str) -> dict[str, Stage]:
 
     Raises:
         StateError: the plan is missing, as in a checkpoint of an older version, or damaged.
-        PlanError: it has a kind of stage that this version does not know.
+        PlanError: it has a kind of stage that this version does not have.
     """
     return {one["name"]: read_stage(one["stage"]) for one in stored_plan(location)["stages"]}
 
@@ -34,7 +34,7 @@ def query_plan(location: str) -> QueryPlan:
 
     Raises:
         StateError: there is no checkpoint, or its plan is missing, as of an older version, or damaged.
-        PlanError: it is of another format, or has a kind of stage that this version does not know.
+        PlanError: it is of another format, or has a kind of stage that this version does not have.
     """
     if stored_query_id(location) is None:
         raise no_checkpoint(location)

@@ -35,7 +35,7 @@ __all__ = [
 MERGE_AFTER_FILES = 64
 RECORD_FORMAT = 4
 RESCALED_RECORD_FORMAT = 5
-"""Of a checkpoint that was rescaled: a version of the library that knows only one number of buckets must not go on with it."""
+"""Of a checkpoint that was rescaled: a version of the library with one number of buckets must not continue it."""
 CHANGED_RECORD_FORMAT = 6
 """Of a checkpoint whose query has changed: a version that reads only the plan it was made with must not go on with it."""
 
@@ -180,7 +180,7 @@ class CommitRecord:
         parts: the answer of the epoch.
         quarantined: the rows it put aside.
         progress: counts and times of the epoch, for people.
-        offsets: digest of what Spark says the epoch read; None when it could not be told.
+        offsets: digest of the offsets Spark reports for the epoch; None when unknown.
         owner: name of the driver that committed it; None outside Spark.
         opened_at_ns: when that driver opened the checkpoint, in nanoseconds since 1970; later drivers have larger numbers.
         buffered: of an append-only join, bucket to the bytes its left and its right side hold.
@@ -273,7 +273,7 @@ class CommitRecord:
 
         Args:
             data: all bytes of it.
-            epoch: the epoch its name says.
+            epoch: the epoch in its name.
 
         Raises:
             UnknownFormatError: it is a record of another layout.

@@ -37,7 +37,7 @@ class Rescaling:
         record: digest of the bytes of that epoch's commit record.
         buckets: into how many buckets.
         histories: "stage/bucket" to what the state is made of.
-        owner: name of whoever made it.
+        owner: name of its maker.
         opened_at_ns: when that one opened the checkpoint; later drivers have larger numbers.
     """
 

@@ -1,11 +1,11 @@
-"""Which changes of an epoch a row of a join follows from, where many rows were asked about at once.
+"""Which changes of an epoch a row of a join follows from, where many rows are explained at once.
 
-The law: a change is told of a row if it is about a row of that side which the join row shows, or about any row with its join
-key where the join row shows none (it is padded there, or the side is not shown at all). So replaying the changes that are told
+The law: a change is reported for a row if it changes a row of that side which the join row shows, or any row with its join
+key where the join row shows none (it is padded there, or the side is not shown at all). So replaying the reported changes
 of the rows of one key of an inner, left, right or full join gives these rows.
 
 Of an upsert side a row is known by its primary key, else by all columns that the join shows. An upsert that moves a row to
-another join key is told of the row it takes away.
+another join key is reported for the row it removes.
 
 Cost: a pass over the rows and the changes, in Python; there are at most as many as one question may report.
 """
@@ -25,7 +25,7 @@ _SIDES = ("left", "right")
 
 
 class CauseFinder:
-    """Tell apart which changes belong to which rows.
+    """Assign changes to the rows they belong to.
 
     Args:
         inputs: both sides of the join; they have different names.

@@ -42,7 +42,7 @@ class EpochSummary:
         watermarks: in microseconds, of sources by name and of stages as `stage:<name>`.
         held_by: by name of the stage, the source that holds its watermark.
         dues: by name of the stage, when it answers next without rows: `watermark_us`, `processing_time_us`.
-        lookups: by name of the stage, what was asked of the outside.
+        lookups: by name of the stage, the lookups made.
         corrections: by name of the stage, earlier answers that were retracted.
         fan_out: the join key that made the most pairs, and how many.
     """
@@ -76,7 +76,7 @@ def summary_of_record(record: CommitRecord, following: CommitRecord | None = Non
 
     Args:
         record: of the epoch.
-        following: of the next one, which may know what committing this one took.
+        following: of the next one, which may record the time of this commit.
     """
     sizes: dict[str, int] = {}
     for key, history in record.histories.items():

@@ -1,6 +1,6 @@
 """The rows of a view that a pipeline keeps in its directory: its newest snapshot and the logs after it, added up.
 
-Cost: everything the view holds is read; the sum is kept until the next epoch is asked about.
+Cost: everything the view holds is read; the sum is kept until another epoch is viewed.
 """
 
 from __future__ import annotations

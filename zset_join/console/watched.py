@@ -1,6 +1,6 @@
 """What the page shows one of: a checkpoint, a pipeline in memory, a bundle.
 
-The law: every answer is JSON-ready, of bounded size, and about what was committed; asking changes nothing. A number that was
+The law: every answer is JSON-ready, of bounded size, and about what was committed; reading changes nothing. A number that was
 not recorded is absent, never zero. Methods may be called by any thread.
 
 A question that cannot be answered raises a `ZsetJoinError`; the page shows its message in the place of the panel.

@@ -13,7 +13,7 @@ Spaces and control characters at the ends do not count; of FLOAT, DOUBLE and DEC
 
 Refused although the cast accepts it, because it would change what is written: digits that a DECIMAL or a timestamp cannot hold,
 unless they are zeros; a zone in a TIMESTAMP without one; a time without a date, which would mean today; years outside of 1 to
-9999, which not every system knows. A TIME is `7:05` or `07:05:01.25`. A text without a zone is in UTC.
+9999, which not every system supports. A TIME is `7:05` or `07:05:01.25`. A text without a zone is in UTC.
 
 Cost: a few passes in Arrow; value by value only what is spelled out of the ordinary (decimals with exponents, hexadecimal
 floats, names of zones).

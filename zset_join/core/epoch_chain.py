@@ -1,7 +1,7 @@
-"""The chain of epochs: a digest per epoch that says which epochs came before it, and what each of them read.
+"""The chain of epochs: a digest per epoch over the epochs before it and what each of them read.
 
 The law: two epochs with one digest come after the same epochs with the same input; so an output that keeps the digests of the
-epochs it took can tell an epoch that comes again from another one of the same number, as there is when an older checkpoint was
+epochs it took can distinguish a repeated epoch from another one of the same number, as there is when an older checkpoint was
 restored beside a newer output.
 
     digest(epoch) = H(digest(epoch - 1), query, epoch, what it read, its processing time where a timer may depend on it)
@@ -23,7 +23,7 @@ __all__ = ["ChainLink", "accepts_argument", "chained_digest", "short_mark"]
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """Say where an epoch is in the chain.
+    """Locate an epoch in the chain.
 
     Args:
         digest: of the epoch.

@@ -12,7 +12,7 @@
     ├── ResourceError          a limit that was reached; the message names the option to change
     ├── StateError             state that does not belong here, has a gap, or is damaged
     ├── SinkError              an output that cannot take the answer
-    └── LookupFailedError      an outside system that could not be asked, or gave an answer that cannot be used
+    └── LookupFailedError      an outside system that could not be reached, or returned an unusable answer
 
 Every error carries a stable `code` (documented in docs/reference/errors.md) and its facts as the mapping `facts`.
 """
@@ -106,7 +106,7 @@ class SqlError(PlanError):
     Args:
         message: as for every error.
         code: as for every error.
-        at: where it stands; what it looks like as text is shown below the message.
+        at: its place; the text there is shown below the message.
         **facts: as for every error; `line` and `column` are among them where the place is known.
     """
 
@@ -150,6 +150,6 @@ class SinkError(ZsetJoinError):
 
 
 class LookupFailedError(ZsetJoinError):
-    """An outside system that could not be asked, or gave an answer that cannot be used; the epoch was not applied."""
+    """An outside system that could not be reached, or returned an unusable answer; the epoch was not applied."""
 
     default_code = "LOOKUP_FAILED"

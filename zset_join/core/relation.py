@@ -41,7 +41,7 @@ class Relation:
         primary_key: columns that identify a live row; required in `upsert` mode.
         sequence_by: columns that order the changes of one primary key; larger wins. Empty means arrival order.
         mode: see the table above.
-        event_time: the column that says when a row happened or a version began; None where rows have no time.
+        event_time: the column with the time a row happened or a version began; None where rows have no time.
         watermark_delay: how far its watermark stays behind the largest event time: microseconds, or in the unit of an integer
             event time; None: this input has no watermark.
 

@@ -1,7 +1,7 @@
 """The logical moment of one answer.
 
 A `Tick` names an epoch, its processing time, and the watermarks of event time before and after its rows. Operators have no
-clock of their own: what they need to know about time comes from here, so that a replayed epoch sees the time its first attempt
+clock of their own: all they use of time comes from here, so that a replayed epoch sees the time its first attempt
 saw.
 """
 

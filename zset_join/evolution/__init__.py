@@ -1,1 +1,1 @@
-"""What two plans have in common, and what a changed plan answers otherwise. It knows plans and rows, no runner."""
+"""What two plans have in common, and what a changed plan answers differently. It imports no runner."""

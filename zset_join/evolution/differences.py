@@ -33,11 +33,11 @@ Status = Literal["unchanged", "changed", "columns", "added", "dropped"]
 
 @dataclass(frozen=True, eq=False)
 class ViewDiff:
-    """Hold what becomes of one view.
+    """Hold the change of one view.
 
     Args:
         name: of the view.
-        status: `changed` may be without a differing row; `columns` says that columns or their types differ.
+        status: `changed` may be without a differing row; `columns`: columns or their types differ.
         key: columns that identify a row, before and after; none where that is not known.
         before: rows before, counted with their copies; None where the view is unchanged and nobody has counted.
         removed: the rows that go, with positive weights, in the columns before.
@@ -82,7 +82,7 @@ class ViewDiff:
 
     @cached_property
     def _keys(self) -> ZSet:
-        """Return the key of every row that differs; the low half of the weight says how often it goes, the high one comes."""
+        """Return the key of every row that differs: weights hold in the low half how often it goes, in the high half comes."""
         if not self.key:
             return ZSet.empty(pa.schema([]))
         before, after = (_picked(rows, self.key) for rows in (self.removed, self.added))
@@ -181,7 +181,7 @@ class PlanDiff:
         return {name: view.added if view.status == "columns" else view.delta for name, view in views.items()}
 
     def lines(self) -> Iterator[str]:
-        """Yield what is to be said, a line each."""
+        """Yield the lines of the report."""
         at = "before the first epoch" if self.epoch is None else f"after epoch {self.epoch}"
         yield (
             f"{at}: keeps {len(self.kept)} of {len(self.kept) + len(self.rebuilt)} stages"
@@ -261,7 +261,7 @@ class PlanDiff:
 
 
 def difference(name: str, before: tuple[Relation, ZSet] | None, after: tuple[Relation, ZSet] | None) -> ViewDiff:
-    """Return what becomes of a view.
+    """Return the change of a view.
 
     Args:
         name: of the view.
@@ -293,7 +293,7 @@ def _signed(rows: ZSet, sign: int) -> ZSet:
 
 
 def _under(rows: ZSet, schema: pa.Schema) -> ZSet:
-    """Return rows under fields that may say otherwise what is never NULL."""
+    """Return rows under fields that may differ in what is never NULL."""
     if rows.schema.equals(schema):
         return rows
     return ZSet(pa.RecordBatch.from_arrays(rows.rows.columns, schema=schema), rows.weights)

@@ -4,7 +4,7 @@ The law: two stages have one fingerprint iff they do the same to the same rows, 
 the columns of its answer, the row steps before it, and the same below. What relations and views are called does not count; what
 a source is called does, for that is which source it is. Reading a plan twice gives the same fingerprints, in any process.
 
-A stage that asks the outside is the same where it asks through the same object.
+A stage with lookups is the same where it makes them through the same object.
 """
 
 from __future__ import annotations

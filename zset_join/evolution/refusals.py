@@ -1,4 +1,4 @@
-"""Why a plan cannot be changed: rows that were never kept, or that only time can tell."""
+"""Why a plan cannot be changed: rows that were never kept, or that depend on time."""
 
 from __future__ import annotations
 

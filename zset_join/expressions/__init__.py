@@ -5,7 +5,7 @@
     left("x") < right("y")
     left("at").between(right("from"), right("until")) | right("until").isNull()
 
-`tree` holds the expressions and their operators, `functions` what else can be called, `type_rules` says which types go
+`tree` holds the expressions and their operators, `functions` what else can be called, `type_rules` defines which types go
 together, `evaluation` checks a tree against two schemas and evaluates it on Arrow columns, `vectors` does the arithmetic.
 """
 

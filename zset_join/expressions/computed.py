@@ -1,6 +1,6 @@
 """What functions of expressions share: a function's place in the library, operands as texts, and values row by row.
 
-A `Function` says what types it takes, computes whole columns, and is written in two dialects. A value that cannot be computed
+A `Function` checks the types it takes, computes whole columns, and is written in two dialects. A value that cannot be computed
 is a fault: its row is marked, and raises only where nothing skips it.
 """
 
@@ -109,7 +109,7 @@ def joint_length(*lengths: int) -> int:
 
 
 def all_valid(*vectors: Vector) -> Bools:
-    """Say which rows have no NULL among their operands."""
+    """Return which rows have no NULL among their operands."""
     valid = vectors[0].valid
     for vector in vectors[1:]:
         valid = valid & vector.valid

@@ -2,9 +2,10 @@
 
 What does not fit is a fault, never a NULL or a wrapped number. A float is cut towards zero, a decimal is rounded half
 up to fewer decimals and cut towards zero to an integer, a timestamp is rounded down. An instant becomes a date or a
-local timestamp in the zone its type names. `type_rules.cast_type` says which casts there are.
+local timestamp in the zone its type names. `type_rules.cast_type` lists the casts.
 
-Known limits: text is read as a number only in plain notation (no hexadecimal); `text_casts` says what else is read and written.
+Known limits: text is read as a number only in plain notation (no hexadecimal); `text_casts` lists what else is read and
+written.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Check an expression against two schemas, and evaluate it over many candidate pairs at once.
 
-The law: `evaluate` says True for exactly those pairs for which Spark's join, under ANSI mode, finds the condition
+The law: `evaluate` returns True for exactly those pairs for which Spark's join, under ANSI mode, finds the condition
 TRUE; a NULL is no match. Where Spark raises for a pair, so does `evaluate`, and what Spark does not look at does not
 raise: the right side of an AND whose left side is FALSE, of an OR whose left side is TRUE, of arithmetic and
 comparisons whose left side is NULL.
@@ -167,7 +167,7 @@ def evaluate(
     right_columns: Mapping[str, pa.Array],
     length: int,
 ) -> Bools:
-    """Say for every candidate pair whether it satisfies the expression.
+    """Return for every candidate pair whether it satisfies the expression.
 
     Args:
         expression: a condition that `check` has admitted.
@@ -364,7 +364,7 @@ def _connect(operation: str, first: Vector, second: Vector) -> Vector:
 
 
 def _truth(vector: Vector, value: bool) -> Bools:
-    """Say where a vector is not NULL and has the given truth value."""
+    """Return where a vector is not NULL and has the given truth value."""
     values: Any = vector.values if value else ~vector.values
     return np.asarray(values & vector.valid)
 

@@ -30,7 +30,7 @@ _Types = Sequence[pa.DataType]
 
 
 def one_type(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    """Return the plain type that holds the values of two plain types, or None when only a cast can tell.
+    """Return the plain type that holds the values of two plain types, or None when a cast must decide.
 
     >>> one_type(pa.decimal128(4, 2), pa.int32())
     Decimal128Type(decimal128(12, 2))
@@ -54,7 +54,7 @@ def function_type(call: Call, types: _Types) -> pa.DataType:
     """Return the plain type of a call of one of `tree.FUNCTIONS`, given the plain types of its operands.
 
     Raises:
-        PlanError: the function does not take these types, or a pattern, unit or number of digits is not a literal it knows.
+        PlanError: the function does not take these types, or a pattern, unit or number of digits is not a literal it supports.
     """
     rule = _RULES.get(call.operation)
     return rule(call, types) if rule is not None else LIBRARY[call.operation].type(call, types)

@@ -77,7 +77,7 @@ def _flat(vector: Vector, length: int) -> Any:
 
 
 def _choose(mask: Bools, first: Vector, second: Vector) -> Vector:
-    """Return the first where the mask says so, else the second; both of one type."""
+    """Return the first where the mask is true, else the second; both of one type."""
     length = joint_length(len(mask), len(first.valid), len(second.valid), len(first.values), len(second.values))
     flags = np.broadcast_to(mask, length)
     valid = np.where(flags, first.valid, second.valid)
@@ -119,7 +119,7 @@ _LETTERS_END = 0x20000  # no script with large and small letters lies behind it
 
 
 def _letters(function: Callable[..., pa.Array], of_text: Callable[[str], str]) -> Callable[[pa.Array], pa.Array]:
-    """Arrow knows one letter for one letter; texts with others, as with the German sharp s, are converted one by one."""
+    """Arrow converts one letter to one letter; texts with others, as with the German sharp s, are converted one by one."""
 
     @cache
     def others() -> str:
@@ -254,7 +254,7 @@ def _rounded_integers(vector: Vector, scale: int, result: pa.DataType) -> Comput
 def _rounded_floats(values: Any, scale: int) -> Any:
     """Round the shortest decimal that represents each float, halves away from zero.
 
-    Far from a tie the binary product tells the same; only what lies near one is looked at digit by digit.
+    Far from a tie the binary product gives the same; only what lies near one is looked at digit by digit.
     """
     with np.errstate(all="ignore"):
         unit = float(10 ** abs(scale))
@@ -269,7 +269,7 @@ def _rounded_floats(values: Any, scale: int) -> Any:
         exact = decimal.Decimal(str(values[row]))
         with decimal.localcontext(prec=400):
             results[row] = float(exact.quantize(decimal.Decimal(1).scaleb(-scale), rounding=decimal.ROUND_HALF_UP))
-    # Spark comes by way of a decimal, which knows no -0.0.
+    # Spark goes through a decimal, which has no -0.0.
     return results + values.dtype.type(0.0)
 
 

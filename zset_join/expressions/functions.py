@@ -7,7 +7,7 @@ A function is a line of a table: its signature as PySpark has it, and the operat
 given; one with all that is its own in one row (`zset_join.expressions.declared`) is imported from its family. As in PySpark a
 bare str names a column; where the signature has quotes around a parameter, it is a text.
 
-Each builds a checked call; `function_types` and `library` say which types it takes, `evaluation` computes it.
+Each builds a checked call; `function_types` and `library` define which types it takes, `evaluation` computes it.
 
 Edge cases: `coalesce`, `greatest` and `least` pass over NULL, all others are NULL where an operand is. What CASE and COALESCE
 do not choose is not looked at, so it cannot fail. `greatest` takes NaN for the largest number.

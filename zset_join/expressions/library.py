@@ -1,6 +1,6 @@
 """Functions that are declared whole in one place: their types, their values, and their text for Spark and DuckDB.
 
-A family is a module; `zset_join.expressions.operations` says how many operands each function takes, where its row does not
+A family is a module; `zset_join.expressions.operations` defines how many operands each function takes, where its row does not
 (`zset_join.expressions.declared`).
 """
 

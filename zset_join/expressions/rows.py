@@ -125,7 +125,7 @@ def compute(expression: Expression, columns: Mapping[str, pa.Array], length: int
 
 
 def rows_where(condition: Expression, columns: Mapping[str, pa.Array], length: int) -> Bools:
-    """Say for every row whether a condition is true; NULL is not.
+    """Return for every row whether a condition is true; NULL is not.
 
     Raises:
         BadInputError: as `compute`.
@@ -162,7 +162,7 @@ def check_condition(condition: Expression, schema: pa.Schema) -> None:
     """Refuse a condition that is not boolean, or reads what is not there.
 
     Raises:
-        PlanError: as said.
+        PlanError: see above.
     """
     kind = value_type(condition, schema)
     if not pa.types.is_boolean(kind):

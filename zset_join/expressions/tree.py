@@ -4,10 +4,10 @@ An expression is a frozen value. It is built with Python's operators, as PySpark
 text and never turned into code: `check` admits the four node classes below and the operations in `OPERATIONS` and
 `FUNCTIONS`, nothing else.
 
-`==` builds a node. To ask whether two expressions are the same, use `same_as`. An expression has no truth value:
+`==` builds a node. To check whether two expressions are the same, use `same_as`. An expression has no truth value:
 `and`, `or`, `not`, `in` and chained comparisons raise, where PySpark raises too.
 
-Edge cases: `== None` raises, because in SQL it would be NULL for every row; say `isNull()`. A naive `datetime` is a
+Edge cases: `== None` raises, because in SQL it would be NULL for every row; use `isNull()`. A naive `datetime` is a
 timestamp without time zone, an aware one an instant.
 
 Source: the names are those of `pyspark.sql.Column`.

@@ -117,7 +117,7 @@ def exact_type(plain: pa.DataType, node: Expression | None = None) -> pa.DataTyp
 
 
 def common_type(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    """Return the plain type in which two plain types are compared, or None when only an explicit cast can tell.
+    """Return the plain type in which two plain types are compared, or None when an explicit cast must decide.
 
     Decimals of different scale are compared as a decimal256, so that no digit is lost.
 

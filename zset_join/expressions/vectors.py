@@ -191,7 +191,7 @@ def _compare_units(operation: str, first: Vector, second: Vector) -> Bools:
 
 
 def starts_with(vector: Vector, prefix: str | bytes) -> Bools:
-    """Say which strings or binaries start with `prefix`."""
+    """Return which strings or binaries start with `prefix`."""
     if isinstance(prefix, str):
         return _flags(pc.starts_with(vector.values, prefix))
     # `starts_with` wants text; slicing works on bytes.
@@ -259,7 +259,7 @@ def arithmetic(operation: str, first: Vector, second: Vector, result: pa.DataTyp
 
 
 def _checked(operation: str, one: Any, other: Any) -> tuple[Any, Bools]:
-    """Compute with wrap-around and say where it wrapped; floats never do."""
+    """Compute with wrap-around and return where it wrapped; floats never do."""
     function = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}[operation]
     with np.errstate(all="ignore"):
         value = function(one, other)
@@ -366,7 +366,7 @@ def _bounded(wide: pa.Array, target: pa.DataType) -> tuple[pa.Array, Bools]:
 
 
 def rescale(values: Any, unit: str, target_unit: str) -> tuple[Any, Bools]:
-    """Bring temporal values from one unit to another, rounding down; say which no longer fit 64 bits."""
+    """Bring temporal values from one unit to another, rounding down; return which no longer fit 64 bits."""
     ratio = _PER_SECOND[target_unit] // _PER_SECOND[unit]
     if ratio == 0:
         return np.floor_divide(values, _PER_SECOND[unit] // _PER_SECOND[target_unit]), np.zeros(1, np.bool_)

@@ -1,7 +1,7 @@
-"""Lookup joins: asking outside systems, in batches, once, and writing the answers down before they are used.
+"""Lookup joins: batched lookups in outside systems, each made once and journaled before its answer is used.
 
 `source` is the contract of an outside table and `sources` the ones that come with the package; `options` are FLIP-234's and
-ours; `fetcher` asks, with retries, back-off and cache; `journal` keeps what was answered.
+ours; `fetcher` calls it, with retries, back-off and cache; `journal` keeps what was answered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Time, as whoever waits requests it: so that a test can let hours pass in no time.
+"""The clock of the fetch step, which a test replaces to let hours pass at once.
 
 `SystemClock` is the real one. `zset_join.testing.FakeClock` is one whose sleeps return at once and whose time goes on by what
 was slept, for plain calls and for asyncio alike.
@@ -14,7 +14,7 @@ __all__ = ["Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """What the fetch step knows of time."""
+    """The clock of the fetch step."""
 
     def now_us(self) -> int:
         """Return microseconds since 1970-01-01 UTC."""

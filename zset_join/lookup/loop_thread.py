@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, so that async lookups work wherever the caller stands, also inside another loop."""
+"""An event loop on a thread of its own, so that async lookups work from any caller, also inside another loop."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def parse_duration_us(value: Any, *, option: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Lookup:
-    """Suggest how a lookup join asks; the module header lists the options. None: not said.
+    """Hold the options suggested for a lookup join; the module header lists them. None: not given.
 
     >>> Lookup.from_hint({"table": "dim1", "async": "true", "timeout": "180s"})
     Lookup(table='dim1', async_=True, timeout='180s')
@@ -137,11 +137,11 @@ class Lookup:
         return f"Lookup({', '.join(f'{name}={value!r}' for name, value in self.given().items())})"
 
     def given(self) -> dict[str, Any]:
-        """Return what was said."""
+        """Return the options that were given."""
         return {at.name: getattr(self, at.name) for at in fields(self) if getattr(self, at.name) is not None}
 
     def to_json(self) -> dict[str, Any]:
-        """Return what was said, JSON-ready; durations as seconds or text."""
+        """Return the options that were given, JSON-ready; durations as seconds or text."""
         values = {
             name: value.total_seconds() if isinstance(value, timedelta) else value for name, value in self.given().items()
         }
@@ -175,7 +175,7 @@ class Lookup:
         return cls(**kept)
 
     def to_hint(self) -> dict[str, str]:
-        """Return what was said as the options of a hint; `table` is left to who writes it.
+        """Return the given options as those of a hint, without `table`.
 
         >>> Lookup(async_=True, fixed_delay=timedelta(seconds=10)).to_hint()
         {'async': 'true', 'fixed-delay': '10.0s'}
@@ -211,7 +211,7 @@ class Lookup:
         return cls(**kept)
 
     def over(self, defaults: Lookup | None) -> Lookup:
-        """Return these options, and those of a job where these say nothing.
+        """Return these options, and those of a job where these are not given.
 
         >>> job = Lookup(output_mode="ordered", capacity=100, timeout="180s")
         >>> Lookup(async_=True, timeout="300s").over(job)
@@ -292,7 +292,7 @@ class Lookup:
 
 @dataclass(frozen=True, kw_only=True)
 class LookupSettings:
-    """Say how a join asks, all decided; durations in microseconds."""
+    """Hold the resolved options of a lookup join; durations in microseconds."""
 
     is_async: bool = False
     is_ordered: bool = True

@@ -165,7 +165,7 @@ def secrets_of(source: object) -> list[Secret]:
 
 
 def without_secrets(text: str, *secrets: Secret | None) -> str:
-    """Return a text in which no secret stands: neither as it is, nor escaped, nor as a URL has it.
+    """Return a text that contains no secret: neither as it is, nor escaped, nor as a URL has it.
 
     >>> without_secrets("no entry for hunter2", Secret.given("hunter2"))
     'no entry for ***'

@@ -1,9 +1,9 @@
 """The contract of an outside table: a description that can be pickled, and the client that a worker opens from it.
 
-A `LookupSource` says what the table is called, which columns it has, and in which modes it can be asked. It holds no
+A `LookupSource` has the name of the table, its columns, and the modes in which it can be read. It holds no
 connection, and its JSON and its `repr` no credentials. `open` gives a `LookupClient`, once per worker; `close` ends it.
 
-The law a client obeys: `lookup(keys)` returns every row of the table whose key is among the asked ones, with at least the
+The law a client obeys: `lookup(keys)` returns every row of the table whose key is among the given ones, with at least the
 columns of the opening, the key among them; none for a key that is absent. Rows of other keys are ignored. It raises
 `TransientLookupError` for what may pass if tried again (a dropped connection, a rate limit) and anything else for what will
 not.
@@ -28,8 +28,8 @@ class TransientLookupError(Exception):
     """An error that may be gone when the call is made again.
 
     Args:
-        reason: what the outside said; without credentials.
-        retry_after_seconds: how long it asked to be left alone.
+        reason: the error of the outside, without credentials.
+        retry_after_seconds: how long to wait, if it demands that.
     """
 
     def __init__(self, reason: str, *, retry_after_seconds: float | None = None) -> None:
@@ -39,7 +39,7 @@ class TransientLookupError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """Say what a client is opened for.
+    """Describe the use a client is opened for.
 
     Args:
         key: columns that are looked up by.
@@ -47,7 +47,7 @@ class Opening:
         is_async: whether `lookup_async` will be called.
         max_connections: how many connections it may have.
         clock: what to wait with.
-        constants: values that hold for every key, by key column; they are in the asked keys too.
+        constants: values that hold for every key, by key column; they are in the looked-up keys too.
     """
 
     key: tuple[str, ...]
@@ -96,7 +96,7 @@ class LookupSource(Protocol):
 
     @property
     def modes(self) -> frozenset[str]:
-        """Return how it can be asked: `sync`, `async`, `full`."""
+        """Return how it can be read: `sync`, `async`, `full`."""
         ...
 
     def open(self, opening: Opening) -> LookupClient:

@@ -2,8 +2,8 @@
 
 The law: where this returns True, what the feed passes on is consolidated, whatever came. It is proven from
 keys: an answer whose rows differ (`Stage.answers_distinct_rows`), and steps of which no two rows make one. A condition leaves
-rows out and makes none alike. A selection makes two rows alike only where it drops what tells them apart; so every column of
-the answer must be handed through, or one that always has its value (`OutputKey.aliases`, where neither is NULL for padding).
+rows out and makes none alike. A selection makes two rows alike only where it drops what distinguishes them; so every column of
+the answer must be passed through, or one that always has its value (`OutputKey.aliases`, where neither is NULL for padding).
 
 That a selection keeps a key is not enough: of an update of what it drops, the row that goes and the one that comes are one.
 """

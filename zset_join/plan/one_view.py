@@ -1,4 +1,4 @@
-"""One view of a plan that has several, as a plan of its own: for tools that ask about that view alone.
+"""One view of a plan that has several, as a plan of its own: for tools that read that view alone.
 
 The law: its stages are those the view is made of, in the order they have in the whole plan, so what is known per stage of the
 whole plan is known of them, by `QueryPlan.stages_of`.

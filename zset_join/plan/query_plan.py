@@ -3,8 +3,8 @@
     sources  ->  feeds with row steps  ->  stages  ->  feeds with row steps  ->  views
 
 The law: both runners run the same plan, and all tools (`explain`, `verify`, rescaling, state as SQL) read it. It is frozen,
-knows no Spark, and is written as JSON with a format version; one of another format is refused. A plan of one view is written as
-it was before plans had several.
+is independent of Spark, and is written as JSON with a format version; one of another format is refused. A plan of one view is
+written as it was before plans had several.
 
 A *feed* is one origin, a source or a stage, with the row steps behind it. Several feeds of one input are a union. A stage reads
 only sources and stages before it.
@@ -35,7 +35,7 @@ PLAN_FORMAT = 1
 KeepState = Literal["all", "needed"]
 """Which columns of sources a query keeps: all, or those that it reads."""
 SEVERAL_VIEWS_FORMAT = 2
-"""Of a plan with several views: a version of the library that knows only one must not read the first of them."""
+"""Of a plan with several views: a version of the library that supports one view must not read the first of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class PlanSource:
 
 @dataclass(frozen=True)
 class Feed:
-    """Say where rows come from.
+    """Hold where rows come from.
 
     Args:
         origin: the name of a source, or the number of a stage.
@@ -136,7 +136,7 @@ class PlanView:
 
 @dataclass(frozen=True)
 class SharedIndex:
-    """Say that several joins look up in one copy of a table; see `zset_join.plan.sharing`.
+    """Name the joins that look up in one copy of a table; see `zset_join.plan.sharing`.
 
     Args:
         name: of the index.
@@ -180,7 +180,7 @@ class StateNode:
         return len(self.readers) > 1
 
     def fed(self, by_stage: Mapping[int, Sequence[ZSet]]) -> list[ZSet]:
-        """Return the deltas of its operator, given those of the stages that were asked, one or more."""
+        """Return the deltas of its operator, given those of the stages that ran, one or more."""
         if not self.is_shared:
             return list(by_stage[self.number])
         table = next(by_stage[number][1] for number in self.readers if number in by_stage)
@@ -440,7 +440,7 @@ class QueryPlan:
         """Build from what `to_json` gave.
 
         Raises:
-            PlanError: it is of another format, or holds what this version does not know.
+            PlanError: it is of another format, or holds something newer than this version.
         """
         if written.get("format") not in (PLAN_FORMAT, SEVERAL_VIEWS_FORMAT):
             raise PlanError(

@@ -14,7 +14,7 @@ class TableIndex:
     Args:
         name: what joins and messages call it.
         columns: what rows are found by.
-        node: the rows, told from others by being this very object.
+        node: the rows, identified by this very object.
     """
 
     name: str

@@ -6,8 +6,8 @@
     Operate     a stage that is not placed yet, over nodes
     Views       the roots of several views that are one plan
 
-Every node knows the rows it gives, so what cannot work is refused where it is written. Nodes are compared by identity: a node
-that is used twice is one part of the plan, and its stages run once.
+Every node has the relation of its rows, so what cannot work is refused where it is written. Nodes are compared by identity: a
+node that is used twice is one part of the plan, and its stages run once.
 
 Hidden columns order changes or carry computed keys; they travel with the rows and reach no stage's answer.
 """
@@ -173,7 +173,7 @@ class Operate:
     """Run a stage.
 
     Args:
-        request: what is asked of it.
+        request: what is requested of it.
         inputs: whose rows it is fed.
     """
 
@@ -322,7 +322,7 @@ def rebuilt(root: Root, change: Callable[[Node], Node]) -> Root:
 
     Args:
         root: the tree.
-        change: what becomes of a node whose children are changed already.
+        change: returns the replacement of a node whose children are changed already.
     """
     done: dict[int, Node] = {}
 

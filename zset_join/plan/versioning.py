@@ -2,7 +2,7 @@
 
 A relation with a primary key and an event time is *versioned*; any other is *latest-only*. A dedup that shows the newest row of
 each key by event time is versioned, and planned away where its versions are wanted: its input rows are the versions, late ones
-too, of which the dedup itself would say nothing. Filters and projections on the way keep the time of the change; a version
+too, which the dedup itself would not emit. Filters and projections on the way keep the time of the change; a version
 that a filter rejects is a DELETE at its own time.
 """
 
@@ -26,7 +26,7 @@ _DELETED = "__deleted"
 
 @dataclass(frozen=True, eq=False)
 class Versioning:
-    """Say what the rows of a node are as versions.
+    """Describe the rows of a node as versions.
 
     Args:
         is_versioned: versioned, or latest-only.

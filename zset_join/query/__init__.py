@@ -1,7 +1,7 @@
-"""The words of a query: sources, and the views made of them; what is asked, not how it is run.
+"""The words of a query: sources, and the views made of them; what a query computes, not how it runs.
 
 A view is an immutable tree of `zset_join.plan.tree` over named sources. What the sources are fed with lies beside the tree, as
-`View.bindings`. The room knows no runner: it imports nothing of one, nor of operators and their state.
+`View.bindings`. The package imports no runner, and nothing of operators and their state.
 """
 
 from __future__ import annotations

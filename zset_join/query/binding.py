@@ -1,6 +1,6 @@
 """What a named source of a query gets its rows from; it lies beside the tree of the query, never in it.
 
-A runner makes its own kind: `Reading` says how rows that are fed become changes in process.
+A runner makes its own kind: `Reading` turns fed rows into changes in process.
 """
 
 from __future__ import annotations

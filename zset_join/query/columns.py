@@ -50,7 +50,7 @@ class RowsOfView(Protocol):
 
     @property
     def node(self) -> Node | None:
-        """Return how they come about; None where no part of the query says."""
+        """Return how they come about; None where no part of the query sets it."""
         ...
 
     @property

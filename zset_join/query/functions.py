@@ -8,7 +8,7 @@
 An argument is a column name, or an expression over one row. Names, parameters, result types and the treatment of NULL are
 Spark's. Functions of one row are those of `zset_join.expressions.functions`, with `col`, `lit` and `expr`. What differs in
 aggregates is in `zset_join.shapes.aggregate`: float sums are exact until they are rounded once, lists and sets come in
-ascending order, and `first` and `last` take the column that says what comes first.
+ascending order, and `first` and `last` take the column that orders them.
 """
 
 from __future__ import annotations

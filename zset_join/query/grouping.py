@@ -1,6 +1,6 @@
 """GROUP BY on a view of a pipeline: what is computed before it, and the calls of the aggregate.
 
-Arguments, filters and keys that are expressions become columns of a selection before the aggregate, which knows columns only.
+Arguments, filters and keys that are expressions become columns of a selection before the aggregate, which takes columns only.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An index names columns by which rows of a view are kept, once, for all joins that look up in it. One that was not declared is
 shared just as well: declaring it names it in `describe()` and `explain()`, lets joins by processing time on several columns go
-by fewer of them, and `index=` then says which one a join means.
+by fewer of them, and `index=` then chooses the one a join uses.
 
 An index belongs to the rows it was made of: a filter or a selection of them has none.
 """

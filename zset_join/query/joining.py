@@ -1,4 +1,4 @@
-"""The join of two views: what `on=` may be, and what it asks of the stage."""
+"""The join of two views: what `on=` may be, and what it requests of the stage."""
 
 from __future__ import annotations
 

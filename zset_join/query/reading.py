@@ -28,12 +28,12 @@ __all__ = ["Reading", "readings_of"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reading(Binding):
-    """Say how the rows that a source is fed become changes.
+    """Turn the rows fed to a source into changes.
 
     Args:
         source: the output.
         given: the columns that are fed, in order.
-        changelog_format: how a row says what it does.
+        changelog_format: how a row shows what it does.
         deletes: condition over the given columns under which a row deletes its key; None for never.
         is_of_versions: every change is a version: of records, values that were not sent and truncates cannot be read; old
             images of a change feed are left out, for they have the time of the version they replace.
@@ -75,7 +75,7 @@ class Reading(Binding):
 
         Raises:
             PlanError: columns are missing or of other types.
-            BadInputError: a row that does not say what it does, or a value that its column does not hold.
+            BadInputError: a row without its kind of change, or a value that its column does not hold.
         """
         if isinstance(rows, ZSet):
             return self._with_images(rows)

@@ -50,7 +50,7 @@ class View(Rows):
     _warns: ClassVar[bool] = True
 
     def groupBy(self, *columns: Any, **computed: Expression) -> GroupedView[Self]:  # noqa: N802 - the name PySpark users type
-        """Group the rows, by columns or by what is computed from them; `agg` says what to compute for each group.
+        """Group the rows, by columns or by what is computed from them; `agg` takes what to compute for each group.
 
         Raises:
             PlanError: a column that is not there, or cannot be grouped by.
@@ -101,13 +101,13 @@ class View(Rows):
         condition: Expression | str | None = None,
         alias: str | None = None,
     ) -> Self:
-        """Join with what an outside table says when a row comes.
+        """Join with the rows an outside table has when a row comes.
 
         Args:
             source: the outside table, such as `PostgresSource(...)`.
             on: a column name, a list of names, or a list of pairs (name or expression over the row, column of the table).
             how: inner or left.
-            hint: how to ask: `Lookup(async_=True, capacity=200, ...)`.
+            hint: options of the lookups: `Lookup(async_=True, capacity=200, ...)`.
             columns: columns of the table that are wanted; default all.
             constants: values that columns of the table must have; they are part of the key that is requested.
             condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
@@ -122,7 +122,7 @@ class View(Rows):
         return looking_up.lookup_join(self, source, words)
 
     def versioned_by(self, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> Self:
-        """Say which column of this source says when a row happened or a version began.
+        """Choose the column of this source with the time a row happened or a version began.
 
         Args:
             column: a timestamp, date or integer.
@@ -204,11 +204,11 @@ class View(Rows):
                 source such as `ArrowSource` with a function, `ParquetSource` or `DeltaSource`.
             on: as for `join`; by event time column names, the key of the versions among them.
             how: inner or left.
-            as_of: the column of this view that says when, by default its event time; or `PROCESSING_TIME`, where changes of the
-                other view say nothing.
+            as_of: the column of this view with the time, by default its event time; or `PROCESSING_TIME`, where changes of the
+                other view emit nothing.
             emit: by event time: `on_watermark` waits and answers once, `eager` answers at once and corrects, `once` answers at
                 once and for good.
-            late: by event time, what becomes of rows behind the watermark: `side_output`, `drop` or `join`.
+            late: by event time, the treatment of rows behind the watermark: `side_output`, `drop` or `join`.
             keep_probe_for: by event time, how long after the watermark rows are kept for corrections, in eager mode.
             max_watermark_jump: by event time, how far ahead of the watermark a time may be; a row further ahead is bad input
                 and moves no watermark. Default: any distance.

@@ -163,7 +163,7 @@ class AggregateCall:
         """Build from what `to_json` gave.
 
         Raises:
-            PlanError: it is no call that this version knows.
+            PlanError: it is no call of this version.
         """
         where = None if written["where"] is None else read_expression(written["where"])
         return cls(written["function"], tuple(written["columns"]), name=written["name"], where=where, limit=written["limit"])

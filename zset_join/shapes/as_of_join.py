@@ -26,7 +26,7 @@ AsOfTie = Literal["latest_arrival", "smallest_key"]
 
 @dataclass(frozen=True, kw_only=True)
 class AsOfOptions:
-    """Hold what an as-of join may be told.
+    """Hold the options of an as-of join.
 
     Args:
         left_time: the time of left rows.
@@ -35,7 +35,7 @@ class AsOfOptions:
         how: `inner` or `left`.
         tie: of several right rows at one time, the `latest_arrival` or the `smallest_key`.
         tolerance: the largest distance: microseconds, or in the unit of an integer time; None: any.
-        residual: the rest of ON, asked of the one row that was chosen.
+        residual: the rest of ON, evaluated on the selected row only.
         using: put the key columns once and first.
         output_names: names of the output columns.
     """

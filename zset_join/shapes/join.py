@@ -1,6 +1,6 @@
 """What a join looks like from outside: its arguments, its output columns and their key.
 
-Order of the output: left columns, then right columns (semi and anti joins: left only). With `using`, the key columns stand
+Order of the output: left columns, then right columns (semi and anti joins: left only). With `using`, the key columns come
 first and once, as Spark's `USING` puts them; where either side may be missing (FULL) they are coalesced.
 """
 
@@ -164,7 +164,7 @@ def check_join(left: Relation, right: Relation, how: str, null_safe: Sequence[bo
 def output_key(
     left: Relation, right: Relation, how: str, schema: pa.Schema, sources: Sequence[tuple[str, str]]
 ) -> tuple[str, ...]:
-    """Return the columns that identify an output row, empty where the inputs do not tell.
+    """Return the columns that identify an output row, empty where the inputs have no key.
 
     One side's primary key is enough where every row of it meets at most one row of the other.
     """

@@ -24,19 +24,19 @@ __all__ = ["TemporalOptions", "temporal_relation", "temporal_shape"]
 
 @dataclass(frozen=True, kw_only=True)
 class TemporalOptions:
-    """Hold what a temporal join may be told.
+    """Hold the options of a temporal join.
 
     Args:
         how: `inner` or `left`.
         emit: `on_watermark`, `eager` or `once`.
-        late: what becomes of left rows at or before the watermark before their epoch: `side_output` lists them in `rejections`,
-            `drop` counts them only, `join` answers them where their version is still known. Default: `side_output`, in eager
-            mode `join`.
+        late: the treatment of left rows at or before the watermark before their epoch: `side_output` lists them in
+            `rejections`, `drop` counts them only, `join` answers them where their version is still known. Default:
+            `side_output`, in eager mode `join`.
         keep_probe_for: how long after the watermark left rows are kept for corrections, in eager mode: microseconds, or in the
             unit of an integer event time.
         max_watermark_jump: how far ahead of the watermark a time may be, in the same unit; None: any distance.
         delete_column: a boolean column of the versions that marks DELETEs, where they have no primary-key deletes.
-        residual: the rest of ON, asked of the one version that was chosen.
+        residual: the rest of ON, evaluated on the selected version only.
         using: put the key columns once and first.
         output_names: names of the output columns.
         hidden: left and right columns that are not shown.

@@ -1,4 +1,4 @@
-"""Which rows a join by key and time brings together, and when it says so."""
+"""Which rows a join by key and time matches, and when it emits them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COUNTERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class VersionJoinShape:
-    """Say which rows meet, and when.
+    """Hold which rows are matched, and when.
 
     Args:
         left: the left input.
@@ -40,10 +40,10 @@ class VersionJoinShape:
         times: the event times of both.
         how: `inner` or `left`.
         emit: when to answer.
-        late: what becomes of left rows at or before the watermark before their epoch.
+        late: the treatment of left rows at or before the watermark before their epoch.
         schema: of the output.
         sources: per output column, (side, source column).
-        residual: the rest of ON, asked of the one right row that was chosen.
+        residual: the rest of ON, evaluated on the selected right row only.
         tie_by: right columns that order right rows of one time, the last one wins, after them the arrival.
         tie_descending: whether the first one in the order of `tie_by` wins instead.
         is_mirrored: look forward in time.

@@ -17,7 +17,7 @@ with bytes and checksum; header and manifests carry a checksum of their own. Eac
   name that must be free. A reader that lists files sees the parts of attempts too, until their epoch is committed and they are
   removed: read what the manifests list (`committed_files`).
 
-Nothing is removed before a manifest stands that does not list it.
+Nothing is removed before there is a manifest that does not list it.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class PartFile:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What every writer and reader of a changelog has to know.
+    """What every writer and reader of a changelog needs.
 
     Args:
         query_id: whose changelog it is.
-        form: how a line says what it does.
+        form: how a line shows its kind of change.
         key: columns that identify a row of the output.
         schema: columns of the output.
     """
@@ -330,7 +330,7 @@ class ChangelogDirectory:
 
         Args:
             epoch: the epoch.
-            listed: names of the files it consists of; None when somebody else's manifest says so, who removes as well.
+            listed: names of the files it consists of; None when another writer's manifest decides, which removes as well.
         """
         if self._is_local:
             for name in local.list_directory(f"{self.location}/{_STAGING}"):

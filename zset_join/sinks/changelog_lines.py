@@ -27,7 +27,7 @@ class ChangelogLines:
     Args:
         described: what messages call the output.
         rows: columns of the rows.
-        form: how a line says what it does.
+        form: how a line shows its kind of change.
         key: columns that identify a row of the output.
         chunks: the answer, or one task's share of it.
         epoch: the epoch.

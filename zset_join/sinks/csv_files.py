@@ -4,10 +4,11 @@
                                                 1,30,-1
                                                 1,40,1
 
-The law: as every sink. A file is there whole or not at all, by one atomic rename; its name says epoch and digest. What is read
-again is the answer, for every row that the sink takes. An epoch without rows has no file that a reader would see, and counts.
+The law: as every sink. A file is there whole or not at all, by one atomic rename; its name contains epoch and digest. What is
+read again is the answer, for every row that the sink takes. An epoch without rows has no file that a reader would see, and
+counts.
 
-A line says what it does in a form: `weight` (`_weight`), `row_kind` (`_row_kind`; a line per copy) or `change_data_feed`
+A line shows its kind of change in a form: `weight` (`_weight`), `row_kind` (`_row_kind`; a line per copy) or `change_data_feed`
 (`_change_type`, `_commit_version`, `_commit_timestamp`), as in the other changelogs; `tp_delta` is `weight` in the column
 `_tp_delta`; `append` is the row alone, of a query that retracts none.
 
@@ -151,7 +152,7 @@ class CsvFilesSink:
         return SinkProgress(epoch, lines.num_rows, retractions, time.perf_counter() - started)
 
     def read(self) -> pa.Table:
-        """Return what the files say: the rows, and `_weight`, in the order of their epochs."""
+        """Return the contents of the files: the rows, and `_weight`, in the order of their epochs."""
         output = self._opened()
         written = encoded_schema(output.schema, self._format)
         types = {field.name: _written_type(field.type) for field in written}
@@ -224,7 +225,7 @@ def _written_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _years_of_four_digits(kind: pa.DataType) -> tuple[int, int] | None:
-    """Return the first and the last date, time or timestamp of a type that CSV can say.
+    """Return the first and the last date, time or timestamp of a type that CSV can express.
 
     >>> _years_of_four_digits(pa.time32("s")), _years_of_four_digits(pa.date32())
     ((0, 86399), (-719162, 2932896))

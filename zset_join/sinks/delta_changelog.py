@@ -46,8 +46,8 @@ class DeltaChangelogSink:
 
     Args:
         location: the table, a path or URI; made when it is not there.
-        form: how a line says what it does; with the key of the output relation, retraction and insertion of one key are an
-            update.
+        form: how a line shows its kind of change; with the key of the output relation, retraction and insertion of one key are
+            an update.
         storage_options: what delta-rs needs to reach the table.
 
     >>> import tempfile

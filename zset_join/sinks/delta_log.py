@@ -1,8 +1,8 @@
 """The log of a Delta table of ours, through delta-rs: what the changelog and the view have in common.
 
 The law: an epoch is one commit of the log, and the commit carries the epoch as the version of the application transaction
-`zset_join:<query id>`. So the table itself says which epochs it holds, an epoch that is there is never added again, and of two
-writers with the same epoch one commits; the other finds the epoch there and has nothing to do.
+`zset_join:<query id>`. So the table itself records which epochs it holds, an epoch that is there is never added again, and of
+two writers with the same epoch one commits; the other finds the epoch there and has nothing to do.
 
 A table belongs to one query. Its properties name the query and what must be the same next time:
 
@@ -12,8 +12,8 @@ The place of an epoch in the chain of epochs (see `epoch_chain`) goes into the s
 further application transactions, `zset_join:<query id>:chain:<epoch mod 128>`: the first 62 bits of a digest over both. So it
 comes and goes with the epoch and survives checkpoints of the log.
 
-Others may read it, OPTIMIZE and VACUUM it; whoever else changes its rows breaks its promise. Files of attempts that did not
-commit stay until VACUUM removes them; no reader sees them.
+Others may read it, OPTIMIZE and VACUUM it; another writer that changes its rows breaks its promise. Files of attempts that did
+not commit stay until VACUUM removes them; no reader sees them.
 
 On a local disk a commit is on the disk when `commit` returns; delta-rs itself does not wait for it.
 

@@ -44,7 +44,7 @@ def delta_line_schema(described: str, rows: pa.Schema, form: ChangelogForm) -> p
     Args:
         described: what messages call the table.
         rows: columns of the output.
-        form: how a line says what it does.
+        form: how a line shows its kind of change.
 
     Raises:
         PlanError: a column that is added is there already.
@@ -76,7 +76,7 @@ def write_delta_part(
     Args:
         location: the table, a path or URI.
         rows: columns of the output.
-        form: how a line says what it does.
+        form: how a line shows its kind of change.
         key: columns that identify a row of the output.
         chunks: the share of the answer.
         epoch: the epoch.
@@ -114,7 +114,7 @@ def write_delta_lines(
         folder: the table.
         described: what messages call it.
         rows: columns of the output.
-        form: how a line says what it does.
+        form: how a line shows its kind of change.
         lines: the lines.
         epoch: the epoch.
         part: number of the part within the epoch.

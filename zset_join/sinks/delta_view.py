@@ -1,11 +1,11 @@
 """A materialized view as a Delta table.
 
-The law: after epoch N the table holds every row of the sum of the answers 0..N as often as its weight says. One commit of the
+The law: after epoch N the table holds every row of the sum of the answers 0..N as often as its weight. One commit of the
 Delta log swaps files and carries the epoch (see `delta_log`), so readers see the view at the end of an epoch, a crash leaves it
 there, and an epoch that comes again changes nothing.
 
 Without a key the identity of a row is the whole row, and equal rows are in the table several times; with one, at most one
-live row may hold it. `stored_rows` says what equal means, and what is refused: a retraction of a row that is not there, a
+live row may hold it. `stored_rows` defines equality, and what is refused: a retraction of a row that is not there, a
 second row for a key. A refused epoch leaves the table as it was.
 
 Delta files cannot be changed: a file that loses rows is written again without them. So an epoch costs its own rows, the
@@ -279,7 +279,7 @@ class DeltaViewSink:
 
 
 def _may_hold(file: DataFile, bounds: Mapping[str, tuple[Any, Any]]) -> bool:
-    """Return whether a file may hold a row between the bounds, by what the log says about it."""
+    """Return whether a file may hold a row between the bounds, by its statistics in the log."""
     for name, (least, most) in bounds.items():
         lowest, highest = file.least.get(name), file.most.get(name)
         if lowest is not None and highest is not None and (highest < least or lowest > most):

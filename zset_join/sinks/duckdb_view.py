@@ -1,6 +1,6 @@
 """A materialized view in a DuckDB file.
 
-The law: after epoch N the view `table` holds every row of the sum of the answers 0..N as often as its weight says.
+The law: after epoch N the view `table` holds every row of the sum of the answers 0..N as often as its weight.
 One transaction writes the rows of an epoch, its number and the query's id (table `_zset_join_epochs`, one line per
 view), so a crash leaves the view at the end of an epoch, and an epoch that comes again changes nothing. Views in one file that
 are written `together` share the transaction.
@@ -12,7 +12,7 @@ Spark's (NaN, 0.0 and -0.0, NULL, nested values); see `duckdb_sql` for the table
 What it cannot do is refused, and the epoch is undone: retracting a row that the view does not hold, two live rows
 with one key, a weight beyond int64.
 
-Memory: DuckDB's (80 % of the machine unless the file says otherwise; it spills to a directory beside the file); one
+Memory: DuckDB's (80 % of the machine by default; it spills to a directory beside the file); one
 chunk.
 
 Cost per epoch: follows the delta, plus one scan of 8 bytes per row of the view, plus, where retractions lie
@@ -252,7 +252,7 @@ class DuckDBViewSink:
 
     @contextlib.contextmanager
     def _held(self, what: str) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Have the file open; what DuckDB refuses is told as ours."""
+        """Have the file open; what DuckDB refuses is raised as an error of ours."""
         if not self._is_open:
             raise SinkError(f"{self._described} is closed; call open first.", code="SINK_CLOSED", table=self.table)
         try:
@@ -504,7 +504,7 @@ class DuckDBViewSink:
         return dict(zip(self._schema.names, row, strict=True))
 
     def _failed(self, what: str, error: duckdb.Error) -> SinkError:
-        while isinstance(error.__context__, duckdb.Error):  # a rollback that fails as well says nothing of why
+        while isinstance(error.__context__, duckdb.Error):  # a rollback that fails as well hides the cause
             error = error.__context__
         return SinkError(
             f"{self._described} could not be {what}: {error}. The view is as it was before; check the path, the space on the "

@@ -4,7 +4,7 @@
     <directory>/<prefix><epoch>-<digest><suffix>    the epoch; without `-<digest>` where it came without a place in the chain
     <directory>/_<the same>                     an epoch without rows, where its file is not to be seen; empty
 
-The law: an epoch becomes visible by one rename, and its name says which epoch of which chain it is (see `epoch_chain`); so
+The law: an epoch becomes visible by one rename, and its name contains its epoch and chain (see `epoch_chain`); so
 there is no moment at which the rows are there and their digest is not. A directory with files of somebody else is left alone.
 
 Limits: one file system that renames in one step. Files with rows stay until somebody moves them away: those of the newest

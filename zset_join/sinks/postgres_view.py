@@ -1,6 +1,6 @@
 """A materialized view in PostgreSQL.
 
-The law: after epoch N the view `table` holds every row of the sum of the answers 0..N as often as its weight says. One
+The law: after epoch N the view `table` holds every row of the sum of the answers 0..N as often as its weight. One
 transaction writes the rows of an epoch, its number and the query's id (table `_zset_join_epochs`, one line per view), so
 others read the view at the end of an epoch while the query runs, a crash leaves it there, and an epoch that comes again
 changes nothing.

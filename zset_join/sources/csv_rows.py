@@ -3,8 +3,8 @@
     rows, unread = read_csv_rows(text, schema, CsvForm())
 
 The law: every record of the text is a row or is listed as unread, in its order, never both. Fields are texts, which convert as
-`zset_join.conversions` says. A record may have line ends within quotes; a quote that nothing closes counts as a letter, so the
-lines behind it are read.
+`zset_join.conversions` defines. A record may have line ends within quotes; a quote that nothing closes counts as a letter, so
+the lines behind it are read.
 
 Edge cases: nothing between two delimiters is NULL, and `""` is an empty text; NULL in a column that
 is not nullable is no row. Columns go by name; those the header lacks are not in the result. Empty lines are passed over.
@@ -39,7 +39,7 @@ _Record = tuple[int, bytes]
 
 @dataclass(frozen=True)
 class CsvForm:
-    """Say how CSV is written.
+    """Hold how CSV is written.
 
     Args:
         delimiter: between fields, one character.
@@ -82,7 +82,7 @@ def read_csv_file(file: str | Path, schema: pa.Schema, form: CsvForm) -> pa.Tabl
     """Return the rows of a file, its other columns as they are; None where a line is no row.
 
     Args:
-        file: its path; what its name says is compressed is.
+        file: its path; its suffix decides whether it is compressed.
         schema: the types of columns, by name.
         form: how it is written.
     """

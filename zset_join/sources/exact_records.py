@@ -1,4 +1,4 @@
-"""Records of JSON as DuckDB's parser reads them without a loss: numbers that no double holds are marked, names stand once.
+"""Records of JSON as DuckDB's parser reads them without a loss: numbers that no double holds are marked, names occur once.
 
 The law: a record means the same before and after, as Spark's parser reads it: of a name that an object has twice the last value
 counts. Almost every record stays as it is.
@@ -122,7 +122,7 @@ def _without_json(text: str) -> str:
 
 
 def _with_names_once(text: str) -> str:
-    """Return JSON in which every name stands once in its object, with its last value."""
+    """Return JSON in which every name occurs once in its object, with its last value."""
     try:
         return json.dumps(json.loads(with_marks(text, keeps_exact=False)))
     except (ValueError, RecursionError):

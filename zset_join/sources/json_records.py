@@ -1,7 +1,7 @@
 """Records of JSON read in process, by DuckDB: what Debezium, Canal and Maxwell write becomes changes of a table.
 
 The law: lines out + records that mean no change = records in, but for Canal's, of which one may have several rows; a record
-that cannot be read is a line that says why. The lines are in the order of the records.
+that cannot be read is a line with the reason. The lines are in the order of the records.
 
 Cost: ordinary records of Debezium are read by one pass of Arrow's parser, see `ordinary_records`. Others by one pass in DuckDB,
 which parses every record twice, its key where the record itself does not say it, and a record in an
@@ -84,7 +84,7 @@ class JsonRecordReader:
         schema: the columns of the table.
         keys: its key columns; none for a table without a key, whose old rows then come with every change.
         options: what the format leaves open.
-        source: what the source is called, and its table where no option says; None: records of any table are read.
+        source: what the source is called, and its table where no option names one; None: records of any table are read.
 
     Raises:
         OptionError: there is no such format.
@@ -253,7 +253,7 @@ class JsonRecordReader:
         return table, bad
 
     def _decoded(self, column: pa.Array) -> pa.Array:
-        """Return bytes as text; those that are no UTF-8 as a text that says so."""
+        """Return bytes as text; those that are no UTF-8 as a text with a mark."""
         self._connection.register(_RECORDS, pa.table({"bytes": column}))
         text = f"CASE WHEN bytes IS NOT NULL THEN coalesce(TRY(decode(bytes)), '{_NOT_UTF8}') END"
         try:

@@ -4,8 +4,8 @@
 
 The law: what our JSON files and topics are written as is read as the same rows. As in Spark, a name that is missing is NULL,
 one that is more is passed over, a number may be in a text, and bytes are base64. A number where a time is wanted is refused:
-it may count seconds, milliseconds or microseconds. Values convert as `zset_join.conversions` says. Every text is a row, or is
-listed as unread.
+it may count seconds, milliseconds or microseconds. Values convert by the rules of `zset_join.conversions`. Every text is a row,
+or is listed as unread.
 
 Cost: one pass in pyarrow; where it cannot read a text (numbers in texts, NaN, bytes), text by text, some microseconds each.
 """

@@ -46,7 +46,7 @@ def _number(text: str) -> decimal.Decimal:
 
 
 def parsed_json(text: bytes | str) -> Any:
-    """Return what a JSON text says, its numbers with a point exactly.
+    """Return the value of a JSON text, its numbers with a point exactly.
 
     Raises:
         ValueError: it is no JSON, or not in UTF-8.

@@ -1,4 +1,4 @@
-"""What an expression says and nothing here reads: refused at its place, so that no operand is passed over in silence.
+"""Parts of an expression that nothing here reads: refused at their place, so that no operand is ignored silently.
 
 Refused are operands that a parser takes and no function here has (`split(s, 'b', 1)`, `ceil(x, 1)`, a pattern of `to_date`),
 and operators of bits in one chain without brackets, which Spark and the parser group differently: `a | b & c`.
@@ -41,7 +41,7 @@ def check_operands(binder: Binder, node: exp.Expr) -> None:
     """Refuse what is written and not read.
 
     Raises:
-        SqlError: as said.
+        SqlError: see above.
     """
     for name in _UNREAD.get(type(node), ()):
         if node.args.get(name):
@@ -52,7 +52,7 @@ def check_operands(binder: Binder, node: exp.Expr) -> None:
             if isinstance(operand, _BITS) and type(operand) is not type(node):
                 raise binder.refused(node, "put brackets around one of several operators of bits; & binds closer than ^ and |")
     pattern = node.args.get("format") if isinstance(node, exp.StrToUnix) else None
-    # The parser writes the pattern down where nobody says it.
+    # The parser adds the pattern where the statement has none.
     if pattern is not None and pattern.name.replace("strict", "") != "%Y-%m-%d %H:%M:%S":
         raise binder.refused(node, "a time in a text is read as yyyy-MM-dd HH:mm:ss, without a pattern")
 

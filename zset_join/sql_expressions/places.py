@@ -1,4 +1,4 @@
-r"""Where in a statement something stands: what every refusal shows, with a caret under it, and never a password.
+r"""The place of something in a statement: what every refusal shows, with a caret under it, and never a password.
 
 >>> print(Place("SELECT a\nFROM orders o", 14))
 line 2, column 6:
@@ -75,7 +75,7 @@ def without_credentials(text: str) -> str:
 
 
 def place_of(node: exp.Expr | None, text: str) -> Place | None:
-    """Return where a node of a parsed statement begins; None where the parser does not say."""
+    """Return where a node of a parsed statement begins; None where the parser does not record it."""
     if node is None:
         return None
     for part in node.walk():
@@ -104,7 +104,7 @@ def check_distinct(names: Sequence[str], what: str, at: Place, *, code: str = "D
     """Refuse two of one name, whatever its case.
 
     Raises:
-        SqlError: as said.
+        SqlError: see above.
     """
     lower = [one.lower() for one in names]
     twice = list(dict.fromkeys(one for one in names if lower.count(one.lower()) > 1))

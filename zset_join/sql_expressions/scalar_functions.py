@@ -213,7 +213,7 @@ def _array_size(binder: Binder, node: exp.Expr) -> Expression:
 
 
 def _initcap(binder: Binder, node: exp.Expr) -> Expression:
-    # The parser writes down what separates words where nobody says it.
+    # The parser adds the separator of words where the statement has none.
     if node.args.get("expression") is not None and node.expression.name != Spark.INITCAP_DEFAULT_DELIMITER_CHARS:
         raise binder.refused(node, "initcap takes a text alone: words end at a space, as in Spark")
     return Call("initcap", (binder.text(node.this),))
@@ -270,7 +270,7 @@ _STAMPS = frozenset({"date", "timestamp", "instant"})
 
 
 def _unix(unit: str) -> Callable[[Binder, exp.Expr], Expression]:
-    """Bind what counts from 1970 on: alike with a zone and without, so a cast from one to the other says nothing."""
+    """Bind what counts from 1970 on: alike with a zone and without, so a cast from one to the other changes nothing."""
 
     def bind(binder: Binder, node: exp.Expr) -> Expression:
         value = binder.timed(node.this)

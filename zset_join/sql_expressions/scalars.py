@@ -71,7 +71,7 @@ class ScalarBinder:
         resolve: what a column represents.
         schemas: side to the columns of its rows, for types.
         statement: where the expressions come from.
-        replace: asked of every node first; what it returns represents the node.
+        replace: called on every node first; what it returns replaces the node.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The stages a plan is made of: what both runners run, each in a file of its own beside the contract in `stage`.
 
-Whoever reads stages from JSON imports this package: it registers all of them.
+Code that reads stages from JSON imports this package, which registers all of them.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class AggregateStage(Stage):
         reduces: bring rows down before they travel.
 
     Raises:
-        PlanError: columns or types that cannot be grouped or aggregated (when `output` or `inputs` is asked).
+        PlanError: columns or types that cannot be grouped or aggregated (when `output` or `inputs` is computed).
     """
 
     source: Relation
@@ -134,7 +134,7 @@ class AggregateStage(Stage):
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Return the group key, arguments, and columns of filters; a count only asks whether a value is there."""
+        """Return the group key, arguments, and columns of filters; a count only checks whether a value is there."""
         looked_at = [(call.columns, f"an argument of {call.kind}") for call in self.calls if call.kind != "count"]
         filters = [(call.where, f"part of the filter of {call.kind}") for call in self.calls if call.where is not None]
         looked_at += [(tuple(references(where)[0]), use) for where, use in filters]
@@ -167,7 +167,7 @@ class AggregateStage(Stage):
 
     @property
     def begins_alone(self) -> bool:
-        """Say that the row of a global aggregate is there from the first epoch on."""
+        """Return true for a global aggregate: its row is there from the first epoch on."""
         return not self.group_by
 
     @property

@@ -1,6 +1,6 @@
 """Columns whose values a stage compares or orders, with what they are there.
 
-Whoever runs a stage can refuse values that it would compare in another way: Spark does, with strings that have a collation.
+A runner may refuse values it would compare differently: Spark refuses strings that have a collation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A join of two relations as a stage: inner, left, right, full, left_semi or left_anti.
 
 The rows of both inputs meet in the bucket of their join key. Columns that only order the changes of an input are *hidden*: they
-are remembered and not shown, and a change of nothing else says nothing.
+are remembered and not shown, and a change of those alone emits nothing.
 """
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
@@ -67,7 +67,8 @@ class JoinStage(Stage):
             where that is not known. None for other inputs: there the primary key of the relation does.
 
     Raises:
-        PlanError: the condition does not fit the columns, or keys that cannot be compared (when `output` or `inputs` is asked).
+        PlanError: the condition does not fit the columns, or keys that cannot be compared (when `output` or `inputs` is
+            computed).
     """
 
     left: Relation
@@ -301,7 +302,7 @@ class JoinStage(Stage):
         """Return the key of a join whose inputs may have NULL in theirs.
 
         It counts as a value, and what follows from one row at most per key follows all the same; but of two rows that a FULL
-        join pads, one per side, nothing may be left that tells them apart.
+        join pads, one per side, no column may remain that distinguishes them.
         """
         sides = list(zip(self.relations, self.row_keys, strict=True))
         is_never_null = [key is None and relation.mode != "append" for relation, key in sides]
@@ -337,7 +338,7 @@ class JoinRequest(StageRequest):
         return tuple(keys_to_compute([pair[side] for pair in self.keys]) for side in (0, 1))
 
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
-        """Say that both sides may be upserts: a join keeps its rows by primary key itself."""
+        """Return true for both sides: a join keeps its rows by primary key itself."""
         return True
 
     def with_keys_computed(self) -> JoinRequest:

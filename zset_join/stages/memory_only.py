@@ -1,4 +1,4 @@
-"""Stages whose state has no cold part say so, instead of ignoring a budget."""
+"""Stages whose state has no cold part refuse a budget instead of ignoring it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The contract of a request: what the word of a query asks of a stage, before the relations it meets are known.
+"""The contract of a request: what a method of the query requires of a stage, before its relations are known.
 
 The fluent API and SQL write requests into the tree of a query (`zset_join.plan.tree.Operate`); passes rewrite the tree, and the
-plan asks each request for its stage. A request is in the file of its stage; a new one subclasses `StageRequest`, and no
+plan gets the stage of each request. A request is in the file of its stage; a new one subclasses `StageRequest`, and no
 caller looks at its class.
 """
 
@@ -97,7 +97,7 @@ class VersionsBelow:
 
 
 class StageRequest(Protocol):
-    """What a query asks of a stage; subclass it for its defaults."""
+    """What a query requires of a stage; subclass it for its defaults."""
 
     @property
     def computed_keys(self) -> ComputedKeys:
@@ -135,12 +135,12 @@ class StageRequest(Protocol):
         """Return, per input, the columns that its stage reads so that these columns of its answer come about; None: all.
 
         Args:
-            stage: what it asks for, keys computed.
+            stage: what it requests, keys computed.
             shown: the columns of the answer.
         """
         return (None,) * len(stage.inputs)
 
-    def versions_below(self, source: Relation, output: Relation) -> VersionsBelow | None:  # noqa: ARG002 - for those that know
+    def versions_below(self, source: Relation, output: Relation) -> VersionsBelow | None:  # noqa: ARG002 - subclasses use it
         """Return whether the rows of its input are versions of its answer; None for a stage of another kind.
 
         Args:
@@ -160,12 +160,12 @@ class StageRequest(Protocol):
         return None
 
     def is_table_of(self, below: Relation) -> bool:  # noqa: ARG002 - for those that only prepare rows
-        """Return whether SQL, which knows tables and no changes, has one name for its answer and for the rows below it."""
+        """Return whether SQL, which has tables and no changes, has one name for its answer and for the rows below it."""
         return False
 
     @property
     def table_call(self) -> TableCall | None:
-        """Return the call of the SQL table function that requests this; None where SQL asks in another way."""
+        """Return the call of the SQL table function that requests this; None where SQL has other syntax for it."""
         return None
 
     def stage(self, inputs: Sequence[InputRows]) -> Stage:

@@ -1,7 +1,7 @@
 """A table that several joins look up in, as a stage: one copy per bucket key, shared through an index.
 
-It is no stage of a plan's order: its readers are, each with its own feeds and answer. It says how their state is built, logged
-and kept together.
+It is no stage of a plan's order: its readers are, each with its own feeds and answer. It defines how their state is built,
+logged and kept together.
 
 Readers may call the columns of the table otherwise, as two aliases of one table do. The table goes by the names of the first
 one; the others are built over these, and answer under their own.
@@ -55,7 +55,7 @@ class SharedTableStage(Stage):
 
     @property
     def output(self) -> Relation:
-        """Return the table; it says nothing itself."""
+        """Return the table; it emits nothing itself."""
         return self.inputs[0].relation
 
     @property
@@ -126,7 +126,7 @@ class SharedTableStage(Stage):
 
     @property
     def max_watermark_jump(self) -> int | None:
-        """Return what all readers say alike."""
+        """Return what all readers have in common."""
         return self.readers[0].max_watermark_jump
 
     def explain(self, buckets: int | None) -> list[str]:

@@ -1,7 +1,7 @@
 """Feeding an operator, adding up what it answers, and comparing that with what it should be.
 
 Z-sets are compared, never tables: a failure lists rows with their expected and their actual weight. Rows are equal as Spark
-says: NaN equals NaN, 0.0 equals -0.0. Where bits matter, `exact` tells them apart.
+defines: NaN equals NaN, 0.0 equals -0.0. Where bits matter, `exact` distinguishes them.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _Identity = tuple[Hashable, ...]
 
 
 class LiveRows:
-    """Know the live rows of one input while a history is made.
+    """Track the live rows of one input while a history is made.
 
     Args:
         relation: the input.

@@ -100,12 +100,12 @@ class ScriptedSource:
         name: what it is called.
         schema: its columns.
         clock: what time it is.
-        modes: how it can be asked.
+        modes: how it can be read.
         latency: seconds that a call takes, or a function of its keys.
         failures: what the first calls raise, one each.
 
     Attributes:
-        calls: what it was asked, and when.
+        calls: the keys of each call, and when.
         opened: how often a client was opened.
         closed: how often one was closed.
     """

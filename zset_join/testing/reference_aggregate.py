@@ -1,7 +1,7 @@
 """The answer key of aggregates: the plain GROUP BY over the live rows, with dicts, loops and fractions only.
 
 Nothing here is incremental and nothing here imports Arrow, NumPy or the engine. Sums are exact fractions, rounded once at the
-end, as the contract says; so an engine that rounds on the way, or remembers what is gone, cannot agree with it.
+end, as the contract demands; so an engine that rounds on the way, or remembers what is gone, cannot agree with it.
 
 Source: semantics section 10 and Spark's result types, written down from the text and not from the code.
 """

@@ -1,4 +1,4 @@
-"""From what an operator is fed to what a plain query over it says.
+"""From the input of an operator to the result of a plain query over it.
 
 A *bag* is the live rows of one input, each as a dict with its weight. `reference_join` and `reference_aggregate` return
 functions of bags: the plain query, computed from nothing each time with dicts and loops (`zset_join.testing.reference`).

@@ -43,7 +43,7 @@ class TimedRow:
 
     Args:
         key: what it is looked up by.
-        time: its event time, or when the version began; None only where an as-of join may be asked.
+        time: its event time, or when the version began; None only for an as-of join.
         row: its values.
         sequence: breaks ties between equal times, larger wins.
         deleted: whether it is a DELETE: from its time on there is nothing.
@@ -112,7 +112,7 @@ class Versions:
 
 
 def _joined(left: Key, right: Key | None, width: int, how: str, passes: Predicate | None) -> Key | None:
-    """Return the output row of a left row and the one version chosen for it; None where an inner join says nothing."""
+    """Return the output row of a left row and the one version chosen for it; None where an inner join has no row."""
     if right is not None and (passes is None or passes(left, right) is True):
         return (*left, *right)
     return (*left, *[None] * width) if how == "left" else None
@@ -133,7 +133,7 @@ def batch_temporal(
         versions: in order of arrival.
         right_width: columns of the right side.
         how: `inner` or `left`.
-        passes: the rest of ON, asked of the one version that was chosen.
+        passes: the rest of ON, evaluated on the selected version only.
 
     >>> rates = [TimedRow(("EUR",), 500, ("EUR", 1.1)), TimedRow(("EUR",), 800, ("EUR", 1.2))]
     >>> batch_temporal([TimedRow(("EUR",), 1000, (7, "EUR"))], rates, right_width=2)
@@ -237,7 +237,7 @@ class TemporalHistory:
     A left row at or before the watermark *before* its epoch is late: it is set aside, or with `late="join"` answered where the
     version of its time cannot have been freed. A version is ignored where a newer one of its key was past already, and so is a
     retraction of what is past. In mode `on_watermark` a row leaves in the epoch whose watermark *after* it has reached the row,
-    with the version known by then; what is said stays said. In eager mode an answer is final once the watermark minus `keep`
+    with the version known by then; what is emitted stays. In eager mode an answer is final once the watermark minus `keep`
     has passed its row.
 
     Args:
@@ -272,7 +272,7 @@ class TemporalHistory:
         before: int | None,
         after: int | None,
     ) -> tuple[Counts, Counts]:
-        """Take in one epoch; return what `on_watermark` says in it, and what `once` does."""
+        """Take in one epoch; return what `on_watermark` emits in it, and what `once` does."""
         past = None if before is None else before - self.keep
         newest = self._newest(past)
         self.late_rows, self.late_versions, self.late_corrections = [], [], []
@@ -306,7 +306,7 @@ class TemporalHistory:
         return self._join(due), self._join(came)
 
     def everything(self) -> Counts:
-        """Return what `eager` has said in sum: what is final, and the join of what may still be corrected."""
+        """Return the sum of what `eager` has emitted: what is final, and the join of what may still be corrected."""
         counts = dict(self._final)
         for row, count in self._join(self.left.rows()).items():
             counts[row] = counts.get(row, 0) + count

@@ -1,1 +1,1 @@
-"""Tools over a query: they read its plan and know no runner."""
+"""Tools over a query: they read its plan and import no runner."""

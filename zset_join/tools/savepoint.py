@@ -10,13 +10,13 @@ it, and its outputs are right after every epoch, whatever was read, written or l
 epochs: the checkpoint is claimed as by a driver, or `backup` is called by the driver itself between two epochs. Files are
 brought back inside the checkpoint and the outputs only: a savepoint that lists other names, or holds links, is refused.
 
-A restored checkpoint becomes one with its last file, `zset/format.json`; before that no query starts on it. What stood at the
+A restored checkpoint becomes one with its last file, `zset/format.json`; before that no query starts on it. What was at the
 place is moved aside, never deleted; on an object store the place must be empty.
 
 Limits: outputs that are files or directories: a DuckDB file, a Delta table, a Parquet changelog, rows or
 JSON lines in files. A database, a topic and what a
-function wrote are backed up by their own tools at the same time; `SINK_OTHER_CHAIN` tells when that went wrong. A DuckDB file
-is copied whole, with the views of others in it.
+function wrote are backed up by their own tools at the same time; `SINK_OTHER_CHAIN` is raised when that went wrong. A DuckDB
+file is copied whole, with the views of others in it.
 
 Memory: one file. Cost: every byte is read once and written once.
 """
@@ -52,7 +52,7 @@ _FORMAT = 1
 _HEADER = "_savepoint.json"
 _OWNERS = "zset/owners/"
 _LAST = f"zset/{FORMAT_FILE}"
-# Spark reads `commits`, then the `offsets` they speak of, then what those speak of; copied in this order they fit.
+# Spark reads `commits`, then the `offsets` they refer to, then what those refer to; copied in this order they fit.
 _FIRST = ("commits/", "offsets/")
 _CHUNK_BYTES = 8 << 20
 
@@ -68,7 +68,7 @@ class Savepoint:
         outputs: where its outputs were, or are now.
         files: how many files it has.
         bytes: their size.
-        moved: what stood at the place before and where it is now; of a restore.
+        moved: what was at the place before and where it is now; of a restore.
     """
 
     query_id: str
@@ -207,7 +207,7 @@ def _checkpoint_files(folder: Folder) -> Iterator[str]:
 
 
 def _copied(source: Folder, name: str, target: Folder, new_name: str) -> dict[str, Any]:
-    """Copy a file; return what the header says about it.
+    """Copy a file; return its header's entry.
 
     Raises:
         StateError: it vanished: somebody else is at work.

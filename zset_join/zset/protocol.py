@@ -4,11 +4,11 @@ The law: after every epoch the sum of all answers equals the plain query over th
 
 `answer` reads the state *before* the epoch and changes nothing; called twice it gives the same answer twice. `absorb` folds
 the same deltas into the state. An answer is made while it is read: read after `absorb`, `restore` or `close` it raises
-`ANSWER_OUTDATED` (`zset_join.state.rows.answers`). An operator that raises has applied nothing. It knows no Spark, clock,
+`ANSWER_OUTDATED` (`zset_join.state.rows.answers`). An operator that raises has applied nothing. It uses no Spark, clock,
 randomness or log.
 
-An operator that waits for time says so by `next_due`: it is then asked, with empty deltas if need be, in the first epoch
-whose watermark or processing time has come that far. One without `next_due` never speaks on an empty delta.
+An operator that must run at a given time returns it from `next_due`: it then runs, with empty deltas if need be, in the first
+epoch whose watermark or processing time has come that far. Without `next_due`, an empty delta yields an empty answer.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class TimedOperator(Protocol):
     """An operator that may have rows to emit when time passes."""
 
     def next_due(self) -> NextDue:
-        """Return when the state of the last absorbed epoch wants to be asked again. Cost: O(1)."""
+        """Return when the operator must next run, by the state of the last absorbed epoch. Cost: O(1)."""
         ...
 
 
@@ -135,7 +135,7 @@ class ListingOperator(Protocol):
 def corrections_of(operator: Any) -> int | None:
     """Return how many earlier answers, counted as rows, the last answer of an operator retracted; None where it never does.
 
-    Cost: a look into a table; what an operator can do is asked once per class.
+    Cost: a look into a table; the methods of an operator are looked up once per class.
     """
     kind: Any = type(operator)
     corrections: int | None = operator.corrections() if _corrects(kind) else None
@@ -181,7 +181,7 @@ class DurableOperator(Operator, Protocol):
 
 
 def due_of(operator: Any) -> NextDue:
-    """Return when an operator must be asked though no row comes to it."""
+    """Return when an operator must next run without input."""
     due: NextDue = operator.next_due() if is_timed(operator) else NOTHING_DUE
     return due
 

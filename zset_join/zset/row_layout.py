@@ -1,4 +1,4 @@
-"""Where each column of a relation stands inside a row record.
+"""The position of each column of a relation inside a row record.
 
 A `RowLayout` is made once from a relation. It turns record batches into row records and lists of record addresses back into
 Arrow columns, both through `zset_join.kernels.values.encode`. Besides the columns of the relation a record may hold hidden
@@ -160,7 +160,7 @@ class RowLayout:
         return table
 
     def offset_of(self, column: str) -> int:
-        """Return where the value of a column stands inside a record."""
+        """Return the position of a column's value inside a record."""
         return int(self._table[self.schema.get_field_index(column), c.OFFSET])
 
     def visible_columns(self) -> ColumnTable:
@@ -239,7 +239,7 @@ class GatherPlan:
     """How to build some columns of a layout from record addresses.
 
     Args:
-        layout: where the columns stand.
+        layout: the positions of the columns.
         positions: which columns, by position in the schema.
     """
 

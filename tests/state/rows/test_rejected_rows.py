@@ -1,4 +1,4 @@
-"""Every bad row has a code, and every code says what is wrong, what was expected and what to do."""
+"""Every bad row has a code, and every code explains what is wrong, what was expected and what to do."""
 
 from __future__ import annotations
 

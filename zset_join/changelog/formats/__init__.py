@@ -1,4 +1,4 @@
-"""The ways in which systems write changes down: rows with a column that says what they do, and records of JSON.
+"""The ways in which systems write changes down: rows with a column for the kind of change, and records of JSON.
 
 `rows` has the former, for reading and writing; `records` describes the latter, and `record_sql` is how they are read, in the
 words that Spark and DuckDB share.

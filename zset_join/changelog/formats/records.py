@@ -14,12 +14,12 @@ changes it is a delete of the old key, then an upsert. Tables without a primary 
 `before` -1, `after` +1, which needs full old rows; an update without one is bad input.
 
 Debezium writes `__debezium_unavailable_value` for a column that PostgreSQL did not send because it was not touched; such a
-column is marked as unavailable, and whoever applies the change takes its value from the row that is there.
+column is marked as unavailable, and its value is taken from the row that is there when the change is applied.
 
 A row of this table is all that a format takes: in process, in files, Kafka, Spark and SQL it is read by what is here.
 
 DMS writes control records beside those of data; known ones are left out, and another one is bad input, for it may change rows.
-The key that an update changed is read from `before-image`, which is what `FieldName` of `BeforeImageSettings` must say.
+The key that an update changed is read from `before-image`, to which `FieldName` of `BeforeImageSettings` must be set.
 
 A topic may carry the records of many tables. Options name the ones that are read; others are left out. Without them a record is
 read where its table is called as the source, or its topic ends with the table's name; another one is bad input.
@@ -69,18 +69,18 @@ METADATA: Mapping[str, pa.DataType] = {
     "partition": pa.int32(),
     "offset": pa.int64(),
 }
-"""What a record says beside the row: when the change was made in the database, when the record was written, the position in the
-database's log (of PostgreSQL, by Debezium: its lsn), and where the record lies in Kafka."""
+"""What a record contains beside the row: when the change was made in the database, when the record was written, its position in
+the database's log (of PostgreSQL, by Debezium: its lsn), and where the record lies in Kafka."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordFormat:
-    """Say where a record of one format has what.
+    """Describe where the parts of a record are, for one format.
 
     Args:
         name: what users call it.
         operation: path of what it does; none where a NULL value deletes.
-        operations: what it says, in lower case, to what it means; what is not there is a bad record.
+        operations: its operation, in lower case, to the meaning; a missing one makes a bad record.
         updates: operations among them that replace a row, so that a table without a key needs the old one.
         row: path of the row that an upsert brings.
         deleted: path of the row, or of the key columns, that a delete takes away.
@@ -95,9 +95,9 @@ class RecordFormat:
         times: metadata to its path and the unit it has; None: it is ISO text.
         older_times: metadata to its path in records of older writers, which have microseconds nowhere: milliseconds.
         position: path of the position in the database's log.
-        decimals: how decimals are written unless options say otherwise.
-        binary: how bytes are written unless options say otherwise.
-        counts_times: dates and times without a zone are numbers, unless the writer was told otherwise.
+        decimals: how decimals are written unless options override it.
+        binary: how bytes are written unless options override it.
+        counts_times: dates and times without a zone are numbers, unless the writer is configured otherwise.
     """
 
     name: str
@@ -208,7 +208,7 @@ RECORD_FORMATS: Mapping[str, RecordFormat] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions:
-    """Say what a format leaves open. A schema beside a record says the encoding of its columns by itself, and decides.
+    """Hold the choices a format leaves open. A schema beside a record defines the encoding of its columns, and decides.
 
     Args:
         decimals: how texts in decimal columns are written: `base64` (Debezium's default, the unscaled value) or `text`
@@ -256,7 +256,7 @@ class RecordOptions:
             )
 
     def unit_of(self, column: str) -> TimeUnit | None:
-        """Return the unit of the numbers in a timestamp column; None where it is not said."""
+        """Return the unit of the numbers in a timestamp column; None where it is not given."""
         return self.time_unit.get(column) if isinstance(self.time_unit, Mapping) else self.time_unit
 
     @property
@@ -266,7 +266,7 @@ class RecordOptions:
 
     @property
     def tables(self) -> tuple[str, ...] | None:
-        """Return the tables whose records are read; None where that is not said."""
+        """Return the tables whose records are read; None where that is not given."""
         return _names(self.table)
 
 

@@ -1,6 +1,6 @@
-"""The ways in which a row of a changelog says what it does.
+"""The ways in which a row of a changelog shows its kind of change.
 
-| format                 | column says                                          | as input                           |
+| format                 | column holds                                         | as input                           |
 |------------------------|------------------------------------------------------|------------------------------------|
 | `AppendFormat`         | nothing                                              | every row +1                       |
 | `UpsertFormat`         | whether a row is a delete                            | +1, or -1 for a delete             |
@@ -8,8 +8,8 @@
 | `RowKindFormat`        | +I -U +U -D, or another spelling of them             | +1 -1 +1 -1                        |
 | `ChangeDataFeedFormat` | insert update_preimage update_postimage delete       | +1 -1 +1 -1                        |
 
-A relation in upsert mode ignores -U and update_preimage: its primary key says which row an update replaces. The exception is a
-change feed (`_change_type`) whose commits are ordered by a sequence: rows of one commit lie in no order, and an update may
+A relation in upsert mode ignores -U and update_preimage: its primary key identifies the row an update replaces. The exception
+is a change feed (`_change_type`) whose commits are ordered by a sequence: rows of one commit lie in no order, and an update may
 change
 the key. There a preimage is a delete, and the hidden column `IMAGE`, the last one of the sequence, lets what comes with a
 commit win over what goes with it.
@@ -99,7 +99,7 @@ class UpsertFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """An integer column that says how many copies of the row come (positive) or go (negative).
+    """An integer column with the number of copies of the row that come (positive) or go (negative).
 
     Args:
         column: its name, such as `_tp_delta`.
@@ -202,7 +202,7 @@ def row_format_arguments(name: str, format_name: str, columns: Sequence[str], gi
         given: `keys`, `sequence_by`, `column_list` and `except_column_list`, as the user gave them.
 
     Raises:
-        PlanError: the rows lack the column that says what they do.
+        PlanError: the rows lack the column with the kind of change.
 
     >>> rows = ["id", "_change_type", "_commit_version"]
     >>> given = {"keys": ["id"], "sequence_by": None, "column_list": None, "except_column_list": None}

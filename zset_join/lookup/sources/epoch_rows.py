@@ -11,7 +11,8 @@ once a later epoch has its own. `dataframe` is what
 the driver reads: a batch DataFrame of Spark, or a function that makes one for every epoch. It travels nowhere: a task has only
 the description.
 
-Bytes: the asked columns of the table, on the driver, in the checkpoint, and in every process that asks. `max_rows` bounds it.
+Bytes: the wanted columns of the table, on the driver, in the checkpoint, and in every process that reads them. `max_rows`
+bounds it.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class DataFrameSource:
         return frozenset({"full"})
 
     def open(self, opening: Opening) -> LookupClient:  # noqa: ARG002 - the contract
-        """Refuse: it is asked by epoch."""
+        """Refuse: it is read by epoch."""
         raise PlanError(
             f'the lookup source "{self.name}" is a DataFrame, which the driver of a Spark query reads once per epoch. Here, '
             "give ArrowSource(table=...) or one of the files.",

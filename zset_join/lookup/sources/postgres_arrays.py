@@ -2,7 +2,7 @@
 
 The law: the bytes are those that psycopg makes of a list of the same values, in the binary format of a one-dimensional array:
 five big-endian words (dimensions, whether there are NULLs, type of the elements, their number, the first index), then each
-element behind its length. Text is UTF-8, which is what connections of a lookup speak.
+element behind its length. Text is UTF-8, the encoding of a lookup's connections.
 
 Edge cases: keys are never NULL; a column with a NULL, without rows, or of a type that is not listed goes to psycopg as a list.
 
@@ -111,7 +111,7 @@ def _varying(values: pa.Array) -> bytes:
 
 
 def register_binary_arrays(connection: Any) -> None:
-    """Let a connection of psycopg send `BinaryArray`; the statement says of which type it is."""
+    """Let a connection of psycopg send `BinaryArray`; the statement contains its type."""
     with needed_for("a PostgreSQL lookup", "psycopg"):
         from psycopg.adapt import Dumper
         from psycopg.pq import Format

@@ -22,7 +22,7 @@ def read_source(fields: Mapping[str, Any]) -> LookupSource:
     """Build a source from what `to_json` gave.
 
     Raises:
-        PlanError: a kind that this version does not know, or that only the program can make.
+        PlanError: a kind that this version does not have, or that only the program can make.
     """
     kind = fields.get("kind")
     if kind not in _readers:

@@ -2,7 +2,7 @@
 
     join on k -> join on k -> aggregate by k        one function per bucket, nothing is shuffled between them
 
-A stage emits a row in its own bucket. The next stage finds it there if its bucket function says the same of every row that it
+A stage emits a row in its own bucket. The next stage finds it there if its bucket function gives the same for every row that it
 could match, keep or count. Two stages are *fused* where that follows from the plan alone:
 
 - the key columns of the next stage are those of this one, in the same order, and both hash them in the same type: an `int` and
@@ -15,7 +15,7 @@ could match, keep or count. Two stages are *fused* where that follows from the p
 Row steps between two stages move no row to another partition, so these are fused all the same, in one task of two functions.
 They can be in one place of a task only, or behind each other: a task has one stream of rows.
 
-The law: buckets, state, logs and receipts of a fused stage are those of one that is not. A checkpoint does not know the
+The law: buckets, state, logs and receipts of a fused stage are those of one that is not. A checkpoint does not record the
 difference, and goes on with either.
 
 Known limits: a NULL that a `where` excludes is not known to be excluded. An aggregate by more than the join key is shuffled:
@@ -54,7 +54,7 @@ class Fusing:
     why_not: str | None
 
     def line(self, name: str) -> str:
-        """Return what `explain` says of it.
+        """Return what `explain` shows of it.
 
         Args:
             name: of the rows.
@@ -69,7 +69,7 @@ class _KeyColumn:
     """One position of the key that a stage goes by, of the rows that leave it or come to it.
 
     Args:
-        columns: of what leaves: every column that shows it; of what comes: the one column.
+        columns: of the output: every column that shows it; of the input: the one column.
         type: what it is hashed as.
         holds_null: NULL is hashed like a value.
     """

@@ -1,7 +1,7 @@
 """Route upserts whose bucket may change.
 
 In several buckets a stage finds the old row of a key only if it lies where the new one goes. Upserts are bucketed by what the
-stage compares; where that is not part of their primary key, a table by primary key goes before it and says where the row was.
+stage compares; where that is not part of their primary key, a table by primary key goes before it and finds the old row.
 In one bucket, as in process, every row is where it always was, and the pass does nothing.
 """
 

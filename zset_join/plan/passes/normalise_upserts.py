@@ -1,6 +1,6 @@
 """Turn upserts into a changelog where whole rows with their old values are needed.
 
-An upsert names the key of a row and says nothing of what the row was. A join keeps a table by primary key itself; an aggregate,
+An upsert names the key of a row and does not contain the old row. A join keeps a table by primary key itself; an aggregate,
 a union, a selection without the key, and the view do not. Before these goes a stage `latest`, once per source however many
 need it.
 """

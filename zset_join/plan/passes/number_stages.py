@@ -1,6 +1,6 @@
 """Put the stages into the order of an epoch, and write down what feeds them.
 
-Leaves come first, so a stage reads only what is answered before it; a stage that is used twice has one number. What stands
+Leaves come first, so a stage reads only what is answered before it; a stage that is used twice has one number. What is
 between stages becomes the steps of feeds, a union several feeds of one input.
 """
 

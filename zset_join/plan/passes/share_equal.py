@@ -1,10 +1,10 @@
 """Keep what several views have in common once: equal sources, steps and stages are one node, with one state and one log.
 
 Views that are written one by one name the same join again and again. Two nodes are equal where what they do is written alike
-and they stand over the same nodes, from the sources up; what relations are called does not count, for it is only in messages. A
+and they are over the same nodes, from the sources up; what relations are called does not count, for it is only in messages. A
 stage is shared below different projections and conditions, and a view that reads another view reads its stages.
 
-What cannot be compared is never equal: a step only Spark can do, and a stage that asks the outside through another object.
+What cannot be compared is never equal: a step only Spark can do, and a stage that makes lookups through another object.
 
 A query of one view is left as it was written, since the checkpoints that there are have its stages one by one.
 """

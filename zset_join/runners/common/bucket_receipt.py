@@ -33,7 +33,7 @@ class BucketReceipt:
         statistics: the operator's own counts.
         corrections: earlier answers that this one retracted; None for a stage that does not count them.
         seconds: wall-clock seconds per step.
-        due: when the state before the epoch wants to be asked though no row comes: event time and processing time, None for
+        due: when the stage must next run without input, by the state before the epoch: event time and processing time, None for
             never; None for a stage that never does.
         is_warm: the local state was there, at most one epoch behind; None when there was nothing to remember, or no need to.
         was_rebuilt: the mapped state could not be used and was rebuilt.
@@ -81,7 +81,7 @@ def histories_after(
 
 
 def dues_after(before: Mapping[str, NextDue], receipts: Iterable[BucketReceipt]) -> dict[str, NextDue]:
-    """Return when stages must be asked though no row comes, after an epoch.
+    """Return when stages must next run without input, after an epoch.
 
     Args:
         before: "stage/bucket" to when, before it.

@@ -29,7 +29,7 @@ class SinkEpochs:
     """Give the epochs of a query to a sink.
 
     Args:
-        sink: the sink; opened and closed by whoever has it.
+        sink: the sink; opened and closed by its owner.
         quarantines: rows that it can never hold are put aside and left out of it; else they are refused.
     """
 

@@ -1,12 +1,12 @@
 """One bucket of one stage in an epoch: the same steps in this process and in a task of Spark.
 
-    is it to be asked?  ->  answer, in the state before  ->  rows it refuses  ->  log what it was fed  ->  receipt
+    must it run?  ->  answer, in the state before  ->  rows it refuses  ->  log what it was fed  ->  receipt
 
 Who runs it brings the rows, opens the state (in memory, or `BucketState` over a checkpoint) and takes the answer away.
 
-The law: nothing here folds an epoch in, so a bucket that is asked again in the same state gives the same answer and receipt.
+The law: nothing here folds an epoch in, so a bucket that runs again in the same state gives the same answer and receipt.
 
-Cost: beside the operator's own, a few calls per bucket that is asked.
+Cost: beside the operator's own, a few calls per bucket that runs.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class StageBucket:
 
     @classmethod
     def of(cls, stage: Stage) -> StageBucket:
-        """Return it, with what an epoch does not ask the stage for once more."""
+        """Return it, with what an epoch does not recompute."""
         return cls(stage, stage.output.schema, stage.waits_for_time, stage.begins_alone)
 
     def begins(self, bucket: int, *, is_first: bool) -> bool:
-        """Return whether a bucket answers because nothing was asked of it before."""
+        """Return whether a bucket answers because it never answered before."""
         return self.begins_alone and is_first and bucket == GLOBAL_BUCKET
 
     def answer(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -100,7 +100,7 @@ def sifted(
 
 
 def report_due(operator: DurableOperator, tick: Tick, receipt: BucketReceipt) -> bool:
-    """Return whether a time has come that an operator waits for; the receipt has when it is to be asked again."""
+    """Return whether a time has come that an operator waits for; the receipt has when it must next run."""
     if not is_timed(operator):
         return False
     due = due_of(operator)

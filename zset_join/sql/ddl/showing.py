@@ -117,7 +117,7 @@ def check_kind(catalog: Catalog, name: str, kind: str | None, *, at: Place) -> N
     TABLE, STREAM, SOURCE and SINK are one kind where rows are read and written; a materialized view is a VIEW, too.
 
     Raises:
-        SqlError: as said.
+        SqlError: see above.
     """
     view = pick(catalog.views, name)
     if view is not None:

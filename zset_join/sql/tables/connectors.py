@@ -169,7 +169,7 @@ def _check_generated(options: Mapping[str, str], at: Place | None) -> list[str]:
     """Refuse a range of generated numbers that is empty; return what warnings say of options that change nothing beside others.
 
     Raises:
-        SqlError: as said.
+        SqlError: see above.
     """
     told = []
     for column in dict.fromkeys(option.split(".")[1] for option in options if option.startswith("fields.")):
@@ -218,7 +218,7 @@ def check_options(options: Mapping[str, str], *, at: Place | None, columns: Coll
         What warnings say of options that change nothing.
 
     Raises:
-        SqlError: as said.
+        SqlError: see above.
     """
     name = options.get("connector")
     form = options.get("format", options.get("value.format"))

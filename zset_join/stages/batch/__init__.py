@@ -1,1 +1,1 @@
-"""What a kind of stage says of itself as a batch query: the words of two dialects, the tables it is given, and the registry."""
+"""Stages as batch queries: the two SQL dialects, the tables a query reads, and the registry by kind of stage."""

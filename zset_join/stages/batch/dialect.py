@@ -55,7 +55,7 @@ class Dialect:
         return type_name(kind, self.name)
 
     def repeated(self, source: str, copies: str) -> str:
-        """Return a FROM clause in which each row stands as often as a number says; not at all where it is negative."""
+        """Return a FROM clause that repeats each row by a number; a negative number drops it."""
         if self.is_spark:
             return f"{source} LATERAL VIEW explode(array_repeat(0, CAST({copies} AS INT))) copies AS copy"
         return f"{source}, unnest(range(CAST({copies} AS BIGINT)))"
@@ -87,7 +87,7 @@ class Dialect:
         """Return the distinct rows of some columns, with aggregates.
 
         Args:
-            columns: what tells rows apart.
+            columns: the columns that distinguish rows.
             more: the aggregates, as SQL.
             source: FROM what.
             having: which of them; default: all.
