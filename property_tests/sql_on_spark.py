@@ -54,10 +54,12 @@ class Tally:
     Args:
         counts: by outcome.
         failures: (file, statement, what happened).
+        files: by name, what became of the queries of each.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[str, str, str]] = field(default_factory=list)
+    files: dict[str, Counter[str]] = field(default_factory=dict)
 
 
 def sweep(
@@ -88,7 +90,11 @@ def sweep(
             connect(dialect=dialect, clock=lambda: _NOW, engine="spark", spark=spark) as there,
         ):
             there.catalog.settings["execution"] = execution
+            before, began = Counter(tally.counts), time.monotonic()
             _File(name, here, there, tally).run(plan_only=plan_only, seconds=left)
+            tally.files[name] = tally.counts - before
+            found = ", ".join(f"{what}: {count}" for what, count in sorted(tally.files[name].items()))
+            _say(f"file {place + 1} of {len(chosen)} {name} ({time.monotonic() - began:.1f} s): {found or 'no query'}")
     return tally
 
 
@@ -112,7 +118,10 @@ class _File:
             made, other = _outcome(self._here, text), _outcome(self._there, text)
             if isinstance(made, BaseException):
                 continue
-            if isinstance(other, BaseException):
+            if isinstance(other, ZsetJoinError):
+                self._tally.counts[f"refused, {other.code}"] += 1
+                _say(f"refused  {self._name}: {other}\n    {text}")
+            elif isinstance(other, BaseException):
                 self._failed(text, f"a statement fails inside Spark: {type(other).__name__}: {other}")
             elif isinstance(made, Query):
                 queries.append((text, made, other))
@@ -136,7 +145,7 @@ class _File:
         try:
             query.explain()
         except ZsetJoinError as error:
-            self._tally.counts["refused"] += 1
+            self._tally.counts[f"refused, {error.code}"] += 1
             _say(f"refused  {self._name}: {error}\n    {text}")
             return False
         except Exception:  # noqa: BLE001 - whatever it is, it is told

@@ -297,3 +297,24 @@ def test_progress_counts_what_a_late_version_corrects_also_where_joins_share_the
     shared.step(late)
 
     assert shared.progress["corrections"]["temporal_join-0"] == 1
+
+
+def test_drop_duplicates_shows_the_least_row_per_key_and_the_next_when_it_goes():
+    rows = changes(
+        "rows",
+        {"id": pa.int64(), "item": pa.string(), "price": pa.int64(), "gone": pa.bool_()},
+        keys="id",
+        apply_as_deletes="gone",
+    )
+    pipeline = Pipeline(rows.select("item", "price").dropDuplicates("item"), keep_inputs=True)
+
+    pipeline.step(
+        {"rows": pa.table({"id": [1, 2, 3, 4], "item": ["a", "a", "b", "b"], "price": [5, 3, None, 9], "gone": [False] * 4})}
+    )
+    before = pipeline.view().to_pylist()
+    pipeline.step({"rows": pa.table({"id": [2], "item": ["a"], "price": [3], "gone": [True]})})
+
+    assert sorted(before, key=lambda row: row["item"]) == [{"item": "a", "price": 3}, {"item": "b", "price": None}]
+    assert {row["item"]: row["price"] for row in pipeline.view().to_pylist()} == {"a": 5, "b": None}
+    assert pipeline.verify().equal
+    assert rows.select("item").drop_duplicates(["item"]).explain() == rows.select("item").distinct().explain()

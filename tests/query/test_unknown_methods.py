@@ -31,7 +31,7 @@ def test_every_method_of_a_data_frame_is_there_or_says_what_to_use() -> None:
         ("writeStream", "outputs="),
         ("count", "agg"),
         ("orderBy", "has no order"),
-        ("dropDuplicates", r"distinct\(\)"),
+        ("dropDuplicatesWithinWatermark", r"dropDuplicates\(\)"),
         ("createOrReplaceTempView", "CREATE VIEW"),
     ],
 )

@@ -29,10 +29,7 @@ _ON_VIEW: Mapping[str, str] = {
     **dict.fromkeys(
         ("orderBy", "sort", "sortWithinPartitions", "limit", "offset"), "a view has no order; sort what is read of it"
     ),
-    **dict.fromkeys(
-        ("dropDuplicates", "drop_duplicates", "dropDuplicatesWithinWatermark"),
-        "use distinct(), or dedup(keys=..., order_by=...) for one row per key",
-    ),
+    "dropDuplicatesWithinWatermark": "use dropDuplicates(), or dedup(keys=..., order_by=...), with state_ttl=...",
     **dict.fromkeys(("write", "writeStream", "writeTo", "mergeInto"), _OUTPUTS),
     **dict.fromkeys(
         ("cache", "persist", "unpersist", "checkpoint", "localCheckpoint", "coalesce", "hint", "repartition", "repartitionById",

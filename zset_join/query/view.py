@@ -177,6 +177,28 @@ class View(Rows):
         """
         return timed.dedup(self, keys=keys, order_by=order_by, keep=keep, n=n, state_ttl=state_ttl)
 
+    def dropDuplicates(  # noqa: N802 - the name PySpark users type
+        self, subset: Sequence[str] | str | None = None, *, state_ttl: Any = None
+    ) -> Self:
+        """Return one row per value of some columns; PySpark leaves open which, here it is the least by all other columns.
+
+        Args:
+            subset: columns that distinguish rows; None: all of them, as `distinct`.
+            state_ttl: how long a row is remembered after it came last: a duration or a `StateTtl`.
+
+        Raises:
+            PlanError: `UNKNOWN_COLUMN`, or a column without order, such as a map: choose with `dedup(keys=, order_by=)`.
+
+        Cost: as `dedup`: every row that is there is kept, so that a retraction brings up the next one.
+        """
+        keys = self.columns if subset is None else [subset] if isinstance(subset, str) else list(subset)
+        others = [name for name in self.columns if name not in keys]
+        if subset is None or not others:
+            return self.distinct(state_ttl=state_ttl)
+        return self.dedup(keys, order_by=others, state_ttl=state_ttl)
+
+    drop_duplicates = dropDuplicates
+
     def temporal_join(
         self,
         other: Rows | LookupSource | pa.Table,

@@ -16,7 +16,7 @@ _ON_VIEW: Mapping[str, str] = {
     **dict.fromkeys(("show", "collect", "toPandas", "toArrow", "take", "head", "first", "toLocalIterator", "foreach"), _ROWS),
     **dict.fromkeys(("count", "isEmpty", "summary"), "count with agg(F.count(...)), which is kept up to date"),
     **dict.fromkeys(("orderBy", "sort", "limit", "offset"), "a view has no order; sort where the view is read"),
-    **dict.fromkeys(("dropDuplicates", "drop_duplicates"), "use distinct(), or groupBy(...).agg(...) for one row per key"),
+    "dropDuplicatesWithinWatermark": "use dropDuplicates(), or dedup(keys=..., order_by=...), with state_ttl=...",
     **dict.fromkeys(("write", "writeTo"), "the view streams: use writeStream"),
     "withWatermark": "give watermark=... to changes(...) or appends(...)",
     "crossJoin": "a cross join has no bounded change; join on a key",
