@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -327,3 +328,29 @@ def test_a_column_that_is_left_out_need_not_be_readable() -> None:
         pipeline.step({"t": [{"value": '{"op": "c", "after": {"id": 1, "at": 17, "v": "x"}}'}]})
 
         assert pipeline.view().to_pylist() == [{"id": 1, "v": "x"}]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("has_order", [False, True])
+def test_verify_fills_what_records_leave_out_and_empties_at_a_truncate(seed: int, has_order: bool) -> None:
+    rng = random.Random(seed)
+    schema = pa.schema({"id": pa.int64(), "a": pa.string(), "b": pa.string()})
+    order = {"sequence_by": "lsn", "except_column_list": ["lsn"]} if has_order else {}
+    options = RecordOptions(metadata={"position": "lsn"}) if has_order else None
+    pipeline = Pipeline(records("t", "debezium-json", schema, keys="id", options=options, **order), keep_inputs=True)
+    live: set[int] = set()
+    for lsn in range(1, 41):
+        key = rng.randrange(4)
+        op = "t" if rng.random() < 0.06 else rng.choice("uuud") if key in live else "c"
+        live = set() if op == "t" else live - {key} if op == "d" else live | {key}
+        row = {"id": key, "a": f"a{lsn}", "b": None if rng.random() < 0.2 else f"b{lsn}"}
+        if op == "u":
+            row |= dict.fromkeys(rng.sample(["a", "b"], rng.randrange(3)), "__debezium_unavailable_value")
+        images = {"c": {"after": row}, "u": {"after": row}, "d": {"before": row}, "t": {}}[op]
+        body = {"op": op, "source": {"lsn": lsn, "table": "t"}, **images}
+        pipeline.step({"t": [{"value": json.dumps(body)}]})
+
+    verification = pipeline.verify()
+
+    assert verification.equal, str(verification)
+    assert verification.expected_rows == len(live)

@@ -25,6 +25,7 @@ from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
+from zset_join.shapes.latest import TRUNCATE
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import (
     BatchScope,
@@ -208,7 +209,9 @@ class _Writer:
         """Add the rows of every source that are there."""
         for number, source in enumerate(self._plan.sources):
             if self._form(source.name) != "rows":
-                self.add(f"now_{number}", _current(source, source_name(number, self._prefix), self._dialect))
+                history, control = source_name(number, self._prefix), _control_of(self._plan, source)
+                current = _current(source, history, self._dialect) if control is None else _filled(source, history, control)
+                self.add(f"now_{number}", current)
 
     def add_stage(self, number: int, scope: BatchScope) -> list[BatchTable]:
         """Add a stage, and return its inputs."""
@@ -324,3 +327,41 @@ def _current(source: PlanSource, history: str, dialect: Dialect) -> str:
         return f"SELECT {columns} FROM {dialect.repeated(history, 'w')}"
     summed = dialect.distinct(names, "sum(w) AS copies", history, having="sum(w) > 0")
     return f"SELECT {columns} FROM {dialect.repeated(f'({summed})', 'copies')}"
+
+
+def _control_of(plan: QueryPlan, source: PlanSource) -> str | None:
+    """Return the column of a source that lists what a change leaves out; None where changes are whole rows."""
+    for node in plan.nodes:
+        control = getattr(node.stage, "control", None)
+        if control is not None and any(feed.origin == source.name for feed in node.feeds[0]):
+            return str(control)
+    return None
+
+
+def _filled(source: PlanSource, history: str, control: str) -> str:
+    """Return the rows of a source that are there, where changes may leave columns out, or be truncates.
+
+    A truncate deletes what is before it in the order. Of the changes of a key behind it the newest counts, and a column that it
+    leaves out has the value that the last one before it, back to the last delete, did send. A change that came after a newer
+    one of its key was applied counts for nothing. It is DuckDB's SQL: inside Spark `spark.tools.partial_tables` is the same.
+    """
+    schema = source.relation.schema
+    keys = [column(schema, name) for name in source.relation.primary_key]
+    orders = [column(schema, name) for name in source.relation.sequence_by if name != IMAGE]
+    key, at = ", ".join(keys), f"row({', '.join(orders)})" if orders else "0"
+    accepted = " AND ".join(f"{one} IS NOT NULL" for one in (*keys, *orders))
+    in_order = "ORDER BY e, sequence, n ROWS UNBOUNDED PRECEDING"
+    left_out = f"coalesce({column(schema, control)}, 0)"
+    filled = [
+        f"struct_extract_at(last_value(CASE WHEN w > 0 AND (left_out >> {place}) & 1 = 0 THEN row({name}) END IGNORE NULLS) "
+        f"OVER (PARTITION BY {key}, life {in_order}), 1) AS {name}"
+        for place, name in enumerate(numbered(schema))
+    ]
+    return f"""SELECT {", ".join(numbered(schema))} FROM (
+  SELECT {", ".join(filled)}, w, row_number() OVER (PARTITION BY {key} ORDER BY e DESC, sequence DESC, n DESC) AS place FROM (
+    SELECT *, sum(CASE WHEN w < 0 THEN 1 ELSE 0 END) OVER (PARTITION BY {key} {in_order}) AS life FROM (
+      SELECT *, max(sequence) OVER (PARTITION BY {key} {in_order}) AS newest FROM (
+        SELECT *, {left_out} AS left_out, {at} AS sequence, max(CASE WHEN {left_out} = {TRUNCATE} THEN row({at}, e, n) END) OVER () AS emptied
+        FROM {history}) WHERE left_out <> {TRUNCATE} AND {accepted} AND (emptied IS NULL OR row(sequence, e, n) > emptied)
+    ) WHERE sequence = newest)
+) WHERE place = 1 AND w > 0"""
