@@ -352,6 +352,7 @@ def _filled(source: PlanSource, history: str, control: str) -> str:
     accepted = " AND ".join(f"{one} IS NOT NULL" for one in (*keys, *orders))
     in_order = "ORDER BY e, sequence, n ROWS UNBOUNDED PRECEDING"
     left_out = f"coalesce({column(schema, control)}, 0)"
+    emptied = f"max(CASE WHEN {left_out} = {TRUNCATE} THEN row({at}, e, n) END) OVER ()"
     filled = [
         f"struct_extract_at(last_value(CASE WHEN w > 0 AND (left_out >> {place}) & 1 = 0 THEN row({name}) END IGNORE NULLS) "
         f"OVER (PARTITION BY {key}, life {in_order}), 1) AS {name}"
@@ -361,7 +362,7 @@ def _filled(source: PlanSource, history: str, control: str) -> str:
   SELECT {", ".join(filled)}, w, row_number() OVER (PARTITION BY {key} ORDER BY e DESC, sequence DESC, n DESC) AS place FROM (
     SELECT *, sum(CASE WHEN w < 0 THEN 1 ELSE 0 END) OVER (PARTITION BY {key} {in_order}) AS life FROM (
       SELECT *, max(sequence) OVER (PARTITION BY {key} {in_order}) AS newest FROM (
-        SELECT *, {left_out} AS left_out, {at} AS sequence, max(CASE WHEN {left_out} = {TRUNCATE} THEN row({at}, e, n) END) OVER () AS emptied
+        SELECT *, {left_out} AS left_out, {at} AS sequence, {emptied} AS emptied
         FROM {history}) WHERE left_out <> {TRUNCATE} AND {accepted} AND (emptied IS NULL OR row(sequence, e, n) > emptied)
     ) WHERE sequence = newest)
 ) WHERE place = 1 AND w > 0"""
