@@ -46,7 +46,7 @@ def test_a_change_that_is_killed_between_outputs_reaches_all_of_them(scratch: Pa
 
 def test_the_search_finds_outputs_that_do_not_begin(scratch: Path, tally: Tally) -> None:
     bank = ChangedBank(scratch / "bank")
-    with mock.patch.object(PipelineDirectory, "beginnings", return_value={}):
+    with mock.patch.object(PipelineDirectory, "newest_answers", return_value=()):
         kill_at_seams(bank, [4], tally)
 
     assert tally.problems

@@ -162,6 +162,7 @@ REFUSALS = {
 OTHERWISE = {
     "CHECKPOINT_IN_USE": "has a test of its own, below",
     "EVOLVE_OUTPUT": "raised by an evolution, not by a start",
+    "EVOLVE_UNSEEN": "raised by an evolution, not by a start",
     "VIEW_NAME": "of arguments alone; has a test among those of several views",
     "OWNER_LOST": "the files are those of the driver that has taken over",
     **dict.fromkeys(["COMMITTED_TWICE", "EPOCH_GAP", "EPOCH_REPLANNED", "REPLAY_DIFFERS"], "raised by an epoch"),

@@ -14,7 +14,6 @@ from tools.servers.kafka_broker import KafkaBroker
 from tools.servers.postgres_server import PostgresServer
 from zset_join.sources.kafka import KafkaSource
 from zset_join.sql import Session, connect
-from zset_join.sql.tables.feeds import read_available
 
 _numbers = itertools.count()
 
@@ -66,7 +65,7 @@ def test_topics_are_joined_into_a_topic_of_the_newest_rows_and_a_table(
         )
         query = "SELECT c.name, sum(o.total) FROM orders o JOIN customers c ON o.customer = c.id GROUP BY c.name"
         session.sql(f"INSERT INTO revenue {query}; INSERT INTO kept {query}")
-        read_available(session, wait_seconds=3.0)
+        session.read(wait_seconds=3.0)
 
         assert session.sql("SELECT id, at FROM orders").table().column("at").to_pylist() == [0, 1, 2]
         assert session.sql("SELECT id FROM customers").table().to_pylist() == [{"id": "a"}]
@@ -74,7 +73,7 @@ def test_topics_are_joined_into_a_topic_of_the_newest_rows_and_a_table(
     with connect(dialect="flink") as session:
         declared(session, kafka, "revenue", "name STRING, revenue BIGINT, PRIMARY KEY (name) NOT ENFORCED", topics["revenue"],
                  "upsert-kafka", "json")  # fmt: skip
-        read_available(session, wait_seconds=3.0)
+        session.read(wait_seconds=3.0)
         assert session.sql("SELECT * FROM revenue").table().to_pylist() == [{"name": "Ada", "revenue": 31}]
     with psycopg.connect(postgres.conninfo) as database:
         assert database.execute("SELECT name, revenue FROM sql_kept").fetchall() == [("Ada", 31)]
@@ -92,7 +91,7 @@ def test_changes_are_written_as_envelopes_and_read_again(kafka: KafkaBroker, top
     with connect(dialect="flink") as session:
         declared(session, kafka, "out", "k STRING, v BIGINT, PRIMARY KEY (k) NOT ENFORCED", topics["changes"], "kafka",
                  "debezium-json")  # fmt: skip
-        read_available(session, wait_seconds=3.0)
+        session.read(wait_seconds=3.0)
         found = session.sql("SELECT * FROM out").table().to_pylist()
 
     assert sorted(json.dumps(row) for row in found) == ['{"k": "a", "v": 3}', '{"k": "b", "v": 2}']

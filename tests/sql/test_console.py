@@ -19,8 +19,6 @@ def test_a_session_serves_the_page_of_the_pipeline_that_answers_a_query(tmp_path
         with session.console() as only:
             assert only.port > 0
         session.sql("SELECT count(*) AS n FROM other").start(name="others")
-        with pytest.raises(OptionError, match="'totals', 'others'"):
-            session.console()
         session.sql("INSERT INTO orders VALUES (1, 30)")
         with session.console("totals") as console:
-            assert console._watched.rows(None, {})["rows"] == [[30, 1]]
+            assert console._watched.rows("totals", {})["rows"] == [[30, 1]]

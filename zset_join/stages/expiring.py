@@ -350,7 +350,7 @@ class ExpiringRequest(StageRequest):
             OptionError: an option that does not fit.
         """
         changing = [
-            rows if ttl is None else replace(rows, relation=replace(rows.relation, mode="changelog"))
+            rows if ttl is None else replace(rows, relation=replace(rows.relation, mode="changelog"), only_adds=False)
             for rows, ttl in zip(inputs, self.ttls, strict=True)
         ]
         return expiring_stage(self.inside.stage(changing), [rows.relation for rows in inputs], self.ttls)

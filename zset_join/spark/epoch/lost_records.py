@@ -41,8 +41,9 @@ def lost_records(error: BaseException, location: str) -> StateError | None:
         error: what was raised.
         location: `checkpointLocation`.
 
-    >>> told = "[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Some data may have been lost. Reason: Partitions t-0 have been deleted."
-    >>> print(lost_records(PySparkException(told), "/data/cp").message[:73])
+    >>> from pyspark.errors import PySparkException
+    >>> text = "[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Some data may have been lost. Reason: Partitions t-0 have been deleted."
+    >>> print(lost_records(PySparkException(text), "/data/cp").message[:73])
     Kafka has lost records that this query had not read: Partitions t-0 have
     """
     for one in causes(error):
