@@ -127,13 +127,13 @@ def main() -> None:
             command = [sys.executable, "-m", "benchmarks.first_load", "--of", of, "--place", f"{directory}/data"]
             command += ["--whole"] if given.whole else []
             answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            told = json.loads(answer.stdout.strip().splitlines()[-1])
-            shown = {name: f"{told[name] / 1e6:,.0f} MB" for name in ("python_before", "python_peak", "jvm_peak", "state")}
+            found = json.loads(answer.stdout.strip().splitlines()[-1])
+            shown = {name: f"{found[name] / 1e6:,.0f} MB" for name in ("python_before", "python_peak", "jvm_peak", "state")}
             how = "whole" if given.whole else "in slices"
             print(
-                f"{told['rows']:,} rows as {of}, {how}: {size / 1e6:,.0f} MB in Arrow; Python {shown['python_before']} before, "
+                f"{found['rows']:,} rows as {of}, {how}: {size / 1e6:,.0f} MB in Arrow; Python {shown['python_before']} first, "
                 f"{shown['python_peak']} at its peak; JVM {shown['jvm_peak']} at its peak; state {shown['state']}; "
-                f"{told['cpu']:.1f} CPU s, {told['seconds']}"
+                f"{found['cpu']:.1f} CPU s, {found['seconds']}"
             )
 
 

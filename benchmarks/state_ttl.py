@@ -1,4 +1,4 @@
-"""What does `state_ttl` cost a join, beside the same join that is told by hand what to retract?
+"""What does `state_ttl` cost a join, beside the same join with retractions written by hand?
 
     python -m benchmarks.state_ttl [--epochs 24]
 

@@ -9,7 +9,6 @@ epoch. It dies before a file operation, or between two outputs. Everything is do
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -22,7 +21,7 @@ import duckdb
 import pyarrow as pa
 
 from faults.kills import KillAt
-from faults.processes import Send, forked
+from faults.processes import Send, exit_at, forked
 from faults.tally import Tally
 from faults.watching import OperationList
 from zset_join.core.errors import StateError
@@ -55,7 +54,6 @@ _EPOCHS: Sequence[dict[str, Any]] = (
     {"orders": [{"id": 1, "who": "a", "total": 30}], "people": [{"who": "b", "city": "Bonn"}]},
 )
 _OLD, _CHANGE = 2, 2  # epochs before the change, and the number of the change
-_KILLED = 9
 _Disturbing = Callable[[], AbstractContextManager[Any]]
 
 
@@ -127,13 +125,7 @@ def _at_seams(seam: Callable[[], None]) -> Iterator[None]:
 
 
 def _exit_at(number: int) -> AbstractContextManager[None]:
-    left = iter(range(number))
-
-    def seam() -> None:
-        if next(left, None) is None:
-            os._exit(_KILLED)
-
-    return _at_seams(seam)
+    return _at_seams(exit_at(number))
 
 
 def seams_of(bank: ChangedBank) -> int:
@@ -193,13 +185,13 @@ def _kill(bank: ChangedBank, disturbing: _Disturbing, where: str, tally: Tally) 
         return
     tally.count("kills observed")
     outcome = forked(partial(_recovered, bank))
-    told = outcome.messages[-1] if outcome.messages else None
-    if outcome.error or outcome.signal or not isinstance(told, dict):
+    found = outcome.messages[-1] if outcome.messages else None
+    if outcome.error or outcome.signal or not isinstance(found, dict):
         tally.problem(f"{where}: recovery ended by {outcome.signal}\n{outcome.error}")
         return
-    tally.count(told["found"], 1)
-    for problem in told["problems"]:
-        tally.problem(f"{where}, found {told['found']}: {problem}")
+    tally.count(found["found"], 1)
+    for problem in found["problems"]:
+        tally.problem(f"{where}, found {found['found']}: {problem}")
 
 
 def _recovered(bank: ChangedBank, send: Send) -> None:

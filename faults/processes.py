@@ -19,7 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Outcome", "Send", "forked"]
+__all__ = ["EXIT_CODE", "Outcome", "Send", "exit_at", "forked"]
+
+EXIT_CODE = 9
+"""Of a process that `exit_at` ends."""
 
 Send = Callable[[Any], None]
 """Takes something JSON-ready; the parent finds it in `Outcome.messages`."""
@@ -115,3 +118,14 @@ def write_the_same(place: Path, delta: Any) -> None:
     place.parent.mkdir(exist_ok=True)
     place.with_suffix(".new").write_text(text, encoding="utf-8")
     place.with_suffix(".new").replace(place)
+
+
+def exit_at(number: int) -> Callable[[], None]:
+    """Return a function that ends the process, without any handler, at its call of this number, from 0."""
+    left = iter(range(number))
+
+    def seam() -> None:
+        if next(left, None) is None:
+            os._exit(EXIT_CODE)
+
+    return seam

@@ -12,7 +12,6 @@ thread of a database lives in the process that forks.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ import duckdb
 from deltalake import DeltaTable
 
 from faults.kills import KillAt
-from faults.processes import Send, forked
+from faults.processes import Send, exit_at, forked
 from faults.tally import Tally
 from faults.watching import OperationList
 from property_tests.bank import bank_epoch, bank_views, expected_views
@@ -47,7 +46,6 @@ from zset_join.tools.position import OutputPosition, positions
 __all__ = ["LAST_EPOCH", "Bank", "kill_at_operations", "kill_at_seams", "operations_of", "seams_of"]
 
 LAST_EPOCH = 2
-_KILLED = 9
 _Rows = set[tuple[Any, ...]]
 _Seam = Callable[[], None]
 
@@ -151,13 +149,7 @@ def _live(bank: Bank, disturbing: Callable[[], Any], send: Send) -> None:
 
 
 def _exit_at(number: int) -> Any:
-    left = iter(range(number))
-
-    def seam() -> None:
-        if next(left, None) is None:
-            os._exit(_KILLED)
-
-    return _at_seams(seam)
+    return _at_seams(exit_at(number))
 
 
 def seams_of(bank: Bank) -> int:

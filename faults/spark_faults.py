@@ -402,7 +402,7 @@ def views(
 def _most_cold(death: Death) -> int:
     """Return the most rows and groups that the stages of a run had on disk before an epoch."""
     stages = [(told["state"], *told.get("aggregates", {}).values()) for told in death.said if "state" in told]
-    stages += [tuple(told["remembers"].values()) for told in death.said if "remembers" in told]  # on the driver
+    stages += [tuple(line["remembers"].values()) for line in death.said if "remembers" in line]  # on the driver
     names = ("left_cold_rows", "right_cold_rows", "cold_groups")
     return max((sum(stage.get(name, 0) for stage in found for name in names) for found in stages), default=0)
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(chosen(short=300, long=0))
 def test_a_change_that_is_killed_at_any_file_operation_leaves_the_old_query_or_the_new_one(scratch: Path, tally: Tally) -> None:
     bank = ChangedBank(scratch / "bank")
     operations = operations_of(bank)
-    of_records = [at for at, told in enumerate(operations) if "/plans/" in told or "/commits/" in told]
+    of_records = [at for at, line in enumerate(operations) if "/plans/" in line or "/commits/" in line]
     others = [at for at in range(len(operations)) if at not in of_records]
     few = [*Random(5).sample(of_records, MOST_OPERATIONS), *Random(6).sample(others, MOST_OPERATIONS // 2)]
     wanted = range(len(operations)) if IS_LONG else sorted(few)

@@ -75,7 +75,7 @@ class Run:
         return self._made[1]
 
     def ask(self, changes: Epoch = ()) -> list[ZSet]:
-        """Request the answer of the current epoch; a refusal of legal input breaks whatever law asked."""
+        """Request the answer of the current epoch; a refusal of legal input breaks the law that called."""
         try:
             return list(self.operator.answer(self.tick(), self.deltas(changes)))
         except ZsetJoinError as error:
@@ -197,7 +197,7 @@ def quiet_on_quiet(subject: Subject, history: History) -> None:
 
 
 def answer_is_pure(subject: Subject, history: History) -> None:
-    """Called twice, left half-read or asked about something else between, an answer is the same to the bit and stays so.
+    """Called twice, left half-read or with another answer between, an answer is the same to the bit and stays so.
 
     With a budget it is the same lines to the bit, but perhaps in another order and in other chunks, for what was asked about
     between moves rows; with nothing else between, only where hashes collide.

@@ -119,7 +119,7 @@ def eager_and_on_watermark_agree(case: TimedCase, make: Make) -> None:
 
 
 def answer_is_pure(case: TimedCase, make: Make) -> None:
-    """Called twice, left half-read or asked about something else between, an answer is the same to the bit."""
+    """Called twice, left half-read or with another answer between, an answer is the same to the bit."""
     operator = make(case)
     for epoch, step in enumerate(case.steps):
         tick, before = step.tick(epoch), _state(operator)

@@ -9,8 +9,8 @@ run that has lost more than half of its rows is rewritten too, so the disk holds
 merged ones while they are merged.
 
 Crash safety. `store.json` names the owner, the epoch and the runs. Before the first change after a `commit` it is marked as
-unclean, and `commit` writes it again; both by renaming. So a set that was being changed when its process died is told from
-one that is whole, and is refused. Nothing is synced: a set is also refused after the host was restarted.
+unclean, and `commit` writes it again; both by renaming. So a set that was being changed when its process died is distinguished
+from one that is whole, and is refused. Nothing is synced: a set is also refused after the host was restarted.
 
 Files: `store.json`, and those of the runs.
 """

@@ -2,7 +2,7 @@
 
     python -m tools.check_dist [--online] [--without-kernels] [EXTRA...]
 
-An environment holds the wheel and exactly what its metadata asks for: the packages of this environment that the requirements
+An environment holds the wheel and exactly what its metadata requires: the packages of this environment that the requirements
 name, directly or not, are linked into it, so nothing is fetched and an extra that forgets a package fails. `--online` lets pip
 fetch and install them, as a user does. Every environment runs a program that needs its extra, with an empty cache of compiled
 kernels; the first example of the README is timed in user CPU seconds. The wheel that is built from the sdist must hold the same
@@ -43,8 +43,8 @@ from pathlib import Path
 import zset_join
 from zset_join.errors import MissingPackageError
 assert "site-packages" in zset_join.__file__, zset_join.__file__
-told = subprocess.run([Path(sys.executable).with_name("zset-join"), "demo"], capture_output=True, text=True, check=True).stdout
-assert "Arrow joins and groups the three tables as they are now: equal" in told, told
+out = subprocess.run([Path(sys.executable).with_name("zset-join"), "demo"], capture_output=True, text=True, check=True).stdout
+assert "Arrow joins and groups the three tables as they are now: equal" in out, out
 assert subprocess.run([Path(sys.executable).with_name("zset-join"), "doctor"], capture_output=True).returncode == 0
 try:
     import zset_join.sql

@@ -38,9 +38,9 @@ def compile_shipped(into: Path) -> int:
         "PYTHONPATH": str(ROOT),
     }
     subprocess.run([sys.executable, "-m", "zset_join.cli", "compile"], env=environment, cwd=ROOT, check=True)
-    asked = "from zset_join.kernels.machine.compiled import live_modules; print(*live_modules(), sep='\\n')"
+    listing = "from zset_join.kernels.machine.compiled import live_modules; print(*live_modules(), sep='\\n')"
     answered = subprocess.run(
-        [sys.executable, "-c", asked], env=environment, cwd=ROOT, check=True, capture_output=True, text=True
+        [sys.executable, "-c", listing], env=environment, cwd=ROOT, check=True, capture_output=True, text=True
     )
     modules = answered.stdout.splitlines()
     return gather([Path(module) for module in modules], into)

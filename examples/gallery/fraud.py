@@ -70,13 +70,13 @@ def _begin() -> Run:
             f"{len(view)} pairs of payments in two countries within {WITHIN} seconds, as nested loops find them",
             view == expected,
         )
-        taken_back = {row for answer in answers for row, weight in answer["alerts"].to_pylist() if weight < 0}
+        retracted = {row for answer in answers for row, weight in answer["alerts"].to_pylist() if weight < 0}
         yield (
-            f"{pipeline.view('alerts').num_rows} cards are alerted on; {len(taken_back)} alerts were replaced",
-            bool(taken_back),
+            f"{pipeline.view('alerts').num_rows} cards are alerted on; {len(retracted)} alerts were replaced",
+            bool(retracted),
         )
 
     return Run(_views(), epochs, facts)
 
 
-STORY = Story("fraud", "payments of one card in two countries within minutes, cancelled ones taken back", _begin)
+STORY = Story("fraud", "payments of one card in two countries within minutes, cancelled ones retracted", _begin)

@@ -60,8 +60,8 @@ def _begin() -> Run:
 
         view = {line["id"]: line["price"] for line in pipeline.view("priced").to_pylist()}
         yield f"{len(view)} orders have the price of their time", view == {key: price(row) for key, row in orders.items()}
-        taken_back = sum(-weight for answer in answers for _, weight in answer["priced"].to_pylist() if weight < 0)
-        yield f"{taken_back} of them had been answered with an older price, and were corrected", taken_back > 0
+        retracted = sum(-weight for answer in answers for _, weight in answer["priced"].to_pylist() if weight < 0)
+        yield f"{retracted} of them had been answered with an older price, and were corrected", retracted > 0
 
     return Run(_views(), epochs, facts)
 

@@ -88,8 +88,8 @@ def _begin() -> Run:
             paid[city, product["kind"]] += order["pieces"] * product["price"]
         view = {(line["city"], line["kind"]): line["paid"] for line in pipeline.view("revenue").to_pylist()}
         yield f"{len(paid)} sums of the database's tables are those of the view", view == paid
-        taken_back = sum(-weight for answer in answers for _, weight in answer["order_lines"].to_pylist() if weight < 0)
-        yield f"{taken_back} order lines were taken back: updates, deletes and customers who moved", taken_back > 0
+        retracted = sum(-weight for answer in answers for _, weight in answer["order_lines"].to_pylist() if weight < 0)
+        yield f"{retracted} order lines were retracted: updates, deletes and customers who moved", retracted > 0
 
     return Run(_views(), _epochs(database), facts)
 

@@ -67,7 +67,7 @@ def picture(story: Story, outcome: Outcome) -> str:
 
 
 def _changed(outcome: Outcome) -> dict[str, tuple[int, int]]:
-    """Return per view how many rows were added and taken back."""
+    """Return per view how many rows were added and retracted."""
     return {
         view.name: (
             sum(weight for answer in outcome.answers for _, weight in answer[view.name].to_pylist() if weight > 0),
@@ -85,7 +85,7 @@ def _bars(outcome: Outcome, top: float, width: float) -> tuple[list[str], float]
     most = max(1, *came, *went)
     middle = top + 18 + _BARS / 2
     step = min(3 * _BAR, (width - 20) / len(epochs))
-    legend = f"changes of all views, epoch by epoch: added (up), taken back (down); most: {most:,}"
+    legend = f"changes of all views, epoch by epoch: added (up), retracted (down); most: {most:,}"
     lines = [f'<text class="small" x="10" y="{top + 8:g}">{legend}</text>']
     for at, (up, down) in enumerate(zip(came, went, strict=True)):
         x = 10 + at * step

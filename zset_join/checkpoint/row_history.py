@@ -1,6 +1,6 @@
 """Which input changes made and unmade an output row, from the log that the checkpoint keeps.
 
-The rows requested are found on the side whose columns are named; the join keys they ever had tell which logged rows
+The rows requested are found on the side whose columns are named; the join keys they ever had select the logged rows that
 matter. Those are replayed, epoch by epoch, through an operator that is built empty, so what is reported is what the engine
 answers, not a second opinion about it.
 
@@ -182,7 +182,7 @@ class RowQuestion:
         most_rows: rows of the answer that are reported at most.
         epochs: report what happened in these; None for all, and for what was live at the snapshots.
         tells_all: in an epoch that emitted rows requested, report every change with one of their join keys, and the rows as
-            they were emitted, not their sum: who asks about many rows at once distinguishes what belongs to which.
+            they were emitted, not their sum: a caller with many rows at once distinguishes what belongs to which.
 
     Raises:
         OptionError: a column the output does not have, a value of another type, nested columns, or nothing but None.

@@ -35,7 +35,7 @@ class Console:
     Attributes:
         url: the address to open; it works once, in one browser.
         port: of 127.0.0.1.
-        metrics_url: what a scraper asks, with the header `Authorization: Bearer <metrics_token>`.
+        metrics_url: what a scraper reads, with the header `Authorization: Bearer <metrics_token>`.
         metrics_token: the token in it.
     """
 

@@ -4,7 +4,7 @@ The outside world is no function, so this operator never asks it. It says which 
 writes the answers down, and hands them in as the second input; from there on everything is a function of its inputs.
 
 The law: the answer of an epoch is decided by the rows before it, its delta, and what was fetched for it. While the outside
-table does not advance, the sum of the answers is the batch join. A retraction retracts what was said, and never asks again.
+table does not advance, the sum of the answers is the batch join. A retraction retracts what was emitted, and queries nothing.
 
 Remembers, for an append-only left, the rows that wait for another attempt; for any other, its live rows and per arrival what it
 was joined with (`zset_join.state.join.match_memo`).

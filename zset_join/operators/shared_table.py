@@ -5,7 +5,7 @@
 The law: sharing is invisible. Every reader answers, epoch by epoch, what it would with a copy of its own; what the readers
 remember of their left rows is theirs.
 
-An epoch is asked of the readers, in their order, and then folded in once, for all of them. The rows of an epoch are in one
+An epoch is answered by the readers, in their order, and then folded in once, for all of them. The rows of an epoch are in one
 log and one snapshot, whose tables are `right`, and per reader `left`, `left_1`, ...
 
 The table says nothing itself.

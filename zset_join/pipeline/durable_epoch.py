@@ -1,4 +1,4 @@
-"""One epoch of a pipeline with a directory: stages are opened as they are asked, in the state before it.
+"""One epoch of a pipeline with a directory: stages are opened when they answer, in the state before it.
 
 Cost: opening a stage whose local state is there maps its files; folding the last epoch in costs its rows.
 """
@@ -36,7 +36,7 @@ class DurableEpoch:
         opened: closes what is opened here.
         tick: the epoch.
         is_timed: per stage, whether its operator waits for times.
-        effects: what asks the outside.
+        effects: what queries external systems.
         entered: gets every state that is opened, before it is.
     """
 
@@ -71,7 +71,7 @@ class DurableEpoch:
         return operators_of(node, state.operator)[number]
 
     def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
-        """Return the deltas that the operator of a stage is asked with, what the outside says among them."""
+        """Return the deltas for the operator of a stage, with the rows of external tables."""
         node = self.plan.nodes[number]
         if not asks_outside(node.stage):
             return fed
@@ -79,7 +79,7 @@ class DurableEpoch:
         return self.effects.opened(node.stage, place).completed(operator, tick, fed)
 
     def next_due(self, number: int) -> NextDue:
-        """Return when a stage must be asked though no row comes to it.
+        """Return when a stage must answer though no row comes to it.
 
         The commit record knows it, unless the last epoch had rows for the stage: these are folded in only now.
         """

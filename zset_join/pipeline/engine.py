@@ -4,7 +4,7 @@ The law: after every epoch the sum of the answers of a view is its query over th
 called twice with the same rows and times it gives the same twice. An epoch that raises in `answer` has changed nothing.
 
 A stage is asked when rows come to it, when it is due by watermark or processing time, and in the first epoch where it has
-rows to emit without rows. All others cost nothing. A stage that several views are made of is asked once, and an error names
+rows to emit without rows. All others cost nothing. A stage that several views are made of answers once, and an error names
 the views that cannot be answered.
 """
 

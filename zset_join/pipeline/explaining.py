@@ -1,6 +1,6 @@
 """Which changes made and unmade a row of the view, found by asking the engine what would have been without them.
 
-The law: a change is told if the rows requested had come out otherwise in its epoch without it, or without it and others of
+The law: a change is listed if the rows requested had come out otherwise in its epoch without it, or without it and others of
 which each would have been enough. So it works for every kind of stage, and what is told is what the engine answers, not a
 second opinion about it. Of several rows of which each would have moved a watermark far enough none is told: time is the cause.
 

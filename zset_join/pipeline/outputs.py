@@ -77,7 +77,7 @@ def outputs_by_view(plan: QueryPlan, given: Outputs | OutputsByView, *, has_seve
 class FunctionSink:
     """Call a function with the delta of every epoch.
 
-    After a crash the last epoch may be given out again: a function that keeps its number can tell.
+    After a crash the last epoch may be given out again: a function that keeps its number can skip it.
 
     Args:
         function: called with the number of the epoch and its delta, also where that is empty; and where it has an argument

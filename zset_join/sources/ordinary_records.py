@@ -60,7 +60,7 @@ class OrdinaryRecords:
     Args:
         schema: the columns of the table.
         keys: its key columns.
-        metadata: what is told beside the row, to the name of its column.
+        metadata: what comes beside the row, to the name of its column.
         source: what the source is called; None: records of any table are read.
     """
 
@@ -129,14 +129,14 @@ class OrdinaryRecords:
     def _parsed(self, values: pa.StringArray) -> pa.Table:
         """Return records as the columns `op`, `before` with the key, `after` and `source`."""
         keys = [self.schema.field(name) for name in self.keys]
-        told: list[Any] = [pa.field("table", pa.string())] if self.source is not None else []
-        told += [pa.field("lsn", pa.int64())]
+        beside: list[Any] = [pa.field("table", pa.string())] if self.source is not None else []
+        beside += [pa.field("lsn", pa.int64())]
         wanted = pa.schema(
             [
                 ("op", pa.string()),
                 ("before", pa.struct([pa.field(one.name, one.type) for one in keys])),
                 ("after", pa.struct([pa.field(one.name, one.type) for one in self.schema])),
-                ("source", pa.struct(told)),
+                ("source", pa.struct(beside)),
             ]
         )
         offsets, text = values.buffers()[1:]
@@ -162,7 +162,7 @@ class OrdinaryRecords:
         return good
 
     def _told(self, name: str, place: pa.StructArray, given: pa.Table) -> pa.Array:
-        """Return what is told beside the rows."""
+        """Return what comes beside the rows."""
         if name == "position":
             return place.field("lsn")
         if name not in given.column_names:

@@ -102,7 +102,7 @@ def unchangeable(stage: Stage) -> dict[str, Any]:
 
 
 def asks_outside(stage: Stage) -> bool:
-    """Return whether a stage asks the outside. Cost: a look into a table."""
+    """Return whether a stage queries external systems. Cost: a look into a table."""
     return _asks(type(stage))
 
 

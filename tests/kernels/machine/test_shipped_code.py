@@ -65,7 +65,7 @@ def test_a_damaged_file_is_reported_and_not_loaded(
         assert found.read(file.parent.name, file.name) is None
     finally:
         file.write_bytes(content)
-    assert "is compiled anew" in caplog.text
+    assert "is compiled again" in caplog.text
     assert found.read(file.parent.name, "other.nbc") is None
 
 

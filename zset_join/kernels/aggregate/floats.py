@@ -177,7 +177,7 @@ def add_floats(
     heap: int,
     blocks: int,
 ) -> bool:
-    """Count and add values, and their squares if asked to; return whether a count fell below 0 on its way.
+    """Count and add values, and their squares if requested; return whether a count fell below 0 on its way.
 
     `place` is the address of the count in the first line. `blocks` has room for as many blocks as `count_special` said.
     """

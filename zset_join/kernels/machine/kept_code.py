@@ -2,7 +2,7 @@
 
 The law: code is loaded only from files that nobody but the user of this process could have written, and only whole ones. So a
 directory is taken if it belongs to the user and nobody else may write to it or replace it; it is made with mode 0700, its files
-with 0600. Every file begins with a digest of the rest: what is cut short, empty or not ours is compiled again, and told.
+with 0600. Every file begins with a digest of the rest: what is cut short, empty or not ours is compiled again, and logged.
 
 The first that will do is taken: the directory `NUMBA_CACHE_DIR` names, or else the user's cache directory, which all
 installations of the user share, beside the sources, and as the last resort a directory for this process alone, which is removed

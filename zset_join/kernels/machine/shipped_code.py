@@ -73,10 +73,10 @@ class ShippedCode:
         try:
             content = (self._directory / name).read_bytes()
         except OSError as error:
-            _logger.warning("%s of the installation is compiled anew: %s", name, error)
+            _logger.warning("%s of the installation is compiled again: %s", name, error)
             return None
         if hashlib.sha256(content).hexdigest() != expected:
-            _logger.warning("%s of the installation is compiled anew: its digest is not the one it was built with", name)
+            _logger.warning("%s of the installation is compiled again: its digest is not the one it was built with", name)
             return None
         return content
 

@@ -1,6 +1,6 @@
 """The tombstones of one side: the queue in which they wait to expire, and those that come and go between memory and disk.
 
-The law: the queue is ordered by the watermark the tombstones were left at, so that whoever expires comes first.
+The law: the queue is ordered by the watermark the tombstones were left at, so that the next to expire comes first.
 
 `expire_tombstones` of `zset_join.kernels.join.absorb` takes them out for good. The caller makes room first; nothing here
 allocates.

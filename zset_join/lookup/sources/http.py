@@ -97,7 +97,7 @@ class HttpSource:
         outside = columns_before_the_path(self.url)
         if outside:
             raise OptionError(
-                f"url={self.url!r}: the columns {outside} would choose the host that is asked. Columns are in the path or in "
+                f"url={self.url!r}: the columns {outside} would choose the host that is queried. Columns are in the path or in "
                 "the query of a URL; describe one source per host.",
                 code="OPTION_VALUE",
                 option="url",

@@ -27,7 +27,7 @@ _MOST_ROWS = 200
 
 
 class WatchableQuery(Protocol):
-    """What is asked of a query; see `StoredQuery`."""
+    """The questions to a query; see `StoredQuery`."""
 
     def verify(self) -> Any:
         """Compare what was emitted with a batch query."""

@@ -573,7 +573,7 @@ def _as_stored(plan: PlacedQuery, location: str) -> PlacedQuery:
 
 
 def _attached_on_server(settings: DriverSettings, session: SparkSession) -> StoredQuery:
-    """Return what a client of Spark Connect asks about a query that does not run: every question opens its checkpoint."""
+    """Return the questions of a client of Spark Connect to a query that does not run: every question opens its checkpoint."""
     refuse_missing(settings, session)
     return StoredQuery(ServedQuery(settings, session, lambda: False), ServedTools(settings, session, lambda: False))
 

@@ -231,7 +231,7 @@ class DriverEpochs:
         """Compare the ids of Kafka topics with those of the last epoch.
 
         Raises:
-            StateError: `SOURCE_LOST_ROWS`: a topic was made anew, or is gone.
+            StateError: `SOURCE_LOST_ROWS`: a topic was deleted and created again, or is gone.
         """
         self._topic_ids = positions if self.topics is None else self.topics.start(positions)
 

@@ -1,6 +1,6 @@
 """Questions of a client of Spark Connect to the process of the server that runs the epochs of a query.
 
-    <checkpoint>/zset/questions/<name>.asked     what is asked, and with it the rows that were emitted, where they are given
+    <checkpoint>/zset/questions/<name>.asked     the question, and with it the rows that were emitted, where they are given
     <checkpoint>/zset/questions/<name>.taken     the process that runs the epochs has read it
     <checkpoint>/zset/questions/<name>.answer    the answer, or the error
 
@@ -87,13 +87,13 @@ def answer_of(
         settings: of the query.
         session: of Spark Connect.
         rows: what was emitted; None where outputs are to be read.
-        is_active: says whether the query runs.
+        is_active: returns whether the query runs.
 
     Raises:
         ZsetJoinError: what the question raises.
         StateError: there is no checkpoint, or `CHECKPOINT_IN_USE`: a driver of another session runs on it.
 
-    Cost: a job that asks, and one per second and a half until the answer is there.
+    Cost: a job with the question, and one per second and a half until the answer is there.
     """
     name = uuid.uuid4().hex
     location, waits = settings.options.checkpoint_location, is_active()

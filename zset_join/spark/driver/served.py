@@ -101,7 +101,7 @@ class ServedQuery:
     Args:
         settings: of the query.
         session: of Spark Connect.
-        is_active: says whether the query runs.
+        is_active: returns whether the query runs.
 
     Attributes:
         error: what stopped the query; None while it runs, and where Spark did.
@@ -237,7 +237,7 @@ class ServedTools:
     Args:
         settings: of the query.
         session: of Spark Connect.
-        is_active: says whether the query runs.
+        is_active: returns whether the query runs.
     """
 
     def __init__(self, settings: DriverSettings, session: SparkSession, is_active: Callable[[], bool]) -> None:

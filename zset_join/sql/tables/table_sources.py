@@ -77,7 +77,7 @@ def source_of(
         return _KafkaRows(table, completed, settings)
     if connector == "datagen":
         return _Generated(table, completed)
-    assert stored is not None  # noqa: S101 - whoever keeps no files reads connectors alone
+    assert stored is not None  # noqa: S101 - a session without files reads connectors alone
     return _Stored(table, stored)
 
 

@@ -1,4 +1,4 @@
-"""The Kafka topics that a query reads, by their ids: one that was rebuilt is told, however many records it has.
+"""The Kafka topics that a query reads, by their ids: one that was rebuilt is reported, however many records it has.
 
 Spark knows a topic by its name and how far it has read. A topic that was deleted, rebuilt and filled again looks to it like
 the old one: it goes on in the middle of other records. Kafka gives every topic an id of its own that never comes again.
@@ -70,7 +70,7 @@ class KafkaTopics:
             return self.check(known)
         except (Py4JJavaError, _NoClientError) as error:
             _log.warning(
-                "the ids of the Kafka topics of %s cannot be asked (%s); a topic that is deleted, rebuilt and filled again "
+                "the ids of the Kafka topics of %s cannot be read (%s); a topic that is deleted, rebuilt and filled again "
                 "will not be noticed",
                 self._location,
                 _first_line(error),
