@@ -16,6 +16,7 @@ from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query import several
 from zset_join.query.reading import Reading, readings_of
+from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.dead_letters import dead_letters
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from zset_join.stages.stage import StageOptions
     from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["QueryChanges", "plan_of_change"]
+__all__ = ["QueryChanges", "plan_of_change", "plan_of_program"]
 
 
 class QueryChanges:
@@ -355,12 +356,21 @@ class QueryChanges:
         )
 
 
-def plan_of_change(view: View | Mapping[str, View], before: QueryPlan) -> QueryPlan:
+def plan_of_change(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:
     """Return the plan of a query; the only view of one is the only view of the other, whatever it is called."""
     if isinstance(view, Mapping):
         return several.plan_of(view, keep_state=before.keep_state)
-    plan = view.plan(keep_state=before.keep_state)
-    return plan if len(before.views) > 1 else replace(plan, views=(replace(plan.view(), name=before.name),))
+    plan = view.plan if isinstance(view, PlannedQuery) else view.plan(keep_state=before.keep_state)
+    is_one = len(before.views) == len(plan.views) == 1
+    return replace(plan, views=(replace(plan.view(), name=before.name),)) if is_one else plan
+
+
+def plan_of_program(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:
+    """Return the plan of a query of another program, which may call the only view by a name or not."""
+    if isinstance(view, Mapping) and len(view) == len(before.views) == 1:
+        (only,) = view.values()
+        return plan_of_change(only, before)
+    return plan_of_change(view, before)
 
 
 def _view_name(what: str, name: str | None, views: Iterable[str]) -> OptionError:
