@@ -34,7 +34,7 @@ from typing import Any
 
 from zset_join.checkpoint.added_columns import added_columns
 from zset_join.checkpoint.bucket import StageContext
-from zset_join.checkpoint.changed_plans import ChangedPlan, write_changed_plan
+from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan, write_changed_plan
 from zset_join.checkpoint.clearing import Clearing
 from zset_join.checkpoint.earlier_descriptions import is_earlier, is_same_plan
 from zset_join.checkpoint.files import CheckpointFiles
@@ -271,7 +271,7 @@ class Checkpoint:
         if self._owner is not None:
             self._owner.check()
         digest = write_changed_plan(self._folder, changed)
-        committed = self.commit(replace(record, plan=digest, offsets=f"changed to {digest}"))
+        committed = self.commit(replace(record, plan=digest, offsets=f"{CHANGED_TO}{digest}"))
         self.changed, self._plan = changed, changed.plan
         return committed
 

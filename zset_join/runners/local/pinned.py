@@ -84,8 +84,7 @@ def diff_of_running(
                 known = query_of(files.folder, read_format(files.folder) or {}, record)
                 standing = _standing(directory, files, record, known, temporary, held)
         plan = plan_of_program(view, standing.plan)
-        if "inputs" in known["description"]:
-            check_streams(standing.plan, plan)
+        check_streams(standing.plan, plan, known["description"])
         with progress_line("comparing with another query"), closing(Evolution(standing, plan)) as evolution:
             return evolution.diff()
 

@@ -73,11 +73,12 @@ class QueryChanges:
     _publish: Callable[[], None]
 
     @progress_line("comparing with another query")
-    def diff(self, view: View | Mapping[str, View]) -> PlanDiff:
+    def diff(self, view: View | Mapping[str, View] | PlannedQuery) -> PlanDiff:
         """Return what another query would answer otherwise over everything that was accepted so far. Nothing changes.
 
         Args:
             view: the new query: a view, or all views by name; a view of before that is not among them would be dropped.
+                Another runner gives a planned query.
 
         Raises:
             PlanError: the query cannot be planned.
@@ -110,7 +111,7 @@ class QueryChanges:
     @progress_line("changing the query")
     def evolve(
         self,
-        view: View | Mapping[str, View],
+        view: View | Mapping[str, View] | PlannedQuery,
         *,
         outputs: Outputs | OutputsByView | None = None,
         note: Any = None,
@@ -234,7 +235,7 @@ class QueryChanges:
     def _evolved(
         self,
         evolution: Evolution,
-        view: View | Mapping[str, View],
+        view: View | Mapping[str, View] | PlannedQuery,
         outputs: Outputs | OutputsByView | None,
         opened: DurableEpoch | None,
         note: Any,
@@ -268,7 +269,7 @@ class QueryChanges:
     def _go_over(
         self,
         evolution: Evolution,
-        view: View | Mapping[str, View],
+        view: View | Mapping[str, View] | PlannedQuery,
         answered: AnsweredEpoch,
         begins: Mapping[str, ZSet],
         changed: PipelineOutputs,
@@ -278,7 +279,11 @@ class QueryChanges:
         """Become a pipeline of the new query: everything that can fail is made first."""
         standing, memory, directory = evolution.standing, self._memory, self._directory
         plan = evolution.plan if directory is None or not standing.epoch else evolution.durable_plan()
-        readings = readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
+        if isinstance(view, PlannedQuery):
+            readings, has_several = view.readings, view.has_several
+        else:
+            has_several = isinstance(view, Mapping)
+            readings = readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
         watermarks = self._watermarks.of_plan(plan, evolution.known_times())
         taking = RowTaking(plan, readings, is_strict=self._options.on_bad_input == "error")
         engine = Engine(plan, watermarks, quarantines=self._options.on_bad_input == "quarantine")
@@ -307,7 +312,7 @@ class QueryChanges:
                 raise
         self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
         self._contents, self._outputs, self._readings = contents, changed, readings
-        self._has_several, self._views = isinstance(view, Mapping), view if isinstance(view, Mapping) else None
+        self._has_several, self._views = has_several, view if isinstance(view, Mapping) else None
         names = {source.name for source in plan.sources}
         self._dropped_sources = (self._dropped_sources | {source.name for source in self.plan.sources}) - names
         self.plan = plan

@@ -42,7 +42,14 @@ from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.folder import is_local
 
-__all__ = ["check_kept_here", "check_streams", "diff_of_directory", "evolve_directory", "undo_of_directory"]
+__all__ = [
+    "check_kept_here",
+    "check_streams",
+    "diff_of_directory",
+    "evolve_directory",
+    "not_kept_here",
+    "undo_of_directory",
+]
 
 _SNAPSHOT_AFTER_BYTES = 64 * 1024 * 1024
 
@@ -145,7 +152,6 @@ class _Stopped:
     standing: Standing
     watermarks: Watermarks
     opened: DurableEpoch
-    is_inside_spark: bool
 
 
 @contextmanager
@@ -188,11 +194,9 @@ def _stopped(directory: str | Path, view: View | Mapping[str, View] | PlannedQue
                     standing=standing,
                     watermarks=watermarks,
                     opened=opened,
-                    is_inside_spark="inputs" in described,
                 )
                 plan = plan_of_program(view, plan)
-                if stopped.is_inside_spark:
-                    check_streams(stopped.plan, plan)
+                check_streams(stopped.plan, plan, described)
                 with closing(Evolution(standing, plan)) as evolution:
                     yield stopped, evolution
 
@@ -212,21 +216,33 @@ def check_kept_here(location: str, described: Mapping[str, Any]) -> None:
         OptionError: `NOT_FROM_HERE`.
     """
     if "keeps_view" not in described:
-        raise OptionError(
-            f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not compared or changed in "
-            "place. Start the new query beside it with a checkpointLocation and outputs of its own, and let readers go over to "
-            "these; or run the query on the driver, mode='driver', from the start.",
-            code="NOT_FROM_HERE",
-            what="evolve",
-        )
+        raise not_kept_here(location)
 
 
-def check_streams(before: QueryPlan, after: QueryPlan) -> None:
-    """Refuse to change the streams of a query inside Spark, whose own files name them.
+def not_kept_here(location: str) -> OptionError:
+    """Return the error of a checkpoint whose state is not that of a pipeline."""
+    return OptionError(
+        f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not compared or changed in "
+        "place. Start the new query beside it with a checkpointLocation and outputs of its own, and let readers go over to "
+        "these; or run the query on the driver, mode='driver', from the start.",
+        code="NOT_FROM_HERE",
+        what="evolve",
+    )
+
+
+def check_streams(before: QueryPlan, after: QueryPlan, described: Mapping[str, Any]) -> None:
+    """Refuse to change the streams of a query inside Spark, whose own files name them; a pipeline's may change.
+
+    Args:
+        before: the plan of the checkpoint.
+        after: the new one.
+        described: what the checkpoint is recognised by.
 
     Raises:
         StateError: `EVOLVE_STREAM`.
     """
+    if "inputs" not in described:
+        return
     known, wanted = ({source.name for source in one.sources} for one in (before, after))
     if known != wanted:
         raise StateError(
@@ -237,3 +253,17 @@ def check_streams(before: QueryPlan, after: QueryPlan) -> None:
             before=sorted(known),
             after=sorted(wanted),
         )
+    has_clock = any(one.get("baseline") for one in described["inputs"]) or _waits(before)
+    if _waits(after) and not has_clock:
+        raise StateError(
+            "the new query has stages that wait for a time, and the one in the checkpoint has none. Such a query reads one "
+            "source more inside Spark, which brings epochs when no row comes, and Spark's own files beside the checkpoint name "
+            "its sources. Start the new query with a checkpointLocation and outputs of its own.",
+            code="EVOLVE_STREAM",
+            before=sorted(known),
+            after=sorted(wanted),
+        )
+
+
+def _waits(plan: QueryPlan) -> bool:
+    return any(node.stage.waits_for_time for node in plan.nodes)
