@@ -108,7 +108,7 @@ class Drawn:
         )
 
     def step(self, epoch):
-        """Return the tick, the changes and what is said in this epoch, by the oracle."""
+        """Return the tick, the changes and the oracle's answer of this epoch."""
         changes = self.changes("left"), self.changes("right")
         before = self.watermark
         if self.draw.random() < 0.6:
