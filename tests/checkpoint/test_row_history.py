@@ -1,4 +1,4 @@
-"""The history of a row says what a replay of everything would have said about it."""
+"""The history of a row agrees with a replay of everything."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_keys_of_different_types_and_both_zeros_are_found(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("row", "says"),
+    ("row", "message"),
     [
         ({"colour": "red"}, 'no column "colour"'),
         ({"id": "seven"}, 'no value of the column "id"'),
@@ -173,8 +173,8 @@ def test_keys_of_different_types_and_both_zeros_are_found(tmp_path: Path) -> Non
         ({}, "names no value"),
     ],
 )
-def test_a_question_that_cannot_be_asked_is_refused(row: dict[str, Any], says: str) -> None:
-    with pytest.raises(OptionError, match=says) as found:
+def test_a_question_that_cannot_be_asked_is_refused(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message) as found:
         RowQuestion(build, SHOWN, SOURCES, row)
     assert found.value.code == "ROW_QUESTION"
 

@@ -78,7 +78,7 @@ def joined(relation: Relation, how: str = "inner", **options: Any) -> Epochs:
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "left_anti"])
-@pytest.mark.parametrize(("relation", "code", "bad", "says"), BAD)
+@pytest.mark.parametrize(("relation", "code", "bad", "expected"), BAD)
 def test_the_message_names_stream_key_weight_epoch_and_cure(
     relation: Relation, code: str, bad: list[Change], expected: str, how: str
 ) -> None:
@@ -94,7 +94,7 @@ def test_the_message_names_stream_key_weight_epoch_and_cure(
     assert 'set on_bad_input="quarantine"' in str(error)
 
 
-@pytest.mark.parametrize(("relation", "code", "bad", "says"), BAD)
+@pytest.mark.parametrize(("relation", "code", "bad", "expected"), BAD)
 def test_nothing_of_a_bad_epoch_is_applied(relation: Relation, code: str, bad: list[Change], expected: str) -> None:
     join = joined(relation)
     before = join.operator.snapshot()
@@ -154,7 +154,7 @@ def test_a_row_of_weight_zero_emits_nothing_and_breaks_nothing() -> None:
 # ---------------------------------------------------------------- policy quarantine
 
 
-@pytest.mark.parametrize(("relation", "code", "bad", "says"), BAD)
+@pytest.mark.parametrize(("relation", "code", "bad", "expected"), BAD)
 def test_in_quarantine_the_rest_proceeds_and_the_bad_row_is_reported(
     relation: Relation, code: str, bad: list[Change], expected: str
 ) -> None:

@@ -124,11 +124,11 @@ def test_output_names_replace_all_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("output_names", "says"),
+    ("output_names", "message"),
     [(["a", "b"], "it needs 6 different names"), (["a"] * 6, "it needs 6 different names"), ([], "it needs 6 different names")],
 )
-def test_output_names_that_do_not_fit_are_refused(output_names: Sequence[str], says: str) -> None:
-    with pytest.raises(PlanError, match=says) as caught:
+def test_output_names_that_do_not_fit_are_refused(output_names: Sequence[str], message: str) -> None:
+    with pytest.raises(PlanError, match=message) as caught:
         HashJoin(STAFF, TEAMS, output_names=output_names)
 
     assert caught.value.code == "OUTPUT_NAMES"

@@ -35,7 +35,7 @@ OTHER_LOW = ("a2", 7, 45)
 
 Story = list[tuple[str, list[Change], list[Change], dict[str, list[Change]]]]
 
-# What happens, the bids, the offers, and what each type of join says to it.
+# What happens, the bids, the offers, and what each type of join emits for it.
 STORY: Story = [
     (
         "a bid is alone",

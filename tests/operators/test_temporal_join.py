@@ -294,7 +294,7 @@ def test_times_of_all_types_are_compared_with_a_watermark_in_their_own_unit(kind
 
 
 @pytest.mark.parametrize(
-    ("late", "said", "codes"),
+    ("late", "emitted", "codes"),
     [
         ("side_output", [], ["LATE_ROW"]),
         ("drop", [], []),

@@ -96,8 +96,8 @@ def test_workers_with_another_python_are_named(joined: JoinedStream, tmp_path: P
 def test_explain_tells_where_the_answer_goes(joined: JoinedStream, capsys: pytest.CaptureFixture[str]) -> None:
     joined.writeStream.toParquet("/data/changes", form="row_kind").explain()
 
-    told = capsys.readouterr().out
-    assert told.startswith("Output to Parquet changelog /data/changes (row_kind)\nState: all in memory\nJoin ")
+    reported = capsys.readouterr().out
+    assert reported.startswith("Output to Parquet changelog /data/changes (row_kind)\nState: all in memory\nJoin ")
 
 
 def test_explain_refuses_an_option_as_start_does(joined: JoinedStream) -> None:
@@ -141,10 +141,10 @@ def test_explain_refuses_an_option_as_start_does(joined: JoinedStream) -> None:
     ],
 )
 def test_explain_tells_how_much_of_the_state_is_in_memory(
-    joined: JoinedStream, capsys: pytest.CaptureFixture[str], options: dict[str, Any], told: list[str]
+    joined: JoinedStream, capsys: pytest.CaptureFixture[str], options: dict[str, Any], reported: list[str]
 ) -> None:
     joined.writeStream.options(**options).explain()
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[: len(told)] == told
-    assert lines[len(told)].startswith("Join ")
+    assert lines[: len(reported)] == reported
+    assert lines[len(reported)].startswith("Join ")
