@@ -108,7 +108,7 @@ def _forgets_old_keys(hybrid: HybridState) -> None:
 
 
 def _fetches_nothing_twice(hybrid: HybridState) -> None:
-    hybrid._asked_by_own = (False, False)
+    hybrid._fetched_by_own = (False, False)
 
 
 def _streams_nothing(hybrid: HybridState) -> None:
@@ -141,7 +141,7 @@ def _keeps_changed_rows(hybrid: HybridState) -> None:
 
 
 def _keeps_no_witness_of_oversized_keys(hybrid: HybridState) -> None:
-    hybrid.oversized._asked_by_own = (False, False)
+    hybrid.oversized._fetched_by_own = (False, False)
 
 
 def _forgets_unchanged_rows(hybrid: HybridState) -> None:

@@ -308,7 +308,9 @@ class TestHints:
 
         reported = Run(view, clock, capacity=9, timeout="20s", batch_keys=5).pipeline.explanation()
 
-        assert "asks: async, ordered, capacity 7; timeout 20 s; no retry; 5 keys per call, at most 16 connections" in reported
+        assert (
+            "fetches: async, ordered, capacity 7; timeout 20 s; no retry; 5 keys per call, at most 16 connections" in reported
+        )
         assert reported.count("of the job: batch-keys=5, timeout=20s") == 1
         assert "of the job" not in view.plan().explain()
 

@@ -120,7 +120,7 @@ class OrdinaryRecords:
         given = table.take(pa.array(numbers)) if len(numbers) < table.num_rows else table
         if self.source is not None:
             good &= self._is_of_table(place, given)
-        columns = [*fields.values(), *(self._told(name, place, given) for name in self.metadata)]
+        columns = [*fields.values(), *(self._metadata_of(name, place, given) for name in self.metadata)]
         if good.all():
             return numbers, columns
         chosen = np.flatnonzero(good)
@@ -161,7 +161,7 @@ class OrdinaryRecords:
             good |= own
         return good
 
-    def _told(self, name: str, place: pa.StructArray, given: pa.Table) -> pa.Array:
+    def _metadata_of(self, name: str, place: pa.StructArray, given: pa.Table) -> pa.Array:
         """Return what comes beside the rows."""
         if name == "position":
             return place.field("lsn")

@@ -195,7 +195,7 @@ def test_groups_on_disk_are_those_in_memory_over_a_restart_and_lost_files(
 
 
 @for_each(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (
             {"default_hash_table": "hybrid", "max_hot_keys": 500, "buckets": 2},

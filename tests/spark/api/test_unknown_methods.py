@@ -14,7 +14,7 @@ from zset_join.runners.spark.api.unknown_methods import missing_on_view, missing
 from zset_join.spark import appends
 
 
-@for_each(("method", "says"), [("show", "writeStream"), ("orderBy", "sort"), ("explode_all", "no attribute")])
+@for_each(("method", "expected"), [("show", "writeStream"), ("orderBy", "sort"), ("explode_all", "no attribute")])
 def test_a_view_says_what_to_use(method: str, expected: str) -> None:
     error = missing_on_view(method)
 

@@ -106,7 +106,7 @@ def test_explain_refuses_an_option_as_start_does(joined: JoinedStream) -> None:
 
 
 @for_each(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (
             {"default_hash_join": "hybrid", "max_hot_bytes": 8_000_000_000, "buckets": 2},
