@@ -211,7 +211,7 @@ def test_what_stands_behind_a_union_sees_the_rows_of_all_branches(
     groups = [change for change in reported if change.stream == counted.placed.planned_stages[-1].stage.inputs[0].relation.name]
     assert {cause.stream for group in groups for cause in group.causes} == {"a", "b", "b2"}
     assert {change.stream for event in history.events for change in event.sources} == {"a", "b", "b2", "c", "c2", "b3"}
-    assert not any(change.untold for change in reported)
+    assert not any(change.missing_reason for change in reported)
 
 
 @pytest.mark.long
@@ -268,7 +268,7 @@ def test_an_aggregate_is_joined_and_survives_a_killed_worker_a_lost_answer_and_a
     history = query.explain_row({"c_v": "x"})
     reported = causes_of(change for event in history.events for change in event.changes)
     assert not history.is_complete
-    assert all(change.causes or change.untold for change in reported if change.stream not in "abc")
+    assert all(change.causes or change.missing_reason for change in reported if change.stream not in "abc")
     assert {path.name[:-2] for path in (tmp_path / "checkpoint/zset/log").iterdir()} == {
         "join", "route-left", "route-right", "aggregate-1", "join-2", "aggregate-3",
     }  # fmt: skip

@@ -9,7 +9,7 @@ or a name comes twice; then none of the records of the chunk counts as ordinary.
 Cost: one pass over the texts, without a copy where all records of a chunk are ordinary.
 
 Limits: tables with a key whose columns are whole numbers of 16 bits and more, doubles, booleans and strings, read from records
-of any database and without other metadata than the position and what Kafka says.
+of any database and without other metadata than the position and Kafka's.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class OrdinaryRecords:
     Args:
         schema: the columns of the table.
         keys: its key columns.
-        metadata: what comes beside the row, to the name of its column.
+        metadata: the other fields of the record, to the name of its column.
         source: what the source is called; None: records of any table are read.
     """
 
@@ -162,7 +162,7 @@ class OrdinaryRecords:
         return good
 
     def _metadata_of(self, name: str, place: pa.StructArray, given: pa.Table) -> pa.Array:
-        """Return what comes beside the rows."""
+        """Return the fields beside the rows."""
         if name == "position":
             return place.field("lsn")
         if name not in given.column_names:

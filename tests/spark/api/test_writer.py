@@ -41,7 +41,7 @@ def joined(orders: Source, customers: Source) -> JoinedStream:
         (lambda writer: writer.foreachBatch("print"), "expected a function"),
         (lambda writer: writer.foreachBatch(print, form="rows"), "form='rows' is unknown; use one of weight, row_kind"),
         (lambda writer: writer.toParquet("/tmp/x", "rows"), "form='rows'"),
-        (lambda writer: writer.toParquet("nosuch://bucket/x"), "no installed library knows the file system 'nosuch'"),
+        (lambda writer: writer.toParquet("nosuch://bucket/x"), "no installed library reads the file system 'nosuch'"),
         (lambda writer: writer.foreachBatch(print, form="upsert", key="k"), "a key is a list of column names"),
         (lambda writer: writer.foreachBatch(print, form="weight", key=["k"]), 'is for form="upsert"'),
         (lambda writer: writer.toDelta("/tmp/x", form="rows"), "form='rows'"),
