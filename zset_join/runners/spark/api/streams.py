@@ -287,7 +287,7 @@ def _check_format(df: DataFrame, name: str, operation_arguments: Mapping[str, An
     check_dataframe(df, name)
     if operation_arguments:
         raise OptionError(
-            f'changes "{name}": format and {" and ".join(operation_arguments)} both set the operation of a row; keep one of them.',
+            f'changes "{name}": format and {" and ".join(operation_arguments)} both set the operation of a row; keep one.',
             code="CONFLICTING_ARGUMENTS",
             name=name,
             arguments=["format", *operation_arguments],
