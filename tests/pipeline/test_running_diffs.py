@@ -69,7 +69,7 @@ def test_files_that_a_lease_held_go_once_it_is_over(tmp_path: Path) -> None:
         assert not lease.exists()
 
 
-def test_a_lease_that_is_too_short_says_so_and_nothing_is_compared_without_an_epoch(
+def test_a_lease_that_is_too_short_is_an_error_and_nothing_is_compared_without_an_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "dir"
@@ -90,7 +90,7 @@ def test_a_lease_that_is_too_short_says_so_and_nothing_is_compared_without_an_ep
             diff_of_running(str(directory), LARGE, lease_seconds=0.01, on_pinned=loses)
 
 
-def test_the_command_says_which_epoch_it_compares_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_names_the_epoch_that_it_compares_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["diff", str(tmp_path / "dir"), "tests.pipeline.test_durable_changes:LARGE"]
     with Pipeline(BY_CITY, tmp_path / "dir") as pipeline:
         pipeline.step(ROWS)

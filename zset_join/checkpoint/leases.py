@@ -2,7 +2,7 @@
 
     leases/<name>.json      epoch, the files that its record lists, until when, and who reads
 
-The law: whoever holds a lease that has not run out finds every file of its epoch. The owner of the checkpoint looks for leases
+The law: the holder of a lease that has not run out finds every file of its epoch. The owner of the checkpoint looks for leases
 after each commit, before it removes a file; files of an epoch go at the commit of the epoch after the next one at the earliest.
 So a reader that has written its lease, and then sees no record newer than the next epoch's, was in time; else it takes a newer
 epoch. The owner removes leases that have run out: a reader that died holds nothing up for longer than that.

@@ -4,7 +4,7 @@
     diff_wherever(path, view)       one or the other, as the directory is in use or not
 
 The law: nothing but the lease is written, and the query waits for nothing. The answer is that of the epoch which was the newest
-one when reading began; it says which (`PlanDiff.epoch`). All rows are read under the lease, and compared behind it.
+one when reading began, and names it (`PlanDiff.epoch`). All rows are read under the lease, and compared behind it.
 
 Cost: every snapshot and every log of the query is read, and its state is built once more as mapped files below
 `temporary_directory`; then as `Pipeline.diff`.
@@ -82,10 +82,10 @@ def diff_of_running(
                 on_pinned(record.epoch)
             with progress_line(f"reading epoch {record.epoch} of {directory}"):
                 known = query_of(files.folder, read_format(files.folder) or {}, record)
-                standing = _standing(directory, files, record, known, temporary, held)
-        plan = plan_of_program(view, standing.plan)
-        check_streams(standing.plan, plan, known["description"])
-        with progress_line("comparing with another query"), closing(Evolution(standing, plan)) as evolution:
+                state = _state_at(directory, files, record, known, temporary, held)
+        plan = plan_of_program(view, state.plan)
+        check_streams(state.plan, plan, known["description"])
+        with progress_line("comparing with another query"), closing(Evolution(state, plan)) as evolution:
             return evolution.diff()
 
 
@@ -115,7 +115,7 @@ def _leased(directory: str, seconds: float) -> Iterator[tuple[CheckpointFiles, C
     with leased_record(files, seconds) as record:
         if record is None:
             raise StateError(
-                f"no epoch is committed in the checkpoint {directory}, so there is nothing to compare yet. Ask again once the "
+                f"no epoch is committed in the checkpoint {directory}, so there is nothing to compare yet. Try again once the "
                 "query has answered an epoch.",
                 code="NOTHING_COMMITTED",
                 location=directory,
@@ -123,10 +123,10 @@ def _leased(directory: str, seconds: float) -> Iterator[tuple[CheckpointFiles, C
         yield files, record
 
 
-def _standing(
+def _state_at(
     directory: str, files: CheckpointFiles, record: CommitRecord, known: Mapping[str, Any], temporary: str, held: ExitStack
 ) -> Standing:
-    """Return where the query stands after an epoch: everything that is read of the checkpoint is read here."""
+    """Return the state of the query after an epoch: everything that is read of the checkpoint is read here."""
     changed = changed_plan_of(files.folder, record)
     described = known["description"]
     check_kept_here(directory, described)

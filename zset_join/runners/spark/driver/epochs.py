@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.reading import (
-    START_ANEW,
+    START_OVER,
     changed_plan_of,
     checkpoint_folder,
     has_commits,
@@ -147,7 +147,7 @@ class DriverEpochs:
         heartbeat: brings an epoch when something is due though no row comes; None where nothing waits for a time.
         lock: held while an epoch runs.
         has_ended: the query has changed, and another object runs its epochs; this one takes none any more.
-        given_through: the epoch that functions were given last by the object before; None: Spark's files say it.
+        given_through: the epoch that functions were given last by the object before; None: it follows from Spark's files.
     """
 
     settings: DriverSettings
@@ -382,8 +382,8 @@ class DriverEpochs:
         seconds |= {"answer": finished - answering, "total": finished - started}
         held = state_bytes(self.settings.options, pipeline.directory.query_id)
         rounded = {name: round(value, 4) for name, value in seconds.items()}
-        told = {**pipeline.progress, **({"batch": number} if number != epoch else {})}
-        self.progress.entries.append({**told, "replayed": is_replay, "state_bytes": held, "seconds": rounded})
+        counts = {**pipeline.progress, **({"batch": number} if number != epoch else {})}
+        self.progress.entries.append({**counts, "replayed": is_replay, "state_bytes": held, "seconds": rounded})
         _log.info("%s: epoch %d on the driver, %s", self.settings.name, epoch, rounded)
         if self.heartbeat is not None:
             self.heartbeat.wake()
@@ -502,7 +502,7 @@ def check_same_batch(checkpoint: Checkpoint, epoch: int, read: str | None) -> No
         return
     raise StateError(
         f"epoch {epoch} is committed in the checkpoint {checkpoint.files.folder.location}, and Spark runs it again with other "
-        f"input: Spark's own files beside it were rolled back. {START_ANEW}",
+        f"input: Spark's own files beside it were rolled back. {START_OVER}",
         code="EPOCH_REPLANNED",
         epoch=epoch,
     )

@@ -109,7 +109,7 @@ def driver_epochs(
 
 
 def in_stored_order(query: DriverQuery, location: str) -> DriverQuery:
-    """Return a query with its streams in the order in which its checkpoint has them: Spark's own files tell them by it."""
+    """Return a query with its streams in the order in which its checkpoint has them: Spark's own files number them."""
     described = (stored_description(location) or {}).get("inputs", ())
     known = [name for one in described if (name := one["name"]) in query.streams]
     return replace(query, streams={name: query.streams[name] for name in dict.fromkeys([*known, *query.streams])})
