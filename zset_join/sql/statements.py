@@ -20,7 +20,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from zset_join.conversions import can_convert, convert_values
 from zset_join.core.errors import PlanError, SqlError, ZsetJoinError
 from zset_join.expressions import Cast
-from zset_join.expressions.rows import compute, named, value_type
+from zset_join.expressions.rows import compute, value_type
 from zset_join.sql.ddl.definitions import Model, read_table
 from zset_join.sql.ddl.explaining import explain
 from zset_join.sql.ddl.indexes import create_index, drop_index
@@ -33,10 +33,10 @@ from zset_join.sql.dml.pausing import pause, resume
 from zset_join.sql.dml.query_statements import bind_query, bound_by
 from zset_join.sql.dml.writing import fitted, takes_back, writer_of
 from zset_join.sql.parse.readers import Reader
-from zset_join.sql.tables.catalog import ColumnDefinition, Mode, NamedView, Table
+from zset_join.sql.tables.catalog import ColumnDefinition, Mode, Table
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message, Query
-from zset_join.sql.tables.settings import check_setting, is_ignored, is_misspelt, known_setting, unplanned
+from zset_join.sql.tables.settings import check_setting, is_ignored, is_misspelt, known_setting
 from zset_join.sql.tables.sink_tables import SinkWriter, is_outside
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import Statement, parse_expression
@@ -342,7 +342,6 @@ def _unfit(statement: Statement, tokens: tuple[Token, ...], node: exp.Expr, kind
 
 
 def _place(statement: Statement, tokens: tuple[Token, ...]) -> Any:
-    from zset_join.sql_expressions.places import Place
 
     return Place(statement.text, tokens[0].start)
 

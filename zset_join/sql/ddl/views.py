@@ -18,9 +18,9 @@ from typing import Any
 
 from zset_join.core.errors import PlanError, SqlError
 from zset_join.expressions.rows import named
+from zset_join.sql.ddl.sink_statements import written_table
 from zset_join.sql.dml.query_statements import bind_query, bound_by
 from zset_join.sql.dml.writing import fitted, writer_of
-from zset_join.sql.ddl.sink_statements import written_table
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import Catalog, NamedView
 from zset_join.sql.tables.contexts import StatementContext

@@ -65,9 +65,7 @@ class Declaration:
     def changed(self, sql: str, dialect: str, settings: Mapping[str, str], created: str | None) -> Declaration:
         """Return what another statement makes of it."""
         step = {"sql": self.sql, "dialect": self.dialect, "settings": dict(self.settings)}
-        return replace(
-            self, sql=sql, dialect=dialect, settings=settings, created=created or "", earlier=(*self.earlier, step)
-        )
+        return replace(self, sql=sql, dialect=dialect, settings=settings, created=created or "", earlier=(*self.earlier, step))
 
     def is_same(self, other: Declaration) -> bool:
         """Return whether another one declares the same."""
@@ -150,7 +148,10 @@ class Declarations:
         path = self._directory / _named(number)
         try:
             body = unseal(local.read_bytes(path) or b"", version=_FORMAT, name=_named(number))
-            declared = tuple(Declaration(**{**one, "names": tuple(one["names"]), "earlier": tuple(one.get("earlier", ()))}) for one in body["declared"])
+            declared = tuple(
+                Declaration(**{**one, "names": tuple(one["names"]), "earlier": tuple(one.get("earlier", ()))})
+                for one in body["declared"]
+            )
             return Catalogued(declared=declared, views=tuple(body["views"]), settings=body["settings"])
         except (ValueError, KeyError, TypeError) as error:
             raise StateError(

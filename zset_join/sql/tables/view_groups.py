@@ -17,11 +17,11 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from zset_join.pipeline.changing import ChangingPipeline
-from zset_join.pipeline.contents import repeated
-from zset_join.pipeline.pipeline import Pipeline
 from zset_join.query import View
 from zset_join.query.reading import Reading
+from zset_join.runners.local.changing import ChangingPipeline
+from zset_join.runners.local.contents import repeated
+from zset_join.runners.local.pipeline import Pipeline
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NextDue
@@ -188,9 +188,14 @@ class GroupView:
         self._held, self._is_paused = rows, True
         return self
 
-    def behind(self, paused: GroupView) -> GroupView:
-        """Return itself, as what goes on from where another one was paused: its first answer is the difference."""
-        self._held = paused.contents()
+    def behind(self, other: Pipeline | GroupView) -> GroupView:
+        """Return itself, as what goes on from where another one is: its first answer is the difference.
+
+        Where its columns are others, its first answer is all it holds.
+        """
+        held = other.contents()
+        same = (held.schema.names, held.schema.types) == (self.schema.names, self.schema.types)
+        self._held = held if same else None
         return self
 
     def took(self) -> None:
