@@ -4,9 +4,9 @@
     CREATE [OR REPLACE] MATERIALIZED VIEW v AS SELECT ...  a query that runs
     ALTER [MATERIALIZED] VIEW v AS SELECT ...              another query under the name
 
-The law: behind ALTER and OR REPLACE the view, and every query that reads it, holds what it would hold had the new text been there
-from the start. Whoever reads their changes gets new minus old, as one epoch. All follow or none: what one of them is refused for
-leaves all as they were.
+The law: behind ALTER and OR REPLACE the view, and every query that reads it, holds what it would hold had the new text been
+there from the start. Readers of their changes get new minus old, as one epoch. All follow or none: what one of them is
+refused for leaves all as they were.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def alter(session: StatementContext, statement: Statement, begin: int = 0, *, is
         session: it runs in.
         statement: the whole of it.
         begin: the place of the word ALTER.
-        is_preview: only say what would differ.
+        is_preview: only find out what would differ.
 
     Raises:
         SqlError: there is no such view, or the query cannot be bound.
@@ -131,8 +131,8 @@ def alter(session: StatementContext, statement: Statement, begin: int = 0, *, is
     is_materialized = reader.has("MATERIALIZED", "VIEW")
     if not is_materialized and not reader.has("VIEW"):
         raise SqlError(
-            f"ALTER {reader.word} is not offered; ALTER MATERIALIZED VIEW v AS SELECT ... is. A table keeps its columns: DROP it "
-            "and CREATE it again, or make a view over it.",
+            f"ALTER {reader.word} is not offered; ALTER MATERIALIZED VIEW v AS SELECT ... is. A table keeps its columns: DROP "
+            "it and CREATE it again, or make a view over it.",
             code="NOT_OFFERED",
             at=statement.place(0),
         )
@@ -241,7 +241,7 @@ def _changed(
     following = _following(catalog, name)
     reached = {name, *following}
     if reached & view.query.names:
-        read = sorted(reached & view.query.names)[0]
+        read = min(reached & view.query.names)
         raise SqlError(
             f'"{name}" would read "{read}", which reads "{name}": there is no order in which they could be answered.',
             code="CIRCLE",

@@ -56,7 +56,7 @@ def bound_by(session: StatementContext, bind: Callable[[], Query]) -> Query:
     """Return a query that can be bound again, when what its names represent has changed.
 
     Args:
-        session: knows the names.
+        session: it is of.
         bind: binds it; it is bound again under the settings of now.
     """
     query, settings = bind(), dict(session.catalog.settings)

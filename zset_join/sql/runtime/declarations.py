@@ -148,9 +148,9 @@ class Declarations:
         path = self._directory / _named(number)
         try:
             body = unseal(local.read_bytes(path) or b"", version=_FORMAT, name=_named(number))
+            lists = ("names", "earlier")
             declared = tuple(
-                Declaration(**{**one, "names": tuple(one["names"]), "earlier": tuple(one.get("earlier", ()))})
-                for one in body["declared"]
+                Declaration(**{**one, **{key: tuple(one.get(key, ())) for key in lists}}) for one in body["declared"]
             )
             return Catalogued(declared=declared, views=tuple(body["views"]), settings=body["settings"])
         except (ValueError, KeyError, TypeError) as error:

@@ -1,6 +1,6 @@
 """Queries of a session in a directory that become others: ALTER and CREATE OR REPLACE of views.
 
-The law: the queries that change, and the statement that says so, become true by one commit record; stages that old and new plan
+The law: the queries that change, and the statement of it, become true by one commit record; stages that old and new plan
 have in common keep their state and are fed nothing. What is refused leaves plan, statements and claims as they were.
 
 Cost: that of `Pipeline.evolve`; of a query that writes into a table with a key, a `Pipeline.diff` before it.

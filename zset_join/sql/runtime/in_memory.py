@@ -180,12 +180,12 @@ class MemoryRuntime(ProcessRuntime):
                 epoch.answer({}, first={running: self._contents(running.query) for running in groups})
                 for one in epoch.prepared:
                     self._check_only_added(one.queries, groups, one.prepared)
-                    lines += [_line(running, running.answer_in(one.prepared)) for running in one.queries if running in groups]
+                    lines += [_line(running, one.prepared) for running in one.queries if running in groups]
                 if not is_preview:
                     took = True
                     self._fed |= epoch.tables
-                    for running, _, view in before:
-                        if view.schema != running.pipeline.schema:
+                    for running in groups:
+                        if isinstance(running.pipeline, GroupView) and running.pipeline.begins:
                             running.deltas.clear()
                     epoch.commit()
         finally:
@@ -239,13 +239,13 @@ class MemoryRuntime(ProcessRuntime):
 
     @staticmethod
     def _check_only_added(queries: Sequence[Running], changed: Collection[Running], prepared: PreparedEpoch) -> None:
-        """Refuse to take rows back from a table or output that only ever gets rows."""
+        """Refuse to retract rows of a table that only ever gets rows."""
         for running in [one for one in queries if one in changed]:
             only_adds = running.writer is not None and running.writer.table.mode == "append"
             if only_adds and (running.answer_in(prepared).weights < 0).any():
                 raise SqlError(
-                    f'"{running.name}" writes into "{running.into}", which only ever gets rows, and the change takes rows back. '
-                    "DROP it, and write into a table with a primary key.",
+                    f'"{running.name}" writes into "{running.into}", which only ever gets rows, and the change takes rows '
+                    "back. DROP it, and write into a table with a primary key.",
                     code="NOT_OFFERED",
                     name=running.name,
                 )
@@ -365,7 +365,10 @@ class MemoryRuntime(ProcessRuntime):
         return rows if rows is not None and len(rows) else None
 
 
-def _line(running: Running, delta: ZSet) -> str:
-    """Return what a change did to a query."""
+def _line(running: Running, prepared: PreparedEpoch) -> str:
+    """Return what a change does to a query."""
+    delta, view = running.answer_in(prepared), running.pipeline
     added, removed = int(delta.weights[delta.weights > 0].sum()), -int(delta.weights[delta.weights < 0].sum())
+    if isinstance(view, GroupView) and view.begins:
+        return f'view "{running.name}" changes its columns: {added:,} rows after'
     return f'view "{running.name}": adds {added:,} rows, removes {removed:,}'

@@ -98,7 +98,7 @@ class ProcessRuntime(Runtime):
 
 
 def refuse_replaced_rows(running: Running, query: Query) -> None:
-    """Refuse a change of a query whose rows replace one another in its table: what it wrote before is not taken back.
+    """Refuse a change of a query whose rows replace one another in its table: what it wrote before stays there.
 
     Raises:
         SqlError: `NOT_OFFERED`.
@@ -108,7 +108,7 @@ def refuse_replaced_rows(running: Running, query: Query) -> None:
     takes_back = query.bound.view.node.relation.mode != "append"
     if not (running.takes_back and takes_back):
         raise SqlError(
-            f'"{running.name}" writes rows into "{running.writes}" that replace one another and are never taken back, so the '
+            f'"{running.name}" writes rows into "{running.writes}" that replace one another and are never retracted, so the '
             "table would keep those of the query before. DROP it, and CREATE it again.",
             code="NOT_OFFERED",
             name=running.name,

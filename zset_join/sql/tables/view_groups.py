@@ -112,12 +112,14 @@ class GroupView:
     Attributes:
         progress: counts of the last epoch that had rows for it, or an answer.
         schema: its columns.
+        begins: it goes on from one with other columns, so that its first answer was all its rows.
     """
 
     def __init__(self, group: SharedPipeline, name: str, schema: pa.Schema) -> None:
         self.group = group
         self.progress: Mapping[str, Any] = {}
         self.schema = schema
+        self.begins = False
         self._name = name
         self._is_paused = False
         self._held: ZSet | None = None
@@ -194,8 +196,8 @@ class GroupView:
         Where its columns are others, its first answer is all it holds.
         """
         held = other.contents()
-        same = (held.schema.names, held.schema.types) == (self.schema.names, self.schema.types)
-        self._held = held if same else None
+        self.begins = (held.schema.names, held.schema.types) != (self.schema.names, self.schema.types)
+        self._held = None if self.begins else held
         return self
 
     def took(self) -> None:
