@@ -293,7 +293,8 @@ class PipelineDirectory:
             statistics[state.name] = dict(operator.statistics())
         sources = (*self._sources, *(one for one in plan.sources if one.name not in {known.name for known in self._sources}))
         for number, view in enumerate(plan.views):
-            self._carry_view(histories, view.name, _folder(plan, number), evolution, tick, change.answers[view.name])
+            rows = change.begins[view.name] if evolution.begins(view.name) else change.answers[view.name]
+            self._carry_view(histories, view.name, _folder(plan, number), evolution, tick, rows)
         if self._history is not None:
             histories |= {key: there[key] for at in range(len(self._sources)) if (key := f"{_input(at)}/0") in there}
         known, self._plan, self._sources = self._sources, plan, sources
@@ -317,6 +318,7 @@ class PipelineDirectory:
                 sources=tuple(source.to_json() for source in sources),
                 begins=tuple(sorted(change.begins)),
                 filled=tuple(sorted(filled)),
+                altered=tuple(name for name in sorted(change.begins) if evolution.adds_columns(name)),
                 unseen=unseen,
                 bare_view=change.bare_view,
                 note=change.note,
@@ -426,8 +428,10 @@ class PipelineDirectory:
             frozenset(change.begins if change is not None and change.epoch == epoch else ())
             for change, epoch in zip((*changes, newest), (*epochs, record.epoch), strict=True)
         ]
+        altered = [frozenset(() if change is None else change.altered) for change in (*changes, newest)]
+        replaced = [names - more for names, more in zip(begun, altered, strict=True)]
         for at, (epoch, one) in enumerate(zip(epochs, records, strict=True)):
-            names = [view.name for view in self._plan.views if not any(view.name in later for later in begun[at + 1 :])]
+            names = [view.name for view in self._plan.views if not any(view.name in later for later in replaced[at + 1 :])]
             change, before = changes[at], f"{_EARLIER} {epoch} "
             answers = {name: self._read(record, name, (before, f"{before}{name}")) for name in names}
             filled = () if change is None or change.epoch != epoch else change.filled
@@ -443,6 +447,21 @@ class PipelineDirectory:
             for name in begun[-1]
         }
         yield record.epoch, newest_answer, record.link, begins
+
+    def altered_views(self) -> frozenset[str]:
+        """Return the views whose outputs may lack columns: an epoch that they may not have adds some, or none has reached them.
+
+        Raises:
+            StateError: a file is missing or damaged.
+        """
+        record, newest, files = self.last, self.checkpoint.changed, self.checkpoint.files
+        if record is None:
+            return frozenset(view.name for view in self._plan.views)
+        if newest is None or newest.epoch != record.epoch:
+            return frozenset()
+        earlier = [read_record(files, epoch) for epoch in newest.unseen]
+        plans = [newest, *(changed_plan_of(files.folder, one) for one in earlier if one is not None)]
+        return frozenset(name for plan in plans if plan is not None for name in plan.altered)
 
     def _answer(self, record: CommitRecord, view: str) -> ZSet:
         return self._read(record, view, (self._way(view),))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -30,6 +30,7 @@ from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.common.rejected import RejectedRows
 from zset_join.runners.common.sink_epochs import SinkEpochs
+from zset_join.sinks.altering import AlterableSink
 from zset_join.sinks.sink import ChainedSink, DatabaseSink, Sink, SinkProgress
 from zset_join.sinks.unfit_values import UnfitRows
 from zset_join.zset import ZSet
@@ -178,13 +179,15 @@ class PipelineOutputs:
         self._opened: list[tuple[str, SinkEpochs]] = []
         self._by_database: list[list[tuple[str, SinkEpochs]]] = []
         self._pending: list[_Pending] = []
+        self._altered: list[tuple[AlterableSink, Relation]] = []
 
-    def open(self, outputs: Mapping[str, Relation], query_id: str | None) -> None:
+    def open(self, outputs: Mapping[str, Relation], query_id: str | None, *, altered: Collection[str] = ()) -> None:
         """Open all sinks.
 
         Args:
             outputs: the rows of each view, by its name.
             query_id: of a pipeline with a directory; None in memory.
+            altered: views whose outputs may lack their last columns, which an epoch that waits adds.
 
         Raises:
             SinkError: a sink belongs to another query, or has epochs that a pipeline in memory knows nothing of.
@@ -193,7 +196,7 @@ class PipelineOutputs:
             for sink in sinks:
                 with self._naming(view):
                     own_id = query_id if query_id is None or view == self.bare_view else f"{query_id}/{view}"
-                    self._open(sink, outputs[view], own_id)
+                    self._open(sink, outputs[view], own_id, may_lack_columns=view in altered)
                     self._opened.append((view, SinkEpochs(sink, quarantines=self._quarantines)))
         self._group()
 
@@ -213,18 +216,25 @@ class PipelineOutputs:
             query_id: of a pipeline with a directory; None in memory.
 
         Raises:
-            SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns, or another key; or as `open`.
+            SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns than more behind those it has, or
+                another key, or takes no more columns; or as `open`.
         """
+        altered: list[tuple[AlterableSink, Relation]] = []
         for view, epochs in self._opened:
             old, new = before[view], after.get(view)
             if new is None or view in given or (old.schema.equals(new.schema) and old.primary_key == new.primary_key):
                 continue
-            raise SinkError(
-                f'view "{view}" gets other columns or another key, and the output {epochs.sink!r} has those of before. Give it '
-                f'a new output, such as evolve(..., outputs={{"{view}": sink}}); it is filled at once.',
-                code="EVOLVE_OUTPUT",
-                views=(view,),
-            )
+            if not isinstance(epochs.sink, AlterableSink):
+                raise SinkError(
+                    f'view "{view}" gets other columns or another key, and the output {epochs.sink!r} has those of before. '
+                    f'Give it a new output, such as evolve(..., outputs={{"{view}": sink}}); it is filled at once.',
+                    code="EVOLVE_OUTPUT",
+                    views=(view,),
+                )
+            if old.schema.names != new.schema.names or old.schema.types != new.schema.types or old.primary_key != new.primary_key:
+                with self._naming(view):
+                    epochs.sink.check_altered(new)
+                altered.append((epochs.sink, new))
         kept = {view: () if view in given else self._sinks.get(view, ()) for view in after}
         opened = PipelineOutputs(dict(given), quarantines=self._quarantines, bare_view=self.bare_view)
         try:
@@ -235,7 +245,14 @@ class PipelineOutputs:
         opened._sinks = {**kept, **given}
         opened._opened[:0] = [one for one in self._opened if one[0] in kept and one[0] not in given]
         opened._group()
+        opened._altered = altered
         return opened
+
+    def go_on(self) -> None:
+        """Let the outputs that stay take the columns of the changed query, which counts."""
+        for sink, output in self._altered:
+            sink.alter(output)
+        self._altered = []
 
     def leave(self, other: PipelineOutputs) -> None:
         """Close the outputs that another one, made by `changed` or changed to this one, does not have."""
@@ -254,8 +271,11 @@ class PipelineOutputs:
         self._by_database = list(groups.values())
 
     @staticmethod
-    def _open(sink: Sink, output: Relation, query_id: str | None) -> None:
-        sink.open(output, query_id or str(uuid.uuid4()))
+    def _open(sink: Sink, output: Relation, query_id: str | None, *, may_lack_columns: bool) -> None:
+        if may_lack_columns and isinstance(sink, AlterableSink):
+            sink.open(output, query_id or str(uuid.uuid4()), may_lack_columns=True)
+        else:
+            sink.open(output, query_id or str(uuid.uuid4()))
         if query_id is None and sink.last_epoch() is not None:
             last = sink.last_epoch()
             sink.close()

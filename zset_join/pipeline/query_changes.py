@@ -141,7 +141,9 @@ class QueryChanges:
             PlanError: the query cannot be planned.
             StateError: `EVOLVE_NO_ROWS`: rows or columns that were never kept; `EVOLVE_BY_TIME`: a new stage whose answer hangs
                 on when rows came; `EVOLVE_SOURCE`: a source that is described otherwise, or whose rows were dropped.
-            SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns.
+            SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns. One in DuckDB, PostgreSQL, a Delta
+                table or Parquet files takes columns behind those it has: rows before have NULL in them for the moment of
+                that epoch, which replaces them.
             BadInputError: a row that the new query cannot take. After any of these nothing has changed.
             Exception: of an output. Where the attribute `epoch` has gone on, the change counts, as for `step`.
 
@@ -246,7 +248,7 @@ class QueryChanges:
         before, after = ({one.name: each.output_of(one.name) for one in each.views} for each in (self.plan, plan))
         changed = self._outputs.changed(before, after, given, None if opened is None else self._outputs_know_it_as)
         try:
-            begins = {name: answer for name, answer in answers.items() if evolution.begins(name)}
+            begins = evolution.beginnings(answers)
             begins |= {name: evolution.rows_after(name) for name in given}
             rejected = changed.check(self.epoch, {**answers, **begins})
             answered = AnsweredEpoch(standing.epoch, standing.processing_time_us, answers, evolution.known_times())
@@ -306,6 +308,7 @@ class QueryChanges:
                 raise
         self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
         self._contents, self._outputs, self._readings = contents, changed, readings
+        changed.go_on()
         self._has_several, self._views = isinstance(view, Mapping), view if isinstance(view, Mapping) else None
         names = {source.name for source in plan.sources}
         self._dropped_sources = (self._dropped_sources | {source.name for source in self.plan.sources}) - names

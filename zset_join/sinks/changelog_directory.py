@@ -137,10 +137,12 @@ class ChangelogDirectory:
                 code="SINK_NAME_TAKEN",
                 directory=self.location,
             )
-        schema = base64.b64encode(header.schema.serialize().to_pybytes()).decode()
-        body = {"query_id": header.query_id, "form": header.form, "key": list(header.key), "schema": schema}
         with contextlib.suppress(FileExistsError):  # made by somebody else at the same moment: the caller compares it
-            self.folder.put_new(_HEADER, seal(body, version=_FORMAT, name=_HEADER))
+            self.folder.put_new(_HEADER, _sealed_header(header))
+
+    def replace_header(self, header: Header) -> None:
+        """Put another header in the place of the one that is there, whole or not at all."""
+        self.folder.put(_HEADER, _sealed_header(header))
 
     def header(self) -> Header:
         """Return the header.
@@ -341,6 +343,12 @@ class ChangelogDirectory:
             for name in self.folder.names(f"epoch={epoch:08d}"):
                 if name.rpartition("/")[2] not in listed | {_MANIFEST}:
                     self.folder.remove(name)
+
+
+def _sealed_header(header: Header) -> bytes:
+    schema = base64.b64encode(header.schema.serialize().to_pybytes()).decode()
+    body = {"query_id": header.query_id, "form": header.form, "key": list(header.key), "schema": schema}
+    return seal(body, version=_FORMAT, name=_HEADER)
 
 
 def _remove_half_made(path: str) -> None:
