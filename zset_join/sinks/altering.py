@@ -17,11 +17,12 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from zset_join.core.added_columns import adds_columns
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
 from zset_join.sinks.sink import Sink
 
-__all__ = ["AlterableSink", "adds_columns", "check_adds_columns", "with_added_nullable"]
+__all__ = ["AlterableSink", "check_adds_columns"]
 
 
 @runtime_checkable
@@ -49,28 +50,6 @@ class AlterableSink(Sink, Protocol):
     def alter(self, output: Relation) -> None:
         """Take rows with these columns from now on; the columns are added with the next epoch."""
         ...
-
-
-def adds_columns(before: pa.Schema, after: pa.Schema) -> bool:
-    """Return whether columns are those of before with one or more behind them.
-
-    >>> one, two = pa.schema({"k": pa.int64()}), pa.schema({"k": pa.int64(), "n": pa.int64()})
-    >>> adds_columns(one, two), adds_columns(one, one), adds_columns(two, one)
-    (True, False, False)
-    """
-    count = len(before)
-    same = before.names == after.names[:count] and before.types == after.types[:count]
-    return same and len(after) > count
-
-
-def with_added_nullable(before: int, after: pa.Schema) -> pa.Schema:
-    """Return columns of which those behind the first ones may be NULL, as they are in the rows before they came.
-
-    Args:
-        before: how many of them were there.
-        after: all of them.
-    """
-    return pa.schema([field if at < before else field.with_nullable(True) for at, field in enumerate(after)])
 
 
 def check_adds_columns(

@@ -48,7 +48,8 @@ from zset_join.core.errors import OptionError, SinkError, WeightOverflowError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_key
-from zset_join.sinks.altering import adds_columns, check_adds_columns
+from zset_join.core.added_columns import adds_columns
+from zset_join.sinks.altering import check_adds_columns
 from zset_join.sinks.duckdb_file import HOLD_SECONDS, PATIENCE_SECONDS, DuckDBFile
 from zset_join.sinks.duckdb_sql import (
     ADD_CHAIN,

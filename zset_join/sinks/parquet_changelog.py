@@ -36,7 +36,8 @@ from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.core.epoch_chain import ChainLink, short_mark
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
-from zset_join.sinks.altering import adds_columns, check_adds_columns, with_added_nullable
+from zset_join.core.added_columns import adds_columns, with_added_nullable
+from zset_join.sinks.altering import check_adds_columns
 from zset_join.sinks.changelog_directory import ChangelogDirectory, Header, Manifest, PartFile, first_checksum
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.sink import SinkProgress, check_output, holds_duration, is_same_epoch
