@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from zset_join.core.added_columns import adds_columns, with_added_nullable
 from zset_join.core.errors import PlanError
 from zset_join.core.notebook import html_table
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import take_rows
-from zset_join.core.added_columns import adds_columns, with_added_nullable
 from zset_join.zset import ZSet
 
 __all__ = ["PlanDiff", "ViewDiff", "difference"]
@@ -82,9 +82,11 @@ class ViewDiff:
         """
         if not self.adds_columns:
             return self.added if self.status == "columns" else self.delta
-        schema = with_added_nullable(len(self.removed.schema), self.added.schema)
-        before = [*self.removed.rows.columns, *(pa.nulls(len(self.removed), kind) for kind in schema.types[len(self.removed.schema) :])]
-        gone = ZSet(pa.RecordBatch.from_arrays(before, schema=schema), -self.removed.weights)
+        had = len(self.removed.schema)
+        schema = with_added_nullable(had, self.added.schema)
+        empty = [pa.nulls(len(self.removed), kind) for kind in schema.types[had:]]
+        before = pa.RecordBatch.from_arrays([*self.removed.rows.columns, *empty], schema=schema)
+        gone = ZSet(before, -self.removed.weights)
         return ZSet.concat([gone, _under(self.added, schema)], schema=schema).consolidated()
 
     @cached_property

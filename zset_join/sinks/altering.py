@@ -4,8 +4,8 @@
     sink.open(output, id, ...)       of a later process: `may_lack_columns` where the change may not have reached the output
     sink.alter(output)               once the change counts: the next epoch that is written adds the columns
 
-The law: the columns come with the epoch of the change, which holds the rows before with NULL in them as retractions, and the new
-rows: the sum of all epochs stays what the output holds. A process that dies on the way leaves columns without values at most.
+The law: the columns come with the epoch of the change, which holds the rows before, with NULL in them, as retractions, and the
+new rows: the sum of all epochs stays what the output holds. A process that dies on the way leaves empty columns at most.
 
 Only columns behind those that are there are added. Other types, fewer columns, another order or another key are refused.
 """

@@ -25,12 +25,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from zset_join.changelog import ChangelogForm, format_named
+from zset_join.core.added_columns import with_added_nullable
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
-from zset_join.sinks.changelog_lines import ChangelogLines
-from zset_join.core.added_columns import with_added_nullable
 from zset_join.sinks.altering import check_adds_columns
+from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.delta_files import DataFile, read_data_file
 from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
 from zset_join.sinks.delta_parts import EPOCH_COLUMN, delta_line_schema, write_delta_lines

@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zset_join.core.added_columns import with_added_nullable
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
-from zset_join.core.added_columns import with_added_nullable
 from zset_join.sinks.altering import check_adds_columns
 from zset_join.sinks.delta_files import DataFile, delta_schema, read_data_file, write_data_files
 from zset_join.sinks.delta_log import ChangedTableError, DeltaLog

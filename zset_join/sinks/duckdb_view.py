@@ -43,12 +43,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zset_join.core.added_columns import adds_columns
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError, WeightOverflowError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_key
-from zset_join.core.added_columns import adds_columns
 from zset_join.sinks.altering import check_adds_columns
 from zset_join.sinks.duckdb_file import HOLD_SECONDS, PATIENCE_SECONDS, DuckDBFile
 from zset_join.sinks.duckdb_sql import (

@@ -33,10 +33,10 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
+from zset_join.core.added_columns import adds_columns, with_added_nullable
 from zset_join.core.epoch_chain import ChainLink, short_mark
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
-from zset_join.core.added_columns import adds_columns, with_added_nullable
 from zset_join.sinks.altering import check_adds_columns
 from zset_join.sinks.changelog_directory import ChangelogDirectory, Header, Manifest, PartFile, first_checksum
 from zset_join.sinks.changelog_lines import ChangelogLines
@@ -328,10 +328,7 @@ def stored_epochs(directory: str | Path) -> StoredEpochs:
 def _conformed(lines: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return lines with the columns that the changelog has now; NULL in those that came later."""
     have = set(lines.schema.names)
-    columns = [
-        lines.column(field.name) if field.name in have else pa.nulls(lines.num_rows, field.type)
-        for field in schema
-    ]
+    columns = [lines.column(field.name) if field.name in have else pa.nulls(lines.num_rows, field.type) for field in schema]
     return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
 
 
@@ -390,7 +387,7 @@ def _write_part(
                 use_dictionary=[field.name for field in lines.schema if pt.is_string(field.type)],
             ) as writer:
                 for batch in lines:
-                    writer.write_batch(batch)
+                    writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=lines.schema))
             file.finish()
         except BaseException:
             file.discard()

@@ -207,8 +207,9 @@ class PostgresStatements:
     def insert_new(self, nulls: int) -> sql.Composed:
         """Return the statement that adds the rows of keys that come and did not go, of one pattern."""
         return sql.SQL(
-            "INSERT INTO {base} ({names}) SELECT {columns} FROM {net} AS come WHERE come.{weight} > 0 AND come.{nulls} = {pattern} "
-            "AND NOT EXISTS (SELECT FROM {net} AS gone WHERE gone.{weight} < 0 AND gone.{nulls} = {pattern} AND {pair})"
+            "INSERT INTO {base} ({names}) SELECT {columns} FROM {net} AS come WHERE come.{weight} > 0 "
+            "AND come.{nulls} = {pattern} AND NOT EXISTS (SELECT FROM {net} AS gone WHERE gone.{weight} < 0 "
+            "AND gone.{nulls} = {pattern} AND {pair})"
         ).format(
             base=self.base,
             names=self._listed,

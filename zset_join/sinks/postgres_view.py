@@ -30,12 +30,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from zset_join.core.added_columns import adds_columns
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError, ZsetJoinError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
 from zset_join.lookup.secret import Secret, without_secrets
-from zset_join.core.added_columns import adds_columns
 from zset_join.sinks.altering import check_adds_columns
 from zset_join.sinks.postgres_sql import (
     EPOCHS,

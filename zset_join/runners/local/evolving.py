@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from zset_join.core.added_columns import adds_columns
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff, ViewDiff, difference
 from zset_join.evolution.fingerprints import Fingerprints
@@ -29,7 +30,6 @@ from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.kept_rows import KeptRows, kept_inputs, kept_rows
 from zset_join.runners.local.rebuilding import Rebuilding
 from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
-from zset_join.core.added_columns import adds_columns
 from zset_join.stages.effect import EffectStage
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet

@@ -231,7 +231,8 @@ class PipelineOutputs:
                     code="EVOLVE_OUTPUT",
                     views=(view,),
                 )
-            if old.schema.names != new.schema.names or old.schema.types != new.schema.types or old.primary_key != new.primary_key:
+            known, wanted = ((one.schema.names, one.schema.types, one.primary_key) for one in (old, new))
+            if known != wanted:
                 with self._naming(view):
                     epochs.sink.check_altered(new)
                 altered.append((epochs.sink, new))
