@@ -22,7 +22,7 @@ from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
 from zset_join.sinks.sink import Sink
 
-__all__ = ["AlterableSink", "check_adds_columns"]
+__all__ = ["AlterableSink", "TableSink", "beside", "check_adds_columns"]
 
 
 @runtime_checkable
@@ -50,6 +50,28 @@ class AlterableSink(Sink, Protocol):
     def alter(self, output: Relation) -> None:
         """Take rows with these columns from now on; the columns are added with the next epoch."""
         ...
+
+
+@runtime_checkable
+class TableSink(Sink, Protocol):
+    """A sink whose output has a name, beside which another one can be made."""
+
+    def beside(self, name: str) -> Sink:
+        """Return a sink like this one, not opened, of a table of another name in the same place.
+
+        Args:
+            name: of the table; of what is a directory, the name of a directory beside it.
+        """
+        ...
+
+
+def beside(location: str, name: str) -> str:
+    """Return the path or URI of a directory of another name in the same place.
+
+    >>> beside("s3://shop/views/totals", "totals_2")
+    's3://shop/views/totals_2'
+    """
+    return f"{location.rstrip('/').rpartition('/')[0]}/{name}"
 
 
 def check_adds_columns(

@@ -98,12 +98,14 @@ class Manifest:
         epoch: the epoch.
         files: its files.
         digest: its place in the chain of epochs; None where it came without.
+        begins: no epoch is before it: it has all rows of a view that was there earlier.
     """
 
     query_id: str
     epoch: int
     files: tuple[PartFile, ...]
     digest: str | None = None
+    begins: bool = False
 
 
 class ChangelogDirectory:
@@ -194,7 +196,7 @@ class ChangelogDirectory:
         except ValueError as error:
             raise self.damaged(epoch, _MANIFEST, f"cannot be used: {error}") from error
         files = tuple(PartFile(**file) for file in body["files"])
-        return Manifest(body["query_id"], body["epoch"], files, body.get("chain"))
+        return Manifest(body["query_id"], body["epoch"], files, body.get("chain"), body.get("begins", False))
 
     def read_part(self, header: Header, epoch: int, part: PartFile) -> pa.Buffer:
         """Return all bytes of a listed file.
@@ -226,7 +228,9 @@ class ChangelogDirectory:
         """Return whether a part waits for its commit, in its full length."""
         return self.folder.size(self.staged(epoch, part.name)) == part.bytes
 
-    def publish(self, header: Header, epoch: int, parts: Sequence[PartFile], digest: str | None = None) -> bool:
+    def publish(
+        self, header: Header, epoch: int, parts: Sequence[PartFile], digest: str | None = None, *, begins: bool = False
+    ) -> bool:
         """Make an epoch visible.
 
         Args:
@@ -234,6 +238,7 @@ class ChangelogDirectory:
             epoch: the epoch; those before it are there.
             parts: the files of the epoch, each one staged.
             digest: its place in the chain of epochs.
+            begins: see `Manifest`.
 
         Returns:
             Whether it was this call; False when somebody else was first.
@@ -253,6 +258,7 @@ class ChangelogDirectory:
             "rows": sum(part.rows for part in parts),
             "retractions": sum(part.retractions for part in parts),
             "chain": digest,
+            **({"begins": True} if begins else {}),
         }
         sealed = seal(body, version=_FORMAT, name=published_name(epoch, _MANIFEST))
         is_ours = self._rename_into_place(epoch, parts, sealed) if self._is_local else self._put_manifest(epoch, sealed)

@@ -29,7 +29,7 @@ from zset_join.core.added_columns import with_added_nullable
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
-from zset_join.sinks.altering import check_adds_columns
+from zset_join.sinks.altering import beside, check_adds_columns
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.delta_files import DataFile, read_data_file
 from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
@@ -101,6 +101,10 @@ class DeltaChangelogSink:
         self._output = output
         self._lacks_columns = False
         self._last_epoch = self.log.last_epoch()
+
+    def beside(self, name: str) -> DeltaChangelogSink:
+        """Return a sink of another table in the same folder; see `TableSink`."""
+        return DeltaChangelogSink(beside(self.log.location, name), self.form, storage_options=self.log.storage_options)
 
     def check_altered(self, output: Relation) -> None:
         """Refuse columns that the table cannot be given; see `AlterableSink`."""

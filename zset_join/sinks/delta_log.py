@@ -77,7 +77,7 @@ class DeltaLog:
         # As a URI: of a plain path delta-rs would decode the per cent signs.
         self._table_uri = Path(self.location).as_uri() if self._is_local else self.location
         self.folder: Folder = open_folder(self.location, option="path of the Delta table")
-        self._storage_options = dict(storage_options or {}) or None
+        self.storage_options = dict(storage_options or {}) or None
         self._table: DeltaTable | None = None
         self._application = ""
 
@@ -317,7 +317,7 @@ class DeltaLog:
 
     def _found(self) -> DeltaTable | None:
         try:
-            return DeltaTable(self._table_uri, storage_options=self._storage_options)
+            return DeltaTable(self._table_uri, storage_options=self.storage_options)
         except TableNotFoundError:
             return None
 
@@ -335,7 +335,7 @@ class DeltaLog:
                 schema=Schema.from_arrow(schema),
                 mode="ignore",
                 configuration=dict(configuration),
-                storage_options=self._storage_options,
+                storage_options=self.storage_options,
                 raise_if_key_not_exists=False,
             )
 

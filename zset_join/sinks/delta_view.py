@@ -35,7 +35,7 @@ from zset_join.core.added_columns import with_added_nullable
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
-from zset_join.sinks.altering import check_adds_columns
+from zset_join.sinks.altering import beside, check_adds_columns
 from zset_join.sinks.delta_files import DataFile, delta_schema, read_data_file, write_data_files
 from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
@@ -132,6 +132,16 @@ class DeltaViewSink:
         self._output = output
         self._lacks_columns = False
         self._last_epoch = self.log.last_epoch()
+
+    def beside(self, name: str) -> DeltaViewSink:
+        """Return a sink of another table in the same folder; see `TableSink`."""
+        return DeltaViewSink(
+            beside(self.log.location, name),
+            self.key,
+            storage_options=self.log.storage_options,
+            vacuum_hours=self._vacuum_hours,
+            target_bytes=self._target_bytes,
+        )
 
     def check_altered(self, output: Relation) -> None:
         """Refuse columns that the table cannot be given; see `AlterableSink`."""

@@ -126,6 +126,7 @@ class DuckDBViewSink:
         self.table = named
         self.key = None if key is None else tuple(key)
         self._hash_bits = hash_bits
+        self._hold_seconds, self._patience_seconds = hold_seconds, patience_seconds
         # DuckDB does not promise the same hashes from one version to the next.
         self._hash_version = f"{duckdb.__version__}/{hash_bits}"
         self._file = DuckDBFile(self.path, self._harden, hold_seconds=hold_seconds, patience_seconds=patience_seconds)
@@ -167,6 +168,11 @@ class DuckDBViewSink:
         self._schema = output.schema
         self._check_names()
         self._statements = ViewStatements(self.table, output.schema, output.field_indices(self._key), hash_bits=self._hash_bits)
+
+    def beside(self, name: str) -> DuckDBViewSink:
+        """Return a sink of another table in the file; see `TableSink`."""
+        held = {"hold_seconds": self._hold_seconds, "patience_seconds": self._patience_seconds}
+        return DuckDBViewSink(self.path, name, self.key, hash_bits=self._hash_bits, **held)
 
     def check_altered(self, output: Relation) -> None:
         """Refuse columns that the view cannot be given; see `AlterableSink`."""

@@ -37,7 +37,7 @@ from zset_join.core.added_columns import adds_columns, with_added_nullable
 from zset_join.core.epoch_chain import ChainLink, short_mark
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
-from zset_join.sinks.altering import check_adds_columns
+from zset_join.sinks.altering import beside, check_adds_columns
 from zset_join.sinks.changelog_directory import ChangelogDirectory, Header, Manifest, PartFile, first_checksum
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.sink import SinkProgress, check_output, holds_duration, is_same_epoch
@@ -124,6 +124,7 @@ class ParquetChangelogSink:
             else:
                 self._lacks = None
                 _check_header(self._files, wanted)
+                wanted = stored  # what came later may be NULL there
             self._files.folder.sync_names(
                 ""
             )  # an epoch that a dead driver named may be built upon: it survives a power cut now
@@ -137,6 +138,10 @@ class ParquetChangelogSink:
 
     def _wanted(self, output: Relation, query_id: str) -> Header:
         return Header(query_id, self.form, output.primary_key, output.schema.remove_metadata())
+
+    def beside(self, name: str) -> ParquetChangelogSink:
+        """Return a sink of another changelog in the same folder; see `TableSink`."""
+        return ParquetChangelogSink(beside(self.location, name), self.form)
 
     def check_altered(self, output: Relation) -> None:
         """Refuse columns that the changelog cannot be given; see `AlterableSink`."""
@@ -403,7 +408,7 @@ def _commit_epoch(
     with files.failures():
         if _is_there(files, header, epoch, link):
             return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
-        if not files.publish(header, epoch, parts, digest):
+        if not files.publish(header, epoch, parts, digest, begins=link is not None and link.begins):
             _is_there(files, header, epoch, link)
             return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
     rows, retractions = sum(part.rows for part in parts), sum(part.retractions for part in parts)
@@ -427,7 +432,8 @@ def _digest_of(files: ChangelogDirectory, header: Header, epoch: int) -> str | N
 
 def _manifests(files: ChangelogDirectory, header: Header, up_to_epoch: int | None) -> Iterator[Manifest]:
     epochs = [epoch for epoch in files.epochs() if up_to_epoch is None or epoch <= up_to_epoch]
-    if epochs != list(range(len(epochs))):
+    first = epochs[0] if epochs and files.manifest(header, epochs[0]).begins else 0
+    if epochs != list(range(first, first + len(epochs))):
         raise SinkError(
             f"{files} has the epochs {epochs}; some in between are missing. Restore their directories.",
             code="SINK_EPOCH_GAP",

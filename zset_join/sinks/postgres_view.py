@@ -145,6 +145,10 @@ class PostgresViewSink:
         self._check_columns(output.schema)
         self._statements = PostgresStatements(self.table, output.schema, self._key)
 
+    def beside(self, name: str) -> PostgresViewSink:
+        """Return a sink of another table in the database; see `TableSink`."""
+        return PostgresViewSink(self._conninfo, name, self.key)
+
     def check_altered(self, output: Relation) -> None:
         """Refuse columns that the view cannot be given; see `AlterableSink`."""
         key = self.key if self.key is not None else output.primary_key

@@ -30,7 +30,7 @@ from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.common.rejected import RejectedRows
 from zset_join.runners.common.sink_epochs import SinkEpochs
-from zset_join.sinks.altering import AlterableSink
+from zset_join.sinks.altering import AlterableSink, TableSink, check_adds_columns
 from zset_join.sinks.sink import ChainedSink, DatabaseSink, Sink, SinkProgress
 from zset_join.sinks.unfit_values import UnfitRows
 from zset_join.zset import ZSet
@@ -101,16 +101,26 @@ class FunctionSink:
         self._output: Relation | None = None
         self._last: int | None = None
 
-    def open(self, output: Relation, query_id: str) -> None:  # noqa: ARG002 - as the protocol has it
+    def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:  # noqa: ARG002 - the protocol's
         """Attach the sink to a query.
 
         Raises:
             PlanError: the key or a column does not go with the form.
         """
+        self.alter(output)
+
+    def check_altered(self, output: Relation) -> None:
+        """Refuse columns that are not those of before with others behind them; see `AlterableSink`."""
+        before = output if self._output is None else self._output
+        check_adds_columns(repr(self), before.schema, output.schema, before.primary_key, output.primary_key)
+
+    def alter(self, output: Relation) -> None:
+        """Give the function rows with these columns from now on."""
         self._output = output
         if self._form is not None:
             from zset_join.sinks.record_texts import RecordWriter  # needs DuckDB, which a pipeline can do without
 
+            self.close()
             self._writer = RecordWriter(output.schema, self._form, output.primary_key if self._key is None else self._key)
 
     def last_epoch(self) -> int | None:
@@ -248,6 +258,35 @@ class PipelineOutputs:
         opened._group()
         opened._altered = altered
         return opened
+
+    def beside(self, plan: QueryPlan, names: str | Mapping[str, str]) -> dict[str, Sequence[Sink]]:
+        """Return new outputs in the place of those that views have, by view.
+
+        Args:
+            plan: of the changed query.
+            names: what the new table of a view is called, by view; of one view the name alone.
+
+        Raises:
+            OptionError: `VIEW_NAME`: there is no view of that name, or several and none is named.
+            SinkError: `EVOLVE_OUTPUT`: the view has no outputs, or one without a table.
+        """
+        by_view = {plan.view().name: names} if isinstance(names, str) else names
+        found: dict[str, Sequence[Sink]] = {}
+        for view, name in by_view.items():
+            known = plan.view(view).name
+            sinks = [epochs.sink for of, epochs in self._opened if of == known]
+            tables = [sink for sink in sinks if isinstance(sink, TableSink)]
+            if not tables or len(tables) < len(sinks):
+                others = [repr(sink) for sink in sinks if not isinstance(sink, TableSink)]
+                raise SinkError(
+                    f'view "{known}" was to get the new table "{name}", and '
+                    + (f"{others} have no tables" if others else "it has no outputs")
+                    + f'. Give it outputs of its own: evolve(..., outputs={{"{known}": sink}}).',
+                    code="EVOLVE_OUTPUT",
+                    views=(known,),
+                )
+            found[known] = [sink.beside(name) for sink in tables]
+        return found
 
     def go_on(self) -> None:
         """Let the outputs that stay take the columns of the changed query, which counts."""

@@ -112,6 +112,7 @@ class QueryChanges:
         view: View | Mapping[str, View],
         *,
         outputs: Outputs | OutputsByView | None = None,
+        new_table: str | Mapping[str, str] | None = None,
         note: Any = None,
         fresh: Collection[str] = (),
         as_now: bool = False,
@@ -129,6 +130,8 @@ class QueryChanges:
             view: the new query: a view, or all views by name; a view that is not among them is dropped, its outputs are closed.
             outputs: new outputs by view; they get all its rows. A view that is not named keeps its outputs; one that has none
                 gets none.
+            new_table: the outputs of a view stay as they are, and from now on it has others of this name in the same places,
+                filled at once: a name for the only view, or names by view. Give the next program that opens the directory it.
             note: JSON-ready, kept with the new query in the directory, by the same record; see the attribute.
             fresh: names of sources that begin without rows, though there may have been others of their names that were dropped.
             as_now: build new stages whose answer depends on when rows come as if all kept rows came now, instead of refusing
@@ -163,7 +166,7 @@ class QueryChanges:
             if opened is None or self.epoch:
                 evolution.build()
             try:
-                diff = self._evolved(evolution, view, outputs, opened, note)
+                diff = self._evolved(evolution, view, outputs, new_table, opened, note)
             except BaseException:
                 if self.plan is not evolution.plan or opened is not None:
                     evolution.close()
@@ -237,6 +240,7 @@ class QueryChanges:
         evolution: Evolution,
         view: View | Mapping[str, View],
         outputs: Outputs | OutputsByView | None,
+        new_table: str | Mapping[str, str] | None,
         opened: DurableEpoch | None,
         note: Any,
     ) -> PlanDiff:
@@ -245,6 +249,7 @@ class QueryChanges:
         diff = evolution.diff()
         answers = diff.answers([one.name for one in plan.views])
         given = _outputs_by_view(plan, outputs)
+        given |= {} if new_table is None else self._outputs.beside(plan, new_table)
         before, after = ({one.name: each.output_of(one.name) for one in each.views} for each in (self.plan, plan))
         changed = self._outputs.changed(before, after, given, None if opened is None else self._outputs_know_it_as)
         try:
