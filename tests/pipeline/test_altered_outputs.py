@@ -174,7 +174,7 @@ def test_an_output_that_takes_no_columns_is_refused_and_a_new_table_is_filled_at
         pipeline.evolve(COUNTED.select("n", "city"), new_table="v2")
         pipeline.step(MORE)
         after = expected(pipeline)
-    new = [DuckDBViewSink(tmp_path / "out.duckdb", "v2"), ParquetChangelogSink(tmp_path / "v2")]
+    new: list[Any] = [DuckDBViewSink(tmp_path / "out.duckdb", "v2"), ParquetChangelogSink(tmp_path / "v2")]
     with Pipeline(COUNTED.select("n", "city"), tmp_path / "dir", outputs=new):
         assert [rows_of(sink) for sink in new] == [after] * 2
     assert len(stored(tmp_path / "out.duckdb", "v")) == 2

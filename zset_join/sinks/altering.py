@@ -1,4 +1,4 @@
-"""Outputs that take more columns while they go on: what a changed query asks of them.
+"""Outputs that take more columns while they go on: what a changed query needs of them.
 
     sink.check_altered(output)       before the change counts: refuses what the output cannot become
     sink.open(output, id, ...)       of a later process: `may_lack_columns` where the change may not have reached the output

@@ -171,8 +171,14 @@ class DuckDBViewSink:
 
     def beside(self, name: str) -> DuckDBViewSink:
         """Return a sink of another table in the file; see `TableSink`."""
-        held = {"hold_seconds": self._hold_seconds, "patience_seconds": self._patience_seconds}
-        return DuckDBViewSink(self.path, name, self.key, hash_bits=self._hash_bits, **held)
+        return DuckDBViewSink(
+            self.path,
+            name,
+            self.key,
+            hash_bits=self._hash_bits,
+            hold_seconds=self._hold_seconds,
+            patience_seconds=self._patience_seconds,
+        )
 
     def check_altered(self, output: Relation) -> None:
         """Refuse columns that the view cannot be given; see `AlterableSink`."""

@@ -124,7 +124,7 @@ class ParquetChangelogSink:
             else:
                 self._lacks = None
                 _check_header(self._files, wanted)
-                wanted = stored  # what came later may be NULL there
+                wanted = stored  # columns that were added may be NULL there
             self._files.folder.sync_names(
                 ""
             )  # an epoch that a dead driver named may be built upon: it survives a power cut now
