@@ -112,7 +112,7 @@ def test_what_is_refused_leaves_the_query_running_as_it_was(
     with pytest.raises(StateError, match="EVOLVE_STREAM"):
         query.evolve(alone)
     with pytest.raises(SinkError, match="EVOLVE_OUTPUT"):
-        query.evolve(wider)
+        query.evolve(_joined(orders, customers).groupBy("name").agg(F.count().alias("many")))
     with pytest.raises(OptionError, match="ARGUMENT"):
         query.evolve(7)
     orders.add((None, 5, 10, "bag", 4))
@@ -120,6 +120,9 @@ def test_what_is_refused_leaves_the_query_running_as_it_was(
 
     assert query.runId == run
     assert _stored(tmp_path) == [("ANNA", 2), ("BOB", 1)]
+    query.evolve(wider)
+    with duckdb.connect(str(tmp_path / "out.duckdb")) as connection:
+        assert sorted(connection.sql("SELECT name, n, last FROM v").fetchall()) == [("ANNA", 2, 5), ("BOB", 1, 4)]
     query.evolve(wider.writeStream.toDuckDB(tmp_path / "wider.duckdb", "v"))
     with duckdb.connect(str(tmp_path / "wider.duckdb")) as connection:
         assert sorted(connection.sql("SELECT name, n, last FROM v").fetchall()) == [("ANNA", 2, 5), ("BOB", 1, 4)]
