@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.core.errors import PlanError
@@ -31,7 +30,6 @@ from zset_join.core.tick import Tick
 from zset_join.operators.upsert_table import UpsertTable
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import HashTables
-from zset_join.state.rows.side import PreparedSide
 from zset_join.zset import ZSet
 
 __all__ = ["Route"]
@@ -118,39 +116,22 @@ class Route(UpsertTable):
         return self._answers.guarded(self._answer(tick, deltas))
 
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        if len(deltas[0]) == 0:
-            return
-        upserts, deletes = self._changed(tick, deltas[0])
-        for rows in deletes:
-            yield ZSet(rows, np.full(rows.num_rows, -1, np.int64))
-        rows = conform(deltas[0].rows, self.inputs[0])
-        for begin in range(0, len(upserts), self._chunk_rows):
-            taken = take_rows(rows, upserts[begin : begin + self._chunk_rows])
-            yield ZSet(pa.RecordBatch.from_arrays(taken.columns, schema=self.output.schema), np.ones(taken.num_rows, np.int64))
-
-    def moves(self, tick: Tick, delta: ZSet) -> tuple[npt.NDArray[np.int64], list[pa.RecordBatch]]:
-        """Return what `answer` is made of: which rows of a delta are upserts that hold, and the rows that are deleted first.
-
-        Raises:
-            BadInputError: as `answer`.
-        """
+        (delta,) = deltas
         if len(delta) == 0:
-            return np.empty(0, np.int64), []
-        upserts, deletes = self._changed(tick, delta)
-        return upserts, list(deletes)
-
-    def _changed(self, tick: Tick, delta: ZSet) -> tuple[npt.NDArray[np.int64], Iterator[pa.RecordBatch]]:
+            return
         prepared, changes = self._prepare(tick, delta)
         self._refuse_bad_input(prepared, tick)
         # An unchanged key is no change, but its payload passes on: `after_of` names the row that won.
         upserts = np.sort(prepared.after_of[: prepared.entries])
-        return upserts[upserts >= 0], self._deleted(prepared, self._old_and_new(changes)[0])
-
-    def _deleted(self, prepared: PreparedSide, refs: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        for keys in self._in_chunks(prepared, refs, self._key_plan):
+        upserts = upserts[upserts >= 0]
+        for keys in self._in_chunks(prepared, self._old_and_new(changes)[0], self._key_plan):
             by_name = dict(zip(self._keys, keys, strict=True))
             count = len(keys[0])
             columns = [
                 by_name[field.name] if field.name in by_name else pa.nulls(count, field.type) for field in self.output.schema
             ]
-            yield pa.RecordBatch.from_arrays(columns, schema=self.output.schema)
+            yield ZSet(pa.RecordBatch.from_arrays(columns, schema=self.output.schema), np.full(count, -1, np.int64))
+        rows = conform(delta.rows, self.inputs[0])
+        for begin in range(0, len(upserts), self._chunk_rows):
+            taken = take_rows(rows, upserts[begin : begin + self._chunk_rows])
+            yield ZSet(pa.RecordBatch.from_arrays(taken.columns, schema=self.output.schema), np.ones(taken.num_rows, np.int64))

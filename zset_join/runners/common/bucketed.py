@@ -6,25 +6,24 @@
 The law: after consolidation the answer is that of one operator over all rows, and so is `snapshot`. So a checkpoint says nothing
 of buckets: it is written and read with any number of threads, and an epoch has one log per stage.
 
-An upsert whose key may move between buckets finds its old row by a `Route` beside the buckets, which is made of their rows: it
-is in no snapshot.
+An upsert whose key may move between buckets is a delete in every bucket that may have its old row (`MovedKeys`).
 
 A raise while an epoch is answered has changed nothing in any bucket; `absorb` answers first where that has not been done.
 
-Cost: beside the operators' own, a hash and a copy of every row that comes, and a copy of every row that goes. Remembers for an
-input with moving keys its primary and stage keys once more.
+Cost: beside the operators' own, a hash and a copy of every row that comes, and a copy of every row that goes.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,13 +31,12 @@ from zset_join.core.key_types import storage_type
 from zset_join.core.relation import Relation
 from zset_join.core.row_conversion import conform, take_rows
 from zset_join.core.tick import Tick
-from zset_join.operators.route import Route
-from zset_join.runners.common.key_buckets import KeyBuckets, Positions
+from zset_join.runners.common.key_buckets import KeyBuckets, MovedKeys
 from zset_join.runners.common.workers import Workers
 from zset_join.stages.effect import asks_outside
 from zset_join.stages.stage import Stage, StageInput, StageOptions
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.side_snapshot import SNAPSHOT_WATERMARK, SNAPSHOT_WEIGHT, snapshot_epoch
+from zset_join.state.rows.side_snapshot import snapshot_epoch
 from zset_join.state.rows.usage import check_same_epoch
 from zset_join.zset import ZSet, single_batch
 from zset_join.zset.protocol import DurableOperator, ListingOperator, NextDue, corrections_of, due_of, earliest, is_timed
@@ -87,57 +85,37 @@ class _Spread:
         tick: the epoch.
         deltas: what was given.
         rows: of each input, with the columns of its relation.
-        parts: per bucket, the deltas of its operator.
-        positions: per bucket and input, where its rows stood in the delta; -1 for deletes that are not in it.
-        located: per input with moving keys, the deltas of its routes, and where their rows stood.
-        deletes: per input with moving keys and bucket, the rows that leave it for another one or for good.
+        buckets: per input, the bucket of each row.
+        holders: per input with moving keys, the buckets that may have the row that a row replaces, a bit for each.
+        parts: per bucket, the deltas of its operator; none before they are gathered.
+        positions: per bucket and input, where its rows stood in the delta.
         is_answered: an answer was read to its end, so that nothing refuses it.
     """
 
     tick: Tick
     deltas: tuple[ZSet, ...]
     rows: list[pa.RecordBatch]
+    buckets: list[npt.NDArray[np.int64]]
+    holders: dict[int, npt.NDArray[Any]]
     parts: list[list[ZSet]]
-    positions: list[list[Positions]]
-    located: dict[int, tuple[list[ZSet], list[Positions]]]
-    deletes: dict[int, list[list[pa.RecordBatch]]]
+    positions: list[list[npt.NDArray[np.int64]]]
     is_answered: bool = False
 
 
-class _Locator:
-    """Know in which bucket the row of a primary key is.
+class _Moving:
+    """Find the buckets that the rows of an input leave.
 
     Args:
-        given: the input.
-        options: what operators take from the options of a query.
-        directory: where it lies, None for memory.
+        relation: of the input.
         buckets: how many there are.
     """
 
-    def __init__(self, given: StageInput, options: StageOptions, directory: str | None, buckets: int) -> None:
-        relation = given.relation
-        self.names = list(dict.fromkeys((*relation.primary_key, *given.key)))
-        self.relation = replace(
-            relation,
-            schema=pa.schema([relation.schema.field(name) for name in self.names]),
-            join_key=given.key,
-            event_time=None,
-            watermark_delay=None,
-        )
-        self.routes = [
-            Route(
-                self.relation,
-                on_bad_input=options.on_bad_input,
-                tombstone_retention_seconds=options.tombstone_retention_seconds,
-                chunk_rows=options.chunk_rows,
-                hash_seed=options.hash_seed,
-                directory=None if directory is None else str(Path(directory) / f"route-{number}"),
-            )
-            for number in range(buckets)
-        ]
-        schema, key = self.relation.schema, relation.primary_key
-        self.by_identity = KeyBuckets(schema, key, [schema.field(name).type for name in key], buckets)
-        self.by_key = KeyBuckets(self.routes[0].output.schema, given.key, given.key_types, buckets)
+    def __init__(self, relation: Relation, buckets: int) -> None:
+        schema, key = relation.schema, relation.primary_key
+        self.names = list(key)
+        types = [schema.field(name).type for name in key]
+        self.by_identity = [KeyBuckets(schema, key, types, buckets) for _ in range(buckets)]
+        self.keys = MovedKeys(buckets)
 
 
 @guarded("the stage in buckets")
@@ -146,23 +124,13 @@ class Bucketed:
 
     Args:
         stage: what is computed.
-        options: what operators take from the options of a query.
         operators: of the buckets.
-        locators: by number of the input, where the rows of keys that may move are.
         workers: they work on the buckets.
     """
 
-    def __init__(
-        self,
-        stage: Stage,
-        options: StageOptions,
-        operators: list[DurableOperator],
-        locators: dict[int, _Locator],
-        workers: Workers,
-    ) -> None:
-        self.stage, self.operators, self._locators, self._workers = stage, operators, locators, workers
+    def __init__(self, stage: Stage, operators: list[DurableOperator], workers: Workers) -> None:
+        self.stage, self.operators, self._workers = stage, operators, workers
         self._buckets = buckets = len(operators)
-        self._rejects_all = options.on_bad_input == "error"
         self._spread: _Spread | None = None
         self.inputs: tuple[Relation, ...] = operators[0].inputs
         self.output: Relation = operators[0].output
@@ -171,11 +139,12 @@ class Bucketed:
             [KeyBuckets(relation.schema, given.key, given.key_types, buckets) for _ in range(buckets)]
             for relation, given in zip(self.inputs, stage.inputs, strict=True)
         ]
+        self._moving = {number: _Moving(given.relation, buckets) for number, given in enumerate(stage.inputs) if _moves(given)}
 
     @property
     def absorbed_epoch(self) -> int:
         """Return the last epoch folded in; -1 when fresh."""
-        return min(one.absorbed_epoch for one in self._all())
+        return min(one.absorbed_epoch for one in self.operators)
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the change of the output, all retractions first.
@@ -211,11 +180,10 @@ class Bucketed:
         spread = self._spread_out(tick, deltas)
         if not spread.is_answered:
             self._answered(spread)
-        tasks = [partial(one.absorb, tick, spread.parts[bucket]) for bucket, one in enumerate(self.operators)]
-        for number, locator in self._locators.items():
-            parts = spread.located[number][0]
-            tasks += [partial(route.absorb, tick, [part]) for route, part in zip(locator.routes, parts, strict=True)]
-        self._workers.run(tasks, apart=_is_large(deltas))
+        self._workers.run(
+            [partial(one.absorb, tick, part) for one, part in zip(self.operators, spread.parts, strict=True)],
+            apart=_is_large(deltas),
+        )
         self._spread = None
 
     def _answered(self, spread: _Spread) -> list[tuple[list[ZSet], list[ZSet]]]:
@@ -227,25 +195,23 @@ class Bucketed:
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return the input rows that break their relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
-        spread = self._spread_out(tick, deltas, refuses=False)
+        spread = self._spread_out(tick, deltas)
         names = [relation.name for relation in self.inputs]
         tables = []
         for bucket, operator in enumerate(self.operators):
             self._take(spread, bucket)
             judged = operator.rejections(tick, spread.parts[bucket])
-            tables.append(_placed(judged, dict(zip(names, spread.positions[bucket], strict=True))))
-        for number, locator in self._locators.items():
-            for route, part, positions in zip(locator.routes, *spread.located[number], strict=True):
-                tables.append(_placed(route.rejections(tick, [part]), {names[number]: positions}))
+            tables.append(_placed(judged, spread, bucket, names))
         found = pa.concat_tables(tables)
         if not found.num_rows:
             return found
         order = {name: number for number, name in enumerate(names)}
-        places = list(
-            zip([order[name] for name in found.column("input").to_pylist()], found.column("row").to_pylist(), strict=True)
+        inputs = pa.array([order[name] for name in found.column("input").to_pylist()])
+        return found.take(
+            pc.sort_indices(
+                pa.table({"input": inputs, "row": found.column("row")}), [("input", "ascending"), ("row", "ascending")]
+            )
         )
-        first = {place: at for at, place in reversed(list(enumerate(places)))}  # a row without a primary key is refused twice
-        return found.take(pa.array([first[place] for place in sorted(first)]))
 
     def corrections(self) -> int | None:
         """Return how many earlier answers the last one retracted; None where nothing is corrected ever."""
@@ -254,15 +220,15 @@ class Bucketed:
 
     def resident_bytes(self) -> int:
         """Return the bytes of state held in memory."""
-        return sum(one.resident_bytes() for one in self._all())
+        return sum(one.resident_bytes() for one in self.operators)
 
     def working_bytes(self) -> int:
         """Return the bytes of the working arrays."""
-        return sum(one.working_bytes() for one in self._all())
+        return sum(one.working_bytes() for one in self.operators)
 
     def is_current(self) -> bool:
         """Return whether the mapped files are still those of the directory, and whole."""
-        return all(one.is_current() for one in self._all())
+        return all(one.is_current() for one in self.operators)
 
     def statistics(self) -> dict[str, int]:
         """Return counts of all buckets together."""
@@ -292,25 +258,23 @@ class Bucketed:
         self._spread = None
         read = {name: table if isinstance(table, pa.Table) else table.read_all() for name, table in tables.items()}
         parts: list[dict[str, pa.Table]] = [{} for _ in range(self._buckets)]
-        located: list[tuple[Route, pa.Table]] = []
         for name, table in read.items():
             whole = self.stage.state_tables[name]
             metadata = table.schema.metadata or {}
             given = self.stage.inputs[0 if whole.of_input is None else min(whole.of_input, len(self.stage.inputs) - 1)]
             if whole.columns:
-                chosen = KeyBuckets(table.schema, whole.columns, given.key_types, self._buckets).split(single_batch(table))
+                buckets = KeyBuckets(table.schema, whole.columns, given.key_types, self._buckets).of(single_batch(table))
             else:
-                chosen = [np.arange(table.num_rows), *[np.empty(0, np.int64)] * (self._buckets - 1)]
-            for bucket, positions in enumerate(chosen):
-                rows = table.take(pa.array(positions)).replace_schema_metadata(None)
+                buckets = np.zeros(table.num_rows, np.int64)
+            for bucket in range(self._buckets):
+                rows = table.take(pa.array(np.flatnonzero(buckets == bucket))).replace_schema_metadata(None)
                 facts = [metadata] if bucket == 0 else [_without_counts(metadata)]  # what is counted is counted once
                 parts[bucket][name] = self.stage.regrouped(name, rows, epoch=snapshot_epoch(table), metadata=facts)
-            locator = self._locators.get(-1 if whole.of_input is None else whole.of_input)
-            if locator is not None and whole.is_whole:
-                located += _located(locator, table)
-        tasks = [partial(one.restore, part) for one, part in zip(self.operators, parts, strict=True)]
-        tasks += [partial(route.restore, {"route": rows}) for route, rows in located]
-        self._workers.run(tasks)
+            if whole.is_whole and whole.of_input in self._moving:
+                moving = self._moving[whole.of_input]
+                moving.keys.clear(table.num_rows)
+                moving.keys.note(moving.by_identity[0].hashes(single_batch(table.select(moving.names))), buckets, self._buckets)
+        self._workers.run([partial(one.restore, part) for one, part in zip(self.operators, parts, strict=True)])
 
     def close(self) -> None:
         """Release all buckets; the workers stay."""
@@ -319,91 +283,64 @@ class Bucketed:
 
     def _close_all(self) -> None:
         with contextlib.ExitStack() as closing:
-            for one in self._all():
+            for one in self.operators:
                 closing.callback(one.close)
-
-    def _all(self) -> Iterator[DurableOperator]:
-        yield from self.operators
-        for locator in self._locators.values():
-            yield from cast("Sequence[DurableOperator]", locator.routes)
 
     # ---------------------------------------------------------------- one epoch
 
-    def _spread_out(self, tick: Tick, deltas: Sequence[ZSet], *, refuses: bool = True) -> _Spread:
-        """Part the deltas; asked again for the same ones, return what was found before."""
+    def _spread_out(self, tick: Tick, deltas: Sequence[ZSet]) -> _Spread:
+        """Find the buckets of the rows; asked again for the same ones, return what was found before."""
         kept = self._spread
         if kept is not None and kept.tick == tick and all(a is b for a, b in zip(kept.deltas, deltas, strict=True)):
             return kept
         self._spread = None
-        buckets = range(self._buckets)
-        apart = _is_large(deltas)
         rows = [conform(delta.rows, relation) for delta, relation in zip(deltas, self.inputs, strict=True)]
-        pieces = self._buckets if apart else 1
-        tasks = [
-            partial(by_key[piece].split, one, piece * len(delta) // pieces, (piece + 1) * len(delta) // pieces)
-            for by_key, one, delta in zip(self._by_key, rows, deltas, strict=True)
-            for piece in range(pieces)
-        ]
-        slices = self._workers.run(tasks, apart=apart)
-        positions: list[list[Positions]] = [[] for _ in buckets]
-        for number in range(len(deltas)):
-            own = slices[number * pieces : (number + 1) * pieces]
-            for bucket in buckets:
-                found = [one[bucket] for one in own if len(one[bucket])]
-                positions[bucket].append(found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *found]))
-        spread = _Spread(tick, tuple(deltas), rows, [[] for _ in buckets], positions, {}, {})
-        self._rows = rows
-        for number, locator in self._locators.items():
-            self._locate(spread, number, locator, apart=apart, refuses=refuses)
-        if refuses or not self._rejects_all:
-            self._spread = spread
-        return spread
-
-    def _locate(
-        self, spread: _Spread, number: int, locator: _Locator, *, apart: bool, refuses: bool
-    ) -> None:
-        """Find out which upserts of an input hold, and what they delete elsewhere."""
-        weights = spread.deltas[number].weights
-        narrow = spread.rows[number].select(locator.names)
-        chosen = locator.by_identity.split(narrow)
-        parts: list[ZSet] = [
-            ZSet(take_rows(narrow, positions), weights[positions]) if len(positions) < len(weights) else ZSet(narrow, weights)
-            for positions in chosen
-        ]
-        spread.located[number] = parts, chosen
-        if not refuses and self._rejects_all:
-            return
-        moved = self._workers.run(
-            [partial(route.moves, spread.tick, part) for route, part in zip(locator.routes, parts, strict=True)], apart=apart
+        buckets = self._in_slices(rows, [[one.of for one in by_key] for by_key in self._by_key])
+        holders = {}
+        moving = [number for number in self._moving if len(deltas[number])]
+        hashing = [[one.hashes for one in self._moving[number].by_identity] for number in moving]
+        for number, hashes in zip(moving, self._in_slices([rows[number] for number in moving], hashing), strict=True):
+            keys, stays = self._moving[number].keys, deltas[number].weights > 0
+            keys.note(
+                hashes if stays.all() else hashes[stays],
+                buckets[number] if stays.all() else buckets[number][stays],
+                self._buckets,
+            )
+            holders[number] = keys.of(hashes)
+        self._spread = _Spread(
+            tick, tuple(deltas), rows, buckets, holders, [[] for _ in self.operators], [[] for _ in self.operators]
         )
-        holds = np.zeros(len(weights), np.bool_)
-        deletes: list[list[pa.RecordBatch]] = [[] for _ in range(self._buckets)]
-        for positions, (upserts, gone) in zip(chosen, moved, strict=True):
-            holds[positions[upserts]] = True
-            for batch in gone:
-                for bucket, places in enumerate(locator.by_key.split(batch)):
-                    if len(places):
-                        deletes[bucket].append(take_rows(batch, places))
-        for bucket in range(self._buckets):
-            own = spread.positions[bucket][number]
-            spread.positions[bucket][number] = own[holds[own]]
-        spread.deletes[number] = deletes
+        return self._spread
+
+    def _in_slices(
+        self, rows: Sequence[pa.RecordBatch], ways: Sequence[Sequence[Callable[[pa.RecordBatch], npt.NDArray[np.int64]]]]
+    ) -> list[npt.NDArray[np.int64]]:
+        """Return what is found for rows, each of several slices by a way of its own."""
+        pieces = self._buckets if sum(one.num_rows for one in rows) >= ROWS_APART else 1
+        tasks = []
+        for one, own in zip(rows, ways, strict=True):
+            ends = [piece * one.num_rows // pieces for piece in range(pieces + 1)]
+            tasks += [partial(way, one.slice(begin, end - begin)) for way, begin, end in zip(own, ends, ends[1:], strict=False)]
+        found = self._workers.run(tasks, apart=pieces > 1)
+        return [found[at] if pieces == 1 else np.concatenate(found[at : at + pieces]) for at in range(0, len(found), pieces)]
 
     def _take(self, spread: _Spread, bucket: int) -> None:
         """Gather the rows of a bucket, once."""
         if spread.parts[bucket]:
             return
         parts = []
-        for number, (delta, rows, positions) in enumerate(
-            zip(spread.deltas, spread.rows, spread.positions[bucket], strict=True)
-        ):
-            part = delta if len(positions) == len(delta) else ZSet(take_rows(rows, positions), delta.weights[positions])
-            deletes = spread.deletes.get(number, [[]] * self._buckets)[bucket]
-            if deletes:
-                part = _behind(deletes, part, rows.schema)
-                gone = len(part) - len(positions)
-                spread.positions[bucket][number] = np.concatenate([np.full(gone, -1, np.int64), positions])
-            parts.append(part)
+        for number, (delta, rows, buckets) in enumerate(zip(spread.deltas, spread.rows, spread.buckets, strict=True)):
+            is_own = buckets == bucket
+            holders = spread.holders.get(number)
+            if holders is None:
+                positions = np.flatnonzero(is_own)
+                weights = delta.weights[positions]
+            else:
+                positions = np.flatnonzero(is_own | ((holders & holders.dtype.type(1 << bucket)) != 0))
+                weights = np.where(is_own[positions], delta.weights[positions], np.int64(-1))
+            whole = len(positions) == len(delta)
+            parts.append(ZSet(rows if whole else take_rows(rows, positions), weights))
+            spread.positions[bucket].append(positions)
         spread.parts[bucket] = parts
 
 
@@ -448,72 +385,32 @@ def in_buckets(stage: Stage, options: StageOptions, directory: str | None, worke
     )
     home = None if directory is None else Path(directory) / f"of-{buckets}"
     operators: list[DurableOperator] = []
-    locators: dict[int, _Locator] = {}
     with contextlib.ExitStack() as opened:
-
-        def place(name: str) -> str | None:
-            return None if home is None else str(home / name)
-
         for number in range(buckets):
-            operators.append(stage.build(shared, place(f"bucket-{number}")))
+            operators.append(stage.build(shared, None if home is None else str(home / f"bucket-{number}")))
             opened.callback(operators[-1].close)
-        for number, given in enumerate(stage.inputs):
-            if _moves(given):
-                locators[number] = _Locator(given, options, place(f"input-{number}"), buckets)
-                for route in locators[number].routes:
-                    opened.callback(route.close)
-        routes = [route for locator in locators.values() for route in locator.routes]
-        check_same_epoch((one.absorbed_epoch for one in (*operators, *routes)), directory)
+        check_same_epoch((one.absorbed_epoch for one in operators), directory)
         opened.pop_all()
     timed, lists = is_timed(operators[0]), isinstance(operators[0], ListingOperator)
     kind = {(False, False): Bucketed, (True, False): _Timed, (False, True): _Listing, (True, True): _TimedListing}[timed, lists]
-    return kind(stage, options, operators, locators, workers)
+    return kind(stage, operators, workers)
 
 
 def _is_large(deltas: Sequence[ZSet]) -> bool:
     return sum(map(len, deltas)) >= ROWS_APART
 
 
-def _behind(deletes: Sequence[pa.RecordBatch], part: ZSet, schema: pa.Schema) -> ZSet:
-    """Return rows behind the deletes of others, of which only the key is known."""
-    nullable = pa.schema([field.with_nullable(True) for field in schema])
-    batches = [
-        pa.RecordBatch.from_arrays(
-            [
-                batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
-                for field in nullable
-            ],
-            schema=nullable,
-        )
-        for batch in deletes
-    ]
-    gone = sum(batch.num_rows for batch in batches)
-    batches.append(pa.RecordBatch.from_arrays(part.rows.columns, schema=nullable))
-    return ZSet(pa.concat_batches(batches), np.concatenate([np.full(gone, -1, np.int64), part.weights]))
-
-
-def _placed(judged: pa.Table, positions: Mapping[str, Positions]) -> pa.Table:
-    """Return rejections with the positions that their rows had before they were parted."""
+def _placed(judged: pa.Table, spread: _Spread, bucket: int, names: Sequence[str]) -> pa.Table:
+    """Return what a bucket rejects of its own rows, with the positions that they had before they were parted."""
     if not judged.num_rows:
         return judged
-    rows = [
-        int(positions[name][row])
-        for name, row in zip(judged.column("input").to_pylist(), judged.column("row").to_pylist(), strict=True)
-    ]
-    at = judged.schema.get_field_index("row")
-    return judged.set_column(at, judged.schema.field(at), pa.array(rows, judged.schema.field(at).type))
-
-
-def _located(locator: _Locator, table: pa.Table) -> list[tuple[Route, pa.Table]]:
-    """Return the tables that routes are restored from, given all rows of their input."""
-    kept = [name for name in table.schema.names if name in locator.names or name in (SNAPSHOT_WEIGHT, SNAPSHOT_WATERMARK)]
-    rows = table.select(kept).filter(pc.greater(table.column(SNAPSHOT_WEIGHT), 0))
-    chosen = locator.by_identity.split(single_batch(rows))
-    epoch = str(snapshot_epoch(table)).encode()
-    return [
-        (route, rows.take(pa.array(positions)).replace_schema_metadata({b"zset_join.absorbed_epoch": epoch}))
-        for route, positions in zip(locator.routes, chosen, strict=True)
-    ]
+    lines = []
+    for line in judged.to_pylist():
+        number = names.index(line["input"])
+        row = int(spread.positions[bucket][number][line["row"]])
+        if spread.buckets[number][row] == bucket:
+            lines.append({**line, "row": row})
+    return pa.Table.from_pylist(lines, schema=judged.schema)
 
 
 def _without_counts(metadata: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

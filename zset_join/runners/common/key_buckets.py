@@ -8,6 +8,7 @@ Cost: one record and one hash of the key columns per row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,9 @@ from zset_join.core.key_types import storage_type
 from zset_join.kernels.values.keys import hash_rows
 from zset_join.zset.row_layout import RowLayout
 
-__all__ = ["KeyBuckets", "Positions"]
+__all__ = ["KeyBuckets", "MovedKeys"]
 
-Positions = npt.NDArray[np.int64]
+_Words = npt.NDArray[np.int64]
 
 _HASH_KEY = (
     0x2C7A9F35 << 32
@@ -31,7 +32,7 @@ class KeyBuckets:
 
     Args:
         schema: of the rows.
-        key: the columns whose values decide, in the order of the stage's key.
+        key: the columns whose value decides, in the order of the stage's key.
         key_types: the types they are compared in.
         buckets: how many there are.
     """
@@ -49,30 +50,80 @@ class KeyBuckets:
         self._schema = keys
         self._buckets = buckets
 
-    def split(self, rows: pa.RecordBatch, begin: int = 0, end: int | None = None) -> list[Positions]:
-        """Return, per bucket, the positions of its rows, in their order.
+    def hashes(self, rows: pa.RecordBatch) -> _Words:
+        """Return a hash of 32 bits per row.
 
         Args:
-            rows: with the columns and types of the schema.
-            begin: the first row that is looked at.
-            end: the row behind the last one; None for all.
+            rows: with the columns of the key, in the types of the schema.
         """
-        count = (rows.num_rows if end is None else end) - begin
-        if count == 0:
-            return [np.empty(0, np.int64)] * self._buckets
-        columns = [rows.column(name).slice(begin, count) for name in self._names]
-        keys = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        records = np.empty(count * self._layout.stride, np.uint8)
-        encoded = self._layout.encode(keys, [], records, int(records.ctypes.data))
+        count = rows.num_rows
         hashes, nulls = np.empty(count, np.int64), np.empty(count, np.uint8)
-        hash_rows(
-            encoded.address,
-            self._layout.stride,
-            count,
-            self._columns.address,
-            _HASH_KEY,
-            int(hashes.ctypes.data),
-            int(nulls.ctypes.data),
-        )
-        buckets = (hashes * self._buckets) >> 32
-        return [np.flatnonzero(buckets == bucket) + begin for bucket in range(self._buckets)]
+        if count:
+            keys = pa.RecordBatch.from_arrays([rows.column(name) for name in self._names], schema=self._schema)
+            stride = self._layout.stride
+            records = np.empty(count * stride, np.uint8)
+            encoded = self._layout.encode(keys, [], records, int(records.ctypes.data))
+            places = int(hashes.ctypes.data), int(nulls.ctypes.data)
+            hash_rows(encoded.address, stride, count, self._columns.address, _HASH_KEY, *places)
+        return hashes
+
+    def of(self, rows: pa.RecordBatch) -> _Words:
+        """Return the bucket of each row.
+
+        Args:
+            rows: as for `hashes`.
+        """
+        return (self.hashes(rows) * self._buckets) >> 32
+
+
+class MovedKeys:
+    """Know in which buckets the row of a primary key may be.
+
+    A bucket that may have one is given a delete of it whenever its row goes elsewhere: one that is not there is no change. So a
+    bucket too many costs a look, and none is ever missing: buckets are only added, keys share places, and an epoch that is
+    refused leaves what it added.
+
+    Memory: a byte, or a word of more than 8 buckets, for each of 8 times as many places as there were keys, at least 4 MB.
+
+    Args:
+        buckets: how many there are.
+        bits: there are so many places, as a power of 2.
+    """
+
+    def __init__(self, buckets: int, *, bits: int = 22) -> None:
+        self._kind = np.uint8 if buckets <= 8 else np.uint64
+        self._bits = bits
+        self._least_bits = bits
+        self._places: npt.NDArray[Any] = np.zeros(1 << bits, self._kind)
+
+    def clear(self, keys: int) -> None:
+        """Forget all, before so many keys are noted."""
+        self._bits = min(32, max(self._least_bits, (8 * keys).bit_length()))
+        self._places = np.zeros(1 << self._bits, self._kind)
+
+    def grow(self, keys: int) -> None:
+        """Make room where there are so many keys by now. Cost: the places, each time their number doubles."""
+        while self._bits < 32 and (4 * keys) >> self._bits:
+            self._bits += 1
+            self._places = np.repeat(self._places, 2)
+
+    def note(self, hashes: _Words, buckets: _Words, count: int) -> None:
+        """Note rows.
+
+        Args:
+            hashes: of their primary keys.
+            buckets: where they go.
+            count: how many buckets there are.
+        """
+        places = hashes >> (32 - self._bits)
+        for bucket in range(count):
+            own = places[buckets == bucket]
+            self._places[own] |= self._kind(1 << bucket)
+
+    def of(self, hashes: _Words) -> npt.NDArray[Any]:
+        """Return, per row, the buckets that may have its primary key, a bit for each.
+
+        Args:
+            hashes: of the primary keys.
+        """
+        return self._places[hashes >> (32 - self._bits)]
