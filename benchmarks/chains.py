@@ -127,8 +127,8 @@ def _view(session: SparkSession, feed: Feed) -> View:
 
 def _run(session: SparkSession, name: str, feed: Feed, place: Path) -> tuple[list[float], list[Any]]:
     """Run one contestant; return the seconds of its measured epochs, and what each emitted."""
-    from zset_join.spark.epoch import runner
-    from zset_join.spark.planning.fusing import passes_of
+    from zset_join.runners.spark.epoch import runner
+    from zset_join.runners.spark.planning.fusing import passes_of
 
     with mock.patch.object(runner, "passes_of", partial(passes_of, is_fusing=name == FUSED)):
         writer = _view(session, feed).writeStream.foreachBatch(_take_nothing).trigger(availableNow=True)

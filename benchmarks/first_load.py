@@ -53,8 +53,8 @@ def write_files(place: Path, rows: int) -> int:
 
 def measure(place: Path, of: str, *, is_whole: bool) -> dict[str, Any]:
     """Load once, and return what it took."""
+    from zset_join.runners.spark.driver import collecting, epochs
     from zset_join.spark import changes, local_session
-    from zset_join.spark.driver import collecting, epochs
 
     if is_whole:
         epochs.first_tables = lambda rows, epoch, most: iter([collecting.collected_table(rows, epoch, most)])

@@ -83,9 +83,7 @@ def latencies_ms(servers: str, topic: str, count: int, limit_seconds: float) -> 
 
 @contextlib.contextmanager
 def in_process(servers: str, orders: str, answers: str, directory: Path) -> Iterator[None]:
-    from zset_join.pipeline import Pipeline
-    from zset_join.pipeline.records import records
-    from zset_join.pipeline.running import run
+    from zset_join.pipeline import Pipeline, records, run
     from zset_join.sinks.kafka_topic import KafkaTopicSink
     from zset_join.sources.kafka import KafkaSource
 

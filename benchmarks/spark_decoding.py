@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from zset_join.changelog.formats import RecordOptions
+from zset_join.runners.spark.rows.record_streams import RecordTable, control_of, records_as_rows
+from zset_join.runners.spark.rows.row_reading import RowReading
 from zset_join.spark import local_session
-from zset_join.spark.rows.record_streams import RecordTable, control_of, records_as_rows
-from zset_join.spark.rows.row_reading import RowReading
 
 __all__ = ["main"]
 

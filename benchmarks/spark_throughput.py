@@ -56,8 +56,8 @@ from zset_join.zset import ZSet
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from zset_join.runners.spark.planning.normalise import TaggedStreams
     from zset_join.spark import JoinedStream
-    from zset_join.spark.planning.normalise import TaggedStreams
 
 __all__ = ["SETTINGS", "SPARK_LABEL", "Feed", "Plan", "Sampler", "joined_stream", "main", "measure_spark_apart", "write_feed"]
 
@@ -289,7 +289,7 @@ def _take_nothing(delta: DataFrame, epoch: int) -> None:
 
 
 def _run_identity(joined: JoinedStream, feed: Feed, place: Path) -> list[dict[str, Any]]:
-    from zset_join.spark.planning.normalise import tag
+    from zset_join.runners.spark.planning.normalise import tag
 
     tagged = tag(joined.placed.planned_stages, CORES)
     step = _IdentityStep(joined, tagged)
@@ -310,8 +310,8 @@ class _IdentityStep:
     def __init__(self, joined: JoinedStream, tagged: TaggedStreams) -> None:
         from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-        from zset_join.spark.planning.normalise import stage_bucket
-        from zset_join.spark.rows.layout import make_layout
+        from zset_join.runners.spark.planning.normalise import stage_bucket
+        from zset_join.runners.spark.rows.layout import make_layout
 
         inputs = joined.placed.planned_stages[-1].stage.inputs
         self._layout = make_layout(*(one.fed.schema for one in inputs), has_raw=tagged.has_raw, types=tagged.types)
@@ -323,8 +323,8 @@ class _IdentityStep:
         self._bucket = F.col("bucket")
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
-        from zset_join.spark.rows.layout import travelling_schema
-        from zset_join.spark.rows.schemas import spark_schema
+        from zset_join.runners.spark.rows.layout import travelling_schema
+        from zset_join.runners.spark.rows.schemas import spark_schema
 
         rows = batch.select("*", self._order).repartitionById(CORES, self._bucket)
         if self._is_routed:

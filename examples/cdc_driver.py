@@ -68,10 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_local(settings: DriverSettings) -> None:
-    from zset_join.pipeline import Pipeline
+    from zset_join.pipeline import Pipeline, records, run
     from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
-    from zset_join.pipeline.records import records
-    from zset_join.pipeline.running import run
     from zset_join.sinks.kafka_topic import KafkaTopicSink
     from zset_join.sinks.postgres_view import PostgresViewSink
     from zset_join.sources.kafka import KafkaSource

@@ -28,7 +28,7 @@ from zset_join.core.errors import StateError
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.pipeline.outputs import PipelineOutputs
+from zset_join.runners.local.outputs import PipelineOutputs
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.storage.operations import observe
 

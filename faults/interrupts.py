@@ -23,9 +23,8 @@ import pyarrow as pa
 
 from faults.tally import Tally
 from zset_join.core.errors import ZsetJoinError
-from zset_join.pipeline import Pipeline, appends, changes
+from zset_join.pipeline import FunctionSink, Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
-from zset_join.pipeline.outputs import FunctionSink
 from zset_join.query.view import View
 
 __all__ = ["INTERRUPTS", "Interrupt", "Place", "expected", "interrupt_and_go_on", "places_of_a_step"]

@@ -31,8 +31,7 @@ import pyarrow as pa
 from faults.processes import Send, forked, write_the_same
 from faults.tally import Tally
 from zset_join.lookup import HttpSource, Lookup
-from zset_join.pipeline import Pipeline, appends
-from zset_join.pipeline.outputs import FunctionSink
+from zset_join.pipeline import FunctionSink, Pipeline, appends
 from zset_join.storage.operations import Operation, observe
 
 __all__ = ["CountingServer", "run_schedule", "warm_up"]

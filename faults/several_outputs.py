@@ -33,8 +33,8 @@ from faults.tally import Tally
 from faults.watching import OperationList
 from property_tests.bank import bank_epoch, bank_views, expected_views
 from zset_join.pipeline import Pipeline
-from zset_join.pipeline.outputs import PipelineOutputs
 from zset_join.runners.common import sink_epochs
+from zset_join.runners.local.outputs import PipelineOutputs
 from zset_join.sinks.delta_view import DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sinks.json_lines import JsonLinesSink

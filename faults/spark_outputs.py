@@ -63,7 +63,7 @@ def death_between(number: int, epoch: int, faults: Path, execution: str) -> Abst
         faults: directory of the files that faults leave.
         execution: where the epochs run.
     """
-    from zset_join.spark.epoch.outputs import ChangelogOutput, FunctionOutput, SinkOutput
+    from zset_join.runners.spark.epoch.outputs import ChangelogOutput, FunctionOutput, SinkOutput
 
     written: Counter[int] = Counter()
 

@@ -56,8 +56,8 @@ from zset_join.zset import ZSet
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from zset_join.runners.spark.worker.parts import PartWriter
     from zset_join.spark import ChangeStream, View
-    from zset_join.spark.worker.parts import PartWriter
 
 __all__ = [
     "CURRENCIES",

@@ -11,7 +11,7 @@ import pytest
 from faults.changed_queries import ChangedBank, kill_at_operations, kill_at_seams, operations_of, seams_of
 from faults.profiles import IS_LONG, chosen
 from faults.tally import Tally
-from zset_join.pipeline.durable import PipelineDirectory
+from zset_join.runners.local.durable import PipelineDirectory
 
 MOST_OPERATIONS = 8
 

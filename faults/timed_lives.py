@@ -38,9 +38,8 @@ from faults.tally import Tally
 from zset_join.checkpoint import local_state as local_state_module
 from zset_join.checkpoint import owner as owner_module
 from zset_join.expressions import col
-from zset_join.pipeline import Pipeline, View, appends, versioned
+from zset_join.pipeline import FunctionSink, Pipeline, View, appends, versioned
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.pipeline.outputs import FunctionSink
 from zset_join.stages import StateTtl
 from zset_join.storage.operations import Operation, observe
 from zset_join.testing.comparison import counts_of

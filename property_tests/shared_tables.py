@@ -20,13 +20,13 @@ import pyarrow as pa
 from property_tests.laws import LawBrokenError
 from zset_join.expressions import col, left, lit, right
 from zset_join.pipeline import PROCESSING_TIME, appends, changes
-from zset_join.pipeline.engine import AnsweredEpoch, Engine
-from zset_join.pipeline.stage_states import MemoryStates
-from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.query.reading import readings_of
 from zset_join.query.view import View
 from zset_join.runners.common.rejected import Rejected
+from zset_join.runners.local.engine import AnsweredEpoch, Engine
+from zset_join.runners.local.stage_states import MemoryStates
+from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import earliest

@@ -12,7 +12,7 @@ from property_tests.pipeline_plans import ViewDiffersError, drawn_view, run_view
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.operators.latest import Latest
-from zset_join.pipeline import feeding
+from zset_join.runners.local import feeding
 from zset_join.zset import ZSet
 
 _SEEDS = 6

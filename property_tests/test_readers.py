@@ -18,8 +18,8 @@ from property_tests.bank import bank_epoch, bank_views, expected_views, total_af
 from property_tests.laws import LawBrokenError
 from zset_join.core.errors import OptionError
 from zset_join.pipeline import Pipeline
-from zset_join.pipeline.contents import Contents
-from zset_join.pipeline.snapshots import Snapshot
+from zset_join.runners.local.contents import Contents
+from zset_join.runners.local.snapshots import Snapshot
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 
 VIEWS = ("total", "by_account", "by_branch")
@@ -101,7 +101,7 @@ def test_a_reader_in_the_middle_of_an_epoch_sees_the_one_before(tmp_path: Path) 
 
 def test_a_snapshot_that_is_held_stays_as_it_was(tmp_path: Path) -> None:
     """Hold one of every epoch, over many epochs and a consolidation, a saved state, and read them all at the end."""
-    with mock.patch("zset_join.pipeline.contents._LEAST_ROWS", 8):
+    with mock.patch("zset_join.runners.local.contents._LEAST_ROWS", 8):
         pipeline = Pipeline(bank_views())
         held = [pipeline.snapshot()]
         for epoch in range(40):

@@ -11,8 +11,7 @@ import pytest
 
 from zset_join.cli import main
 from zset_join.core.errors import BadInputError, OptionError, StateError
-from zset_join.pipeline import Pipeline
-from zset_join.pipeline.records import records
+from zset_join.pipeline import Pipeline, records
 from zset_join.stages import StageOptions
 from zset_join.tools.dead_letters import read_letters, send_to_kafka
 
@@ -89,7 +88,7 @@ def test_a_replay_that_was_killed_before_it_was_marked_is_known_from_the_commit_
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pipeline(directory) as opened:
-        monkeypatch.setattr("zset_join.pipeline.replaying.mark_places", lambda *_: 1 / 0)
+        monkeypatch.setattr("zset_join.runners.local.replaying.mark_places", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             opened.replay()
 
@@ -156,7 +155,7 @@ def test_an_attempt_that_did_not_count_is_not_listed(directory: Path) -> None:
 def test_what_a_query_inside_spark_put_aside_is_listed_alike(directory: Path) -> None:
     from zset_join.core.tick import Tick
     from zset_join.runners.common.rejected import Rejected
-    from zset_join.spark.worker.quarantine import DeadLetters, publish_dead_letters
+    from zset_join.runners.spark.worker.quarantine import DeadLetters, publish_dead_letters
     from zset_join.zset import ZSet
 
     place = str(directory / "quarantine")

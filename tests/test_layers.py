@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HOMES = {
     "deltalake": ("lookup", "sinks"),
     "confluent_kafka": ("sinks", "sources"),
-    "duckdb": ("console", "inspection", "lookup", "pipeline", "sinks", "sources", "spill", "cli"),
+    "duckdb": ("console", "inspection", "local", "lookup", "sinks", "sources", "spill", "cli"),
     "httpx": ("lookup",),
     "hypothesis": ("testing",),
     "pandas": ("zset",),

@@ -15,7 +15,7 @@ from zset_join.core.errors import PlanError
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
-from zset_join.pipeline.verification import Verification
+from zset_join.runners.local.verification import Verification
 
 HOSTILE = "<script>alert('x')</script>"
 

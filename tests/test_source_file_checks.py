@@ -61,13 +61,14 @@ def test_hidden_and_generated_directories_are_left_out(tmp_path: Path) -> None:
 )
 def test_the_gateway_of_a_jvm_is_for_one_package(tmp_path: Path, source: str) -> None:
     package = tmp_path / "zset_join"
-    allowed = package / "spark" / "frames" / "classic"
+    runner = package / "runners" / "spark"
+    allowed = runner / "frames" / "classic"
     allowed.mkdir(parents=True)
     (package / "__init__.py").write_text("")
-    for place in (package / "spark", allowed, tmp_path):
+    for place in (runner, allowed, tmp_path):
         (place / "reading.py").write_text(source)
 
-    (found,) = breaches(package / "spark" / "reading.py")
+    (found,) = breaches(runner / "reading.py")
     assert "line 1" in found
     assert [*breaches(allowed / "reading.py"), *breaches(tmp_path / "reading.py")] == []
 

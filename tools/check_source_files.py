@@ -2,7 +2,8 @@
 
 - No file is longer than 600 lines: a longer one is two files.
 - No file is called `utils.py`, `common.py` or `helpers.py`: such a name says nothing about what belongs in it.
-- The names of the gateway into a JVM are used in `zset_join/spark/frames/classic` alone: over Spark Connect there is none.
+- The names of the gateway into a JVM are used in `zset_join/runners/spark/frames/classic` alone: Spark Connect
+  has none.
 - An `__init__.py` holds a docstring, imports, `__all__` and other names in double underscores, and no logic; `if TYPE_CHECKING`
   may part the same.
 
@@ -23,7 +24,7 @@ MEANINGLESS_NAMES = frozenset({"common.py", "helpers.py", "utils.py"})
 GATEWAY_NAMES = frozenset(
     {"_jdf", "_jvm", "_jc", "_jsc", "_gateway", "_jreader", "_jwrite", "_jsparkSession", "jvm", "py4j", "sparkContext"}
 )
-GATEWAY_PACKAGE = ("zset_join", "spark", "frames", "classic")
+GATEWAY_PACKAGE = ("zset_join", "runners", "spark", "frames", "classic")
 SKIPPED_DIRECTORIES = frozenset({"__pycache__", "artifacts", "build", "dist"})
 
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from zset_join.spark.api.writer import JoinStreamWriter
+    from zset_join.runners.spark.api.writer import JoinStreamWriter
 
 __all__ = ["main"]
 
@@ -422,7 +422,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _evolve(options: argparse.Namespace) -> int:
-    from zset_join.pipeline.stopped import evolve_directory, undo_of_directory
+    from zset_join.runners.local.stopped import evolve_directory, undo_of_directory
 
     if options.program is None:
         diff = undo_of_directory(options.directory)
@@ -495,7 +495,7 @@ def _console(options: argparse.Namespace) -> int:
 
 def _diff_of(checkpoint: str, program: str, dialect: str) -> Any:
     """Return what another query would answer otherwise over the directory of a pipeline that does not run."""
-    from zset_join.pipeline.stopped import diff_of_directory
+    from zset_join.runners.local.stopped import diff_of_directory
 
     return diff_of_directory(checkpoint, _other_query(checkpoint, program, dialect))
 
@@ -528,7 +528,7 @@ def _writer(options: argparse.Namespace) -> JoinStreamWriter:
     """
     function = _function(options.program)
     session = _session(options.cores)  # takes seconds: only for a program that is there
-    from zset_join.spark.api.writer import JoinStreamWriter
+    from zset_join.runners.spark.api.writer import JoinStreamWriter
 
     writer = function(session)
     if not isinstance(writer, JoinStreamWriter):

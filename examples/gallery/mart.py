@@ -11,9 +11,8 @@ from typing import Any
 from examples.gallery.story import Answers, Epoch, Run, Story
 from zset_join import ZSet
 from zset_join.expressions import col
-from zset_join.pipeline import Pipeline, View
+from zset_join.pipeline import Pipeline, View, records
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.pipeline.records import records
 
 __all__ = ["STORY"]
 

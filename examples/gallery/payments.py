@@ -8,9 +8,8 @@ from typing import Any
 
 from examples.gallery.story import Answers, Epoch, Run, Story
 from zset_join import ZSet
-from zset_join.pipeline import Pipeline, View, changes
+from zset_join.pipeline import FunctionSink, Pipeline, View, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.pipeline.outputs import FunctionSink
 
 __all__ = ["STORY"]
 

@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import StateError
-from zset_join.pipeline import Pipeline, View, changes
+from zset_join.pipeline import Pipeline, View, changes, records
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
-from zset_join.pipeline.records import records
 from zset_join.tools.inspection import open_state
 
 ORDERS = {"id": pa.int64(), "customer": pa.int64(), "note": pa.string()}

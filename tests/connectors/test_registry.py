@@ -40,7 +40,7 @@ def toy() -> Iterator[list[Any]]:
 
 
 def test_an_entry_is_all_that_an_output_needs_in_a_pipeline_in_sql_and_inside_spark(toy: list[Any]) -> None:
-    from zset_join.spark.epoch.named_outputs import output_named
+    from zset_join.runners.spark.epoch.named_outputs import output_named
 
     with Pipeline(COUNTS, outputs={"toy": {"label": "a"}}) as pipeline:
         pipeline.step({"x": [{"x": 1}]})

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.console.shop import run, shop
-from zset_join.pipeline.watched import WatchedPipeline
+from zset_join.runners.local.watched import WatchedPipeline
 
 
 def watched(pipeline: object) -> WatchedPipeline:

@@ -7,7 +7,7 @@ import pytest
 
 from zset_join import BadInputError, ZSet
 from zset_join.pipeline import Pipeline, appends, changes
-from zset_join.pipeline.dead_letters import read_dead_letters
+from zset_join.runners.local.dead_letters import read_dead_letters
 from zset_join.stages import StageOptions
 
 ORDERS = {"id": pa.int64(), "total": pa.int64()}

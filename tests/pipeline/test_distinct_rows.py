@@ -65,7 +65,7 @@ def test_an_answer_is_consolidated_unless_the_plan_proves_that_it_is(name: str, 
 @pytest.mark.parametrize("name", [name for name, (_, is_proven) in VIEWS.items() if not is_proven and "type" not in name])
 def test_a_key_that_is_kept_is_no_proof(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Pipeline(VIEWS[name][0](), keep_view=False).plan
-    monkeypatch.setattr("zset_join.pipeline.engine.emits_distinct_rows", lambda stage, steps: True)  # noqa: ARG005
+    monkeypatch.setattr("zset_join.runners.local.engine.emits_distinct_rows", lambda stage, steps: True)  # noqa: ARG005
     mutant = Pipeline(VIEWS[name][0](), keep_view=False)
     (feed,) = plan.outputs
 

@@ -14,9 +14,8 @@ import pytest
 from zset_join import OptionError, StateError
 from zset_join.core.options import HotBudget
 from zset_join.expressions import col
-from zset_join.pipeline import Pipeline, changes
+from zset_join.pipeline import FunctionSink, Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.pipeline.outputs import FunctionSink
 from zset_join.stages import StageOptions
 
 ORDERS = {"id": pa.int64(), "customer": pa.string(), "total": pa.int64()}

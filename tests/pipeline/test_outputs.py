@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join import SinkError
-from zset_join.pipeline import Pipeline, appends
-from zset_join.pipeline.outputs import FunctionSink
+from zset_join.pipeline import FunctionSink, Pipeline, appends
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, read_changelog
 

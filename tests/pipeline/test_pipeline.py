@@ -9,9 +9,8 @@ import pytest
 
 from zset_join import BadInputError, OptionError, PlanError, StateError, ZSet
 from zset_join.expressions import col, left, lit, right
-from zset_join.pipeline import Pipeline, appends, changes
+from zset_join.pipeline import FunctionSink, Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.pipeline.outputs import FunctionSink
 
 ORDERS = {"id": pa.int64(), "customer": pa.string(), "total": pa.int64()}
 CUSTOMERS = {"name": pa.string(), "city": pa.string()}

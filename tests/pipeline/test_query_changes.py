@@ -12,9 +12,8 @@ import pytest
 from zset_join.cli import main
 from zset_join.core.errors import BadInputError, SinkError, StateError
 from zset_join.expressions import col
-from zset_join.pipeline import Pipeline, View, appends, changes
+from zset_join.pipeline import FunctionSink, Pipeline, View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
-from zset_join.pipeline.outputs import FunctionSink
 from zset_join.zset import ZSet
 
 ORDERS = changes("orders", {"id": pa.int64(), "who": pa.string(), "total": pa.int64()}, keys="id")

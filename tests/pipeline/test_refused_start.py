@@ -16,9 +16,8 @@ import zset_join
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, checkpoint_folder, stored_description, stored_plan, stored_query_id
 from zset_join.core.errors import SinkError, StateError, ZsetJoinError
-from zset_join.pipeline import Pipeline, appends
+from zset_join.pipeline import FunctionSink, Pipeline, appends
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
-from zset_join.pipeline.outputs import FunctionSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sinks.json_lines import JsonLinesSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
@@ -173,7 +172,7 @@ OTHERWISE = {
 
 def test_every_code_that_checkpoint_and_outputs_raise_is_among_the_refusals():
     package = Path(zset_join.__file__).parent
-    places = ["sinks/*", "changelog/encoding", "pipeline/outputs", "pipeline/durable"]
+    places = ["sinks/*", "changelog/encoding", "runners/local/outputs", "runners/local/durable"]
     places += [f"checkpoint/{name}" for name in ("checkpoint", "files", "log", "owner", "reading", "record", "rescaling")]
     texts = [file.read_text() for place in places for file in package.glob(f"{place}.py")]
     raised = {code for text in texts for code in re.findall(r'code="([A-Z_]+)"', text)}

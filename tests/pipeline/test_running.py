@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import PlanError
-from zset_join.pipeline import Pipeline, View, appends
+from zset_join.pipeline import Pipeline, View, appends, run
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
-from zset_join.pipeline.running import run
 
 SCHEMA = pa.schema({"k": pa.string(), "n": pa.int64()})
 

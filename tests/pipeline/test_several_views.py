@@ -9,10 +9,8 @@ import pytest
 from zset_join import BadInputError, OptionError, SinkError, StateError
 from zset_join.changelog.formats import RecordOptions
 from zset_join.expressions import col
-from zset_join.pipeline import Pipeline, changes
+from zset_join.pipeline import FunctionSink, Pipeline, changes, records
 from zset_join.pipeline import functions as F  # noqa: N812 - as users write it
-from zset_join.pipeline.outputs import FunctionSink
-from zset_join.pipeline.records import records
 from zset_join.plan.one_view import one_view
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.sinks.duckdb_view import DuckDBViewSink

@@ -14,8 +14,8 @@ from zset_join.cli import main
 from zset_join.core.errors import StateError
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline
-from zset_join.pipeline.outputs import PipelineOutputs
-from zset_join.pipeline.stopped import diff_of_directory, evolve_directory
+from zset_join.runners.local.outputs import PipelineOutputs
+from zset_join.runners.local.stopped import diff_of_directory, evolve_directory
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sql.changed_queries import views_of_file
 

@@ -9,7 +9,7 @@ import pytest
 
 from zset_join import OptionError, PlanError, ZSet
 from zset_join.pipeline import Pipeline, appends, versioned
-from zset_join.pipeline.watermarks import Watermarks, time_values
+from zset_join.runners.local.watermarks import Watermarks, time_values
 from zset_join.stages import StageOptions
 
 CLICKS = {"user": pa.int64(), "at": pa.int64()}

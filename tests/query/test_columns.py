@@ -12,9 +12,8 @@ from zset_join.core.errors import OptionError, PlanError, SqlError
 from zset_join.expressions import Call, col, functions, left, right
 from zset_join.expressions.operations import FUNCTIONS
 from zset_join.expressions.tree import walk
-from zset_join.pipeline import Pipeline, View, appends, changes, versioned
+from zset_join.pipeline import Pipeline, View, appends, changes, records, versioned
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
-from zset_join.pipeline.records import records
 
 ORDERS = changes("orders", "id BIGINT, customer STRING, total INT", keys="id")
 CUSTOMERS = changes("customers", "customer STRING, city STRING, credit INT", keys="customer")

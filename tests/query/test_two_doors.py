@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from zset_join.pipeline import functions, records
+from zset_join.pipeline import functions
 from zset_join.query import grouping, sources, view
+from zset_join.runners.local import records
+from zset_join.runners.spark.api import streams
+from zset_join.runners.spark.api import views as views_of_spark
 from zset_join.spark import functions as functions_of_spark
-from zset_join.spark.api import streams
-from zset_join.spark.api import views as views_of_spark
 
 SPARK_ALONE = {
     "writeStream": "a pipeline is stepped, and given its outputs when it is made",

@@ -19,10 +19,8 @@ import pytest
 from tools.servers.debezium_connect import DebeziumConnect
 from tools.servers.kafka_broker import KafkaBroker
 from tools.servers.postgres_server import PostgresServer
-from zset_join.pipeline import Pipeline, View
+from zset_join.pipeline import Baseline, Pipeline, View, records, run
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
-from zset_join.pipeline.records import Baseline, records
-from zset_join.pipeline.running import run
 from zset_join.sinks.kafka_topic import KafkaTopicSink
 from zset_join.sinks.postgres_view import PostgresViewSink
 from zset_join.sources.kafka import KafkaSource

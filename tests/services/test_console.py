@@ -17,7 +17,7 @@ from playwright.sync_api import Page, sync_playwright
 from tests.console.shop import HOSTILE, run, shop, views
 from zset_join.console import QueryAnswers, WatchedCheckpoint, open_console
 from zset_join.expressions import col
-from zset_join.pipeline.stopped import diff_of_directory
+from zset_join.runners.local.stopped import diff_of_directory
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = [

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tools.servers.kafka_broker import KafkaBroker
-from zset_join.pipeline import Pipeline
-from zset_join.pipeline.records import records
-from zset_join.pipeline.running import run
+from zset_join.pipeline import Pipeline, records, run
 from zset_join.sinks.kafka_records import send_records
 from zset_join.sources.kafka import KafkaSource
 from zset_join.stages import StageOptions

@@ -11,10 +11,8 @@ import pytest
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
-from zset_join.pipeline import Pipeline, changes
+from zset_join.pipeline import FunctionSink, Pipeline, changes, records
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
-from zset_join.pipeline.outputs import FunctionSink
-from zset_join.pipeline.records import records
 from zset_join.sinks.json_lines import JsonLinesSink
 from zset_join.zset import ZSet
 

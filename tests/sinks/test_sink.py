@@ -37,7 +37,7 @@ from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.core.epoch_chain import ChainLink, accepts_argument
 from zset_join.core.errors import PlanError, SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
-from zset_join.pipeline.outputs import FunctionSink
+from zset_join.pipeline import FunctionSink
 from zset_join.sinks import postgres_sql, row_files
 from zset_join.sinks.duckdb_sql import quote
 from zset_join.sinks.printed import PrintSink

@@ -16,8 +16,7 @@ import pytest
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_column
-from zset_join.pipeline import Pipeline, changes
-from zset_join.pipeline.outputs import FunctionSink
+from zset_join.pipeline import FunctionSink, Pipeline, changes
 from zset_join.sinks.csv_files import CsvFilesSink
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_view import DeltaViewSink

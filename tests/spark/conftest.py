@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from zset_join.runners.spark.planning.placed import Placed
+from zset_join.runners.spark.tools.batch_sources import ViewTables, given_source, sources_of
+from zset_join.runners.spark.tools.batch_tables import BatchTables, steps_of
+from zset_join.runners.spark.tools.past_epochs import plan_of_places
 from zset_join.spark import JoinedStream, JoinQuery
-from zset_join.spark.planning.placed import Placed
-from zset_join.spark.tools.batch_sources import ViewTables, given_source, sources_of
-from zset_join.spark.tools.batch_tables import BatchTables, steps_of
-from zset_join.spark.tools.past_epochs import plan_of_places
 
 ORDERS = pa.schema(
     [("op", pa.string()), ("order_id", pa.int64()), ("customer_id", pa.int64()), ("item", pa.string()), ("ts", pa.int64())]

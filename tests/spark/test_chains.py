@@ -20,9 +20,9 @@ from tests.sweeps import for_each, some_of
 from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
 from zset_join.core.errors import OptionError, PlanError
 from zset_join.expressions import left, right
+from zset_join.runners.spark.planning.row_steps import template
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
-from zset_join.spark.planning.row_steps import template
 
 Run = Callable[..., JoinQuery]
 TYPES = ("inner", "left", "right", "full", "left_semi", "left_anti")

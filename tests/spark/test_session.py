@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from zset_join.core.errors import PlanError
-from zset_join.spark.session import check_session, cluster_settings, local_session
+from zset_join.runners.spark.session import check_session, cluster_settings, local_session
 
 
 def fake_java(directory: Path, says: str) -> Path:

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import BadInputError, SqlError, ZsetJoinError
-from zset_join.pipeline.changing import ChangingPipeline
 from zset_join.plan import merging
+from zset_join.runners.local.changing import ChangingPipeline
 from zset_join.sql import Session, connect
 from zset_join.sql.tables.view_groups import GroupView
 from zset_join.stages.stage import StageOptions

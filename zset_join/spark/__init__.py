@@ -1,33 +1,28 @@
 """Keep a join of two streams up to date inside Spark.
 
-    from zset_join.spark import appends, changes
+from zset_join.spark import appends, changes
 
-    orders = changes(orders_df, name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")
-    customers = changes(customers_df, name="customers", keys=["customer_id"], sequence_by="ts")
-    query = (
-        orders.join(customers, on="customer_id", how="left")
-        .writeStream.option("checkpointLocation", "/data/checkpoints/orders")
-        .toDuckDB("/data/orders.duckdb", "orders_with_customers")
-        .start()
-    )
-
-Rooms, from the bottom up: `rows` (DataFrames to rows), `worker` (the task of a bucket), `planning` (a view's stages), `epoch`
-(one epoch on the driver), `tools` (verify, sample, explain a row, rescale), `driver` (epochs without executors), `api` (the
-words a user writes).
+orders = changes(orders_df, name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")
+customers = changes(customers_df, name="customers", keys=["customer_id"], sequence_by="ts")
+query = (
+orders.join(customers, on="customer_id", how="left")
+.writeStream.option("checkpointLocation", "/data/checkpoints/orders")
+.toDuckDB("/data/orders.duckdb", "orders_with_customers")
+.start()
+)
 """
 
 from __future__ import annotations
 
-import zset_join.spark.installed  # noqa: F401 - first of all: it reports a missing package
-from zset_join.spark.api.query import JoinQuery
-from zset_join.spark.api.several import writeStream
-from zset_join.spark.api.streams import appends, changes
-from zset_join.spark.api.views import ChangeStream, JoinedStream, UnionedStream, View
-from zset_join.spark.api.writer import JoinStreamWriter
-from zset_join.spark.epoch.progress import join_progress
-from zset_join.spark.session import cluster_settings, local_session
-from zset_join.spark.tools.rescaling import RescaleReport, rescale
-from zset_join.spark.tools.view_comparison import VerificationReport
+from zset_join.runners.spark.api.query import JoinQuery
+from zset_join.runners.spark.api.several import writeStream
+from zset_join.runners.spark.api.streams import appends, changes
+from zset_join.runners.spark.api.views import ChangeStream, JoinedStream, UnionedStream, View
+from zset_join.runners.spark.api.writer import JoinStreamWriter
+from zset_join.runners.spark.epoch.progress import join_progress
+from zset_join.runners.spark.session import cluster_settings, local_session
+from zset_join.runners.spark.tools.rescaling import RescaleReport, rescale
+from zset_join.runners.spark.tools.view_comparison import VerificationReport
 from zset_join.stages import StateTtl
 
 __all__ = [

@@ -17,11 +17,11 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source, weights
 from zset_join.core.errors import BadInputError, OptionError, SinkError, StateError
+from zset_join.runners.spark.rows.schemas import spark_schema
 from zset_join.sinks.parquet_changelog import read_changelog
 from zset_join.sinks.unfit_values import UnfitRows, text_with_nul, unfit_values
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, appends, changes
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
-from zset_join.spark.rows.schemas import spark_schema
 from zset_join.tools.dead_letters import read_letters
 
 Run = Callable[..., JoinQuery]

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from zset_join.core.errors import OptionError, PlanError
-from zset_join.spark.api.stream_arguments import check_dataframe, check_stream_name, column_names, table_columns
+from zset_join.runners.spark.api.stream_arguments import check_dataframe, check_stream_name, column_names, table_columns
 
 
 @pytest.mark.parametrize("name", ["", "  ", "reason", "Weight"])

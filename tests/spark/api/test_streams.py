@@ -12,8 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tests.spark.conftest import Source
 from tests.sweeps import for_each
 from zset_join.core.errors import PlanError, ZsetJoinError
+from zset_join.runners.spark.api.streams import REJECT, WEIGHT
 from zset_join.spark import appends, changes
-from zset_join.spark.api.streams import REJECT, WEIGHT
 
 
 def test_an_upsert_stream_keeps_all_columns_unless_told_otherwise(orders: Source) -> None:

@@ -10,8 +10,8 @@ from tests.spark.api.test_query import join_of
 from tests.spark.conftest import Source
 from tests.sweeps import for_each
 from zset_join.core.errors import MissingMethodError, PlanError
+from zset_join.runners.spark.api.unknown_methods import missing_on_view, missing_on_writer
 from zset_join.spark import appends
-from zset_join.spark.api.unknown_methods import missing_on_view, missing_on_writer
 
 
 @for_each(("method", "says"), [("show", "writeStream"), ("orderBy", "sort"), ("explode_all", "no attribute")])

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.connect.conftest import Client
-from zset_join.spark.frames.facts import StepFacts, reader_of
+from zset_join.runners.spark.frames.facts import StepFacts, reader_of
 
 ROWS = "id long, name string, at timestamp, price decimal(10,2), tags array<string>, more struct<a: int, b: string>"
 

@@ -10,7 +10,7 @@ import pytest
 from tests.spark.conftest import Collected, Source
 from tests.spark.driver.test_driver_epochs import _filled, _joined
 from zset_join.core.errors import OptionError, StateError
-from zset_join.pipeline.stopped import diff_of_directory, evolve_directory
+from zset_join.runners.local.stopped import diff_of_directory, evolve_directory
 from zset_join.spark import JoinedStream, JoinQuery, changes
 from zset_join.spark import functions as F  # noqa: N812 - PySpark's own habit
 

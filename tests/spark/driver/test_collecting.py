@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from zset_join.core.errors import ResourceError
-from zset_join.spark.driver import collecting, memory
-from zset_join.spark.driver.collecting import collected_slices, collected_table, first_tables
+from zset_join.runners.spark.driver import collecting, memory
+from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
 
 
 def test_slices_have_every_row_once_in_the_order_of_the_batch(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

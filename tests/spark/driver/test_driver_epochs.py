@@ -19,11 +19,11 @@ from tests.spark.conftest import Collected, Source, weights
 from zset_join.checkpoint.reading import stored_query_id
 from zset_join.core.errors import OptionError, ResourceError, StateError
 from zset_join.core.options import QueryOptions
+from zset_join.runners.spark.driver.chosen_sink import ChosenSink
+from zset_join.runners.spark.driver.epochs import DriverEpochs
+from zset_join.runners.spark.driver.starting import driver_epochs, streamed_rows
 from zset_join.sinks.parquet_changelog import read_changelog
 from zset_join.spark import JoinedStream, JoinQuery, appends, changes, writeStream
-from zset_join.spark.driver.chosen_sink import ChosenSink
-from zset_join.spark.driver.epochs import DriverEpochs
-from zset_join.spark.driver.starting import driver_epochs, streamed_rows
 
 Run = Callable[..., JoinQuery]
 

@@ -16,8 +16,8 @@ from tests.spark.conftest import Collected, Source
 from tests.sweeps import for_each, some_of
 from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import OptionError, PlanError
+from zset_join.runners.spark.epoch.event_times import EventTimes
 from zset_join.spark import StateTtl, appends
-from zset_join.spark.epoch.event_times import EventTimes
 
 Run = Callable[..., Any]
 ORDERS = pa.schema([("id", pa.int64()), ("currency", pa.string()), ("t", pa.int64())])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from zset_join.checkpoint.reading import checkpoint_folder
-from zset_join.spark.epoch.heartbeat import Heartbeat
+from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 
 
 def beats(tmp_path: Path) -> list[str]:

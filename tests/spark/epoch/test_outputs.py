@@ -17,9 +17,9 @@ from tests.spark.conftest import Source
 from tests.spark.epoch.conftest import finished
 from tests.sweeps import some_of
 from zset_join.core.errors import OptionError, PlanError, SinkError
+from zset_join.runners.spark.epoch.delta_outputs import DeltaChangelogOutput
+from zset_join.runners.spark.epoch.outputs import ChangelogOutput, FunctionOutput, SinkOutput
 from zset_join.spark import JoinedStream, JoinStreamWriter
-from zset_join.spark.epoch.delta_outputs import DeltaChangelogOutput
-from zset_join.spark.epoch.outputs import ChangelogOutput, FunctionOutput, SinkOutput
 
 
 def test_a_duckdb_view_holds_the_join_and_is_verified_by_the_inputs_or_by_given_tables(

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
 
 from tests.spark.conftest import Collected, Source
+from zset_join.runners.spark.planning import placed_query
 from zset_join.spark import JoinedStream, JoinQuery, changes, join_progress
-from zset_join.spark.planning import placed_query
 
 Run = Callable[..., JoinQuery]
 

@@ -14,8 +14,8 @@ from tests.spark.conftest import Source
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, PlanError, SinkError
 from zset_join.core.relation import Relation
+from zset_join.runners.spark.epoch.table_output import EPOCH, TableSink, table_sink
 from zset_join.spark import appends, changes
-from zset_join.spark.epoch.table_output import EPOCH, TableSink, table_sink
 from zset_join.zset import ZSet
 
 _FIRST = ZSet.of({"k": [1, 2, 2], "v": ["a", "b", "c"]}, [1, -1, 1])

@@ -10,7 +10,7 @@ import pytest
 from py4j.java_gateway import JavaPackage
 
 from zset_join.core.errors import StateError
-from zset_join.spark.frames.classic.kafka_topics import KafkaTopics
+from zset_join.runners.spark.frames.classic.kafka_topics import KafkaTopics
 
 KNOWN = {"orders": {"shop.orders": "id of the first"}}
 

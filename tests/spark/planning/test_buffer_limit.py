@@ -19,8 +19,8 @@ from zset_join.checkpoint.record import BucketHistory
 from zset_join.core.errors import OptionError, ResourceError, StateError
 from zset_join.core.options import BufferLimit
 from zset_join.operators.join import HashJoin
+from zset_join.runners.spark.planning.buffer_limit import QueryBuffer
 from zset_join.spark import JoinedStream, JoinQuery, appends, changes
-from zset_join.spark.planning.buffer_limit import QueryBuffer
 
 Run = Callable[..., JoinQuery]
 CLICKS = pa.schema([("page", pa.int64()), ("user", pa.int64())])

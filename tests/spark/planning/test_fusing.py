@@ -15,10 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source
 from tests.sweeps import for_each
+from zset_join.runners.spark.epoch.epoch_plan import EpochPlan
+from zset_join.runners.spark.planning import placed_query
 from zset_join.spark import ChangeStream, JoinQuery, View, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
-from zset_join.spark.epoch.epoch_plan import EpochPlan
-from zset_join.spark.planning import placed_query
 
 Run = Callable[..., JoinQuery]
 ROWS = pa.schema([("op", pa.string()), ("k", pa.int64()), ("j", pa.int32()), ("v", pa.string())])

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tests.spark.conftest import CUSTOMERS, ORDERS, Collected, Source, weights
 from tests.sweeps import for_each
 from zset_join.core.errors import BadInputError, PlanError, StateError, ZsetJoinError
+from zset_join.runners.spark.rows.schemas import spark_schema
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, appends, changes
-from zset_join.spark.rows.schemas import spark_schema
 
 Run = Callable[..., JoinQuery]
 

@@ -27,10 +27,10 @@ from tests.conversions.table_of_conversions import (
     text_cells,
 )
 from zset_join.changelog.formats.record_spellings import is_exact
-from zset_join.spark.api.table_streams import file_rows, json_rows
-from zset_join.spark.rows.conversions import json_value, of_json
-from zset_join.spark.rows.conversions import of_text as text_in_spark
-from zset_join.spark.rows.json_records import read_records
+from zset_join.runners.spark.api.table_streams import file_rows, json_rows
+from zset_join.runners.spark.rows.conversions import json_value, of_json
+from zset_join.runners.spark.rows.conversions import of_text as text_in_spark
+from zset_join.runners.spark.rows.json_records import read_records
 
 
 def test_spark_casts_as_the_table_has_it_and_the_products_sql_reads_by_the_table(spark: SparkSession) -> None:

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from tests.changelog.formats.records import CASES
 from tests.sweeps import some_of
 from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS
+from zset_join.runners.spark.rows.json_records import read_records
 from zset_join.sources.json_records import JsonRecordReader
-from zset_join.spark.rows.json_records import read_records
 
 SHORT = ("bad records", "values that were not sent, by type")
 """A statement per case takes Spark seconds to plan; test_record_formats.py has a line of every format in one query."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from zset_join.spark.rows.layout import (
+from zset_join.runners.spark.rows.layout import (
     RECEIPT_FLAG,
     REJECTED,
     SlotLayout,

@@ -17,9 +17,9 @@ from zset_join.core.errors import PlanError
 from zset_join.expressions import left, right
 from zset_join.lookup.sources.function import FunctionSource
 from zset_join.pipeline import PROCESSING_TIME
+from zset_join.runners.spark.rows.schemas import arrow_schema, spark_schema
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, appends, changes
 from zset_join.spark import functions as Z  # noqa: N812 - as the docs write it
-from zset_join.spark.rows.schemas import arrow_schema, spark_schema
 
 LCASE = "collate(name, 'UTF8_LCASE')"
 NESTED = {

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected
 from tests.sweeps import for_each, some_of
+from zset_join.runners.spark.rows.text_select import select_text, sums_per_row
 from zset_join.spark import JoinQuery, changes
-from zset_join.spark.rows.text_select import select_text, sums_per_row
 
 
 @for_each("name", ["plain", "a b", "a`b", "a,b", "a\x1f,\x1fb", "dot.ted", "é"])

@@ -13,8 +13,8 @@ from property_tests.record_fuzz import METADATA, SCHEMA, record
 from tests.sweeps import some_of
 from zset_join.changelog.formats import RecordOptions, record_format
 from zset_join.changelog.formats.record_sql import RecordStatements
-from zset_join.spark.rows.json_records import read_records, spark_dialect
-from zset_join.spark.rows.typed_records import IS_TYPED, TypedRecords
+from zset_join.runners.spark.rows.json_records import read_records, spark_dialect
+from zset_join.runners.spark.rows.typed_records import IS_TYPED, TypedRecords
 
 
 def fuzzed(format_name: str, records: int) -> pa.Table:

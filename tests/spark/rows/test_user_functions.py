@@ -15,8 +15,7 @@ from tests.spark.api.test_query import join_of
 from tests.spark.conftest import Collected, Source
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
-from zset_join.spark import JoinQuery, appends
-from zset_join.spark.rows.user_functions import (
+from zset_join.runners.spark.rows.user_functions import (
     UserFunction,
     agree,
     described_functions,
@@ -24,6 +23,7 @@ from zset_join.spark.rows.user_functions import (
     fingerprint,
     functions_in,
 )
+from zset_join.spark import JoinQuery, appends
 
 BASE = """
 import functools, math
@@ -82,7 +82,7 @@ def test_what_a_function_does_not_do_is_no_change(change: str) -> None:
 
 def test_a_fingerprint_is_the_same_in_every_process() -> None:
     code = f"""
-from zset_join.spark.rows.user_functions import fingerprint
+from zset_join.runners.spark.rows.user_functions import fingerprint
 text = {BASE!r}
 found = {{"__name__": "users"}}
 exec(compile(text, "elsewhere.py", "exec"), found)

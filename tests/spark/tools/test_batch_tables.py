@@ -12,9 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from property_tests.batch_views import VIEWS, ran
 from zset_join import Relation
 from zset_join.pipeline import Pipeline
-from zset_join.pipeline.verification import _changes_of, batch_view
-from zset_join.spark.planning.job_settings import job_settings
-from zset_join.spark.tools.batch_tables import BatchTables, table_prefix
+from zset_join.runners.local.verification import _changes_of, batch_view
+from zset_join.runners.spark.planning.job_settings import job_settings
+from zset_join.runners.spark.tools.batch_tables import BatchTables, table_prefix
 from zset_join.stages import JoinStage
 from zset_join.tools.batch import EPOCHS, SPARK, BatchTimes, batch_parts, source_name
 

@@ -13,9 +13,9 @@ from tests.spark.conftest import Collected, Source
 from tests.sweeps import for_each
 from zset_join.checkpoint.row_history import RowHistory
 from zset_join.core.errors import OptionError
+from zset_join.runners.spark.tools.row_explaining import explain_row
 from zset_join.spark import JoinedStream
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
-from zset_join.spark.tools.row_explaining import explain_row
 
 Ask = Callable[..., RowHistory]
 

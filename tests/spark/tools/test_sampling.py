@@ -16,12 +16,12 @@ from tests.spark.conftest import Collected, Source, view_of
 from tests.sweeps import for_each, some_of
 from zset_join.core.errors import OptionError
 from zset_join.core.relation import Relation
+from zset_join.runners.spark.planning.stages import PlannedStage
+from zset_join.runners.spark.rows.layout import WEIGHT
+from zset_join.runners.spark.tools.sampling import sample_of
 from zset_join.spark import ChangeStream, JoinedStream, changes
 from zset_join.spark import View as AnyView
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
-from zset_join.spark.planning.stages import PlannedStage
-from zset_join.spark.rows.layout import WEIGHT
-from zset_join.spark.tools.sampling import sample_of
 from zset_join.stages import JoinStage
 
 View = Callable[[JoinedStream], JoinedStream]

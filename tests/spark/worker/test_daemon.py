@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from zset_join.core.errors import StateError
-from zset_join.spark.worker import daemon as worker_daemon
+from zset_join.runners.spark.worker import daemon as worker_daemon
 
 ROOT = Path(__file__).resolve().parents[3]
 

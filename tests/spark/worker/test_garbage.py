@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from zset_join.spark.worker import garbage
-from zset_join.spark.worker.garbage import Spared
+from zset_join.runners.spark.worker import garbage
+from zset_join.runners.spark.worker.garbage import Spared
 
 
 class Knot:

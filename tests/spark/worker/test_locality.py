@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from faults.spark_faults import run as run_program
 from faults.spark_faults import write_files
 from tests.spark.conftest import Collected, Source
+from zset_join.runners.spark.worker.locality import Locality
 from zset_join.spark import JoinQuery, appends, changes
-from zset_join.spark.worker.locality import Locality
 
 Run = Callable[..., JoinQuery]
 

@@ -13,12 +13,10 @@ from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.core.errors import SinkError, StateError
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
-from zset_join.sinks.delta_changelog import DeltaChangelogSink
-from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, commit_epoch, read_changelog
-from zset_join.spark.epoch.delta_outputs import DeltaChangelogOutput
-from zset_join.spark.epoch.outputs import ChangelogOutput
-from zset_join.spark.worker import parts
-from zset_join.spark.worker.parts import (
+from zset_join.runners.spark.epoch.delta_outputs import DeltaChangelogOutput
+from zset_join.runners.spark.epoch.outputs import ChangelogOutput
+from zset_join.runners.spark.worker import parts
+from zset_join.runners.spark.worker.parts import (
     ArrowParts,
     ChangelogParts,
     DeltaParts,
@@ -28,7 +26,9 @@ from zset_join.spark.worker.parts import (
     read_arrow_parts,
     tidied,
 )
-from zset_join.spark.worker.quarantine import LETTERS
+from zset_join.runners.spark.worker.quarantine import LETTERS
+from zset_join.sinks.delta_changelog import DeltaChangelogSink
+from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, commit_epoch, read_changelog
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from tests.spark.conftest import Collected, Source
 from zset_join.changelog import RowKindFormat, WeightFormat, decode
 from zset_join.core.relation import Relation
+from zset_join.runners.spark.worker.quarantine import undecodable_reasons
 from zset_join.spark import JoinQuery, changes
-from zset_join.spark.worker.quarantine import undecodable_reasons
 
 KINDS = pa.schema([("op", pa.string()), ("k", pa.int64())])
 WEIGHTS = pa.schema([("copies", pa.int64()), ("k", pa.int64())])

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from zset_join.expressions import Expression
-from zset_join.pipeline import View
+from zset_join.query import View
 from zset_join.sql.bind.scopes import Item, Scope
 
 __all__ = ["Brought", "brought_columns", "outer_columns"]

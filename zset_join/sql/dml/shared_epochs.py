@@ -27,10 +27,10 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, PlanError, ZsetJoinError
-from zset_join.pipeline import Pipeline
-from zset_join.pipeline.dead_letters import PartlyRead
-from zset_join.pipeline.failing_rows import failing_rows, unread_rows
-from zset_join.pipeline.prepared import PreparedEpoch
+from zset_join.runners.local.dead_letters import PartlyRead
+from zset_join.runners.local.failing_rows import failing_rows, unread_rows
+from zset_join.runners.local.pipeline import Pipeline
+from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.key_claims import Claimed, KeyClaims
 from zset_join.sql.tables.results import Running

@@ -34,10 +34,10 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.core.errors import BadInputError, SqlError, StateError, ZsetJoinError
-from zset_join.pipeline import Pipeline
-from zset_join.pipeline.contents import repeated
-from zset_join.pipeline.dead_letters import PartlyRead
-from zset_join.pipeline.prepared import PreparedEpoch
+from zset_join.runners.local.contents import repeated
+from zset_join.runners.local.dead_letters import PartlyRead
+from zset_join.runners.local.pipeline import Pipeline
+from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.sql.dml.shared_epochs import accepted_rows, combined, failing_queries, named_error
 from zset_join.sql.dml.writing import table_written
 from zset_join.sql.runtime.declarations import Declaration

@@ -19,8 +19,8 @@ import pyarrow as pa
 from zset_join.checkpoint.changed_plans import read_changed_plan
 from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import BadInputError, StateError
-from zset_join.pipeline import Pipeline
 from zset_join.query import View, appends
+from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sinks.sink import Sink
 from zset_join.sql.dml.shared_epochs import in_order, named_error
 from zset_join.sql.runtime.completing import completed_table

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.core.errors import SqlError
-from zset_join.pipeline import Pipeline
+from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sql.dml.shared_epochs import SharedEpoch, in_order
 from zset_join.sql.dml.writing import table_written
 from zset_join.sql.runtime.in_process import ProcessRuntime

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from zset_join.pipeline import Pipeline
+from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sql.runtime.runtime import Runtime
 from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.key_claims import Claimed, KeyClaims

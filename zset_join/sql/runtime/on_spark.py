@@ -36,10 +36,8 @@ from zset_join.core.errors import SqlError, StateError, ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.expressions.sql_text import to_sql
 from zset_join.plan.query_plan import PlanSource
-from zset_join.sinks.sink import Sink
-from zset_join.spark import View, local_session
-from zset_join.spark.api.streams import changed_stream
-from zset_join.spark.api.table_streams import (
+from zset_join.runners.spark.api.streams import changed_stream
+from zset_join.runners.spark.api.table_streams import (
     ColumnText,
     checked_stream,
     file_records,
@@ -53,8 +51,11 @@ from zset_join.spark.api.table_streams import (
     with_columns,
     write_stored,
 )
-from zset_join.spark.planning.source_stream import SourceStream
-from zset_join.spark.rows.watermark import within_jump
+from zset_join.runners.spark.api.views import View
+from zset_join.runners.spark.planning.source_stream import SourceStream
+from zset_join.runners.spark.rows.watermark import within_jump
+from zset_join.runners.spark.session import local_session
+from zset_join.sinks.sink import Sink
 from zset_join.sql.dml.shared_epochs import SharedEpoch, accepted_rows, named_error
 from zset_join.sql.dml.writing import table_written
 from zset_join.sql.runtime.completing import completed_table

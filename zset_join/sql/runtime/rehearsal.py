@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import BadInputError, PlanError, ZsetJoinError
-from zset_join.pipeline import Pipeline
+from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sql.dml.shared_epochs import Accepted, Rows, accepted_rows, in_order
 from zset_join.sql.runtime.in_memory import MemoryRuntime
 from zset_join.sql.tables.catalog import Catalog, Table

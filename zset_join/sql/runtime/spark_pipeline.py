@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from zset_join.core.errors import SqlError, ZsetJoinError
 from zset_join.core.relation import Relation
-from zset_join.pipeline.contents import Contents
 from zset_join.query.reading import Reading, readings_of
+from zset_join.runners.local.contents import Contents
 from zset_join.sinks.sink import Sink, SinkProgress
 from zset_join.sql.tables.results import Running
 from zset_join.zset import ZSet, single_batch

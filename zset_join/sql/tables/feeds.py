@@ -29,8 +29,8 @@ import pyarrow.compute as pc
 from zset_join.changelog.formats import RecordOptions
 from zset_join.connectors.tables import kafka_config
 from zset_join.core.errors import BadInputError, SqlError
-from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.query.reading import Reading, readings_of
+from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.connectors import encodings_of, form_of, holds_records, metadata_of
 from zset_join.sql.tables.files import list_files, part_file, read_file, read_records
@@ -39,8 +39,8 @@ from zset_join.sql_expressions.places import SqlWarning
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
-    from zset_join.pipeline import Pipeline
     from zset_join.query import View
+    from zset_join.runners.local.pipeline import Pipeline
     from zset_join.sources.kafka import KafkaSource
     from zset_join.sources.unread import UnreadText
     from zset_join.sql.tables.results import Running
@@ -187,7 +187,7 @@ class RecordDecoder:
         if self._table.is_versioned:
             return self._read_versions(records)
         if self._pipeline is None:
-            from zset_join.pipeline import Pipeline
+            from zset_join.runners.local.pipeline import Pipeline
 
             self._pipeline = Pipeline(self._view(), keep_view=False, options=stage_options(self._settings))
         delta = self._pipeline.step({self._table.name: records})

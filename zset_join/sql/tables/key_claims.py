@@ -23,9 +23,9 @@ import pyarrow as pa
 
 from zset_join.core.errors import SinkError
 from zset_join.core.shown_values import shown_key
-from zset_join.pipeline import Pipeline
 from zset_join.query import changes
 from zset_join.query import functions as F  # noqa: N812 - as PySpark has it
+from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sql.tables.catalog import Table
 from zset_join.zset import ZSet, single_batch
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.core.errors import PlanError, SqlError
-from zset_join.pipeline import Pipeline
-from zset_join.pipeline.prepared import PreparedEpoch
 from zset_join.plan.tree import Operate
 from zset_join.query.reading import Reading
+from zset_join.runners.local.pipeline import Pipeline
+from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.sql.tables.bound import BoundQuery
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.plan_text import plan_sql

@@ -45,7 +45,7 @@ _FIRST_TIME = 1_600_000_000
 _DIGEST = b"zset_join.epoch_digest"
 _NAME = re.compile(r"(\d{12})(?:-.+)?\.parquet")
 STORED_WEIGHT = "_stored_weight"
-"""The column with the weight of a row, as `zset_join.spark.api.table_streams` reads it."""
+"""The column with the weight of a row, as `zset_join.runners.spark.api.table_streams` reads it."""
 
 
 _OURS = re.compile(

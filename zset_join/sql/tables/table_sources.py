@@ -30,9 +30,9 @@ from zset_join.connectors.tables import local_path_of
 from zset_join.core.errors import PlanError, SqlError
 from zset_join.expressions import Call, Cast, Literal
 from zset_join.expressions.rows import named
-from zset_join.pipeline.dead_letters import PartlyRead
 from zset_join.query import View, changes
 from zset_join.query.records import records
+from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.sql.tables.catalog import Catalog, NamedView, Table, TemporalFunction
 from zset_join.sql.tables.connectors import form_of, holds_records
 from zset_join.sql.tables.feeds import GeneratedFeed, KafkaFeed, puts_aside, record_options, texts_of

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from zset_join.pipeline.changing import ChangingPipeline
-from zset_join.pipeline.contents import repeated
-from zset_join.pipeline.pipeline import Pipeline
 from zset_join.query import View
 from zset_join.query.reading import Reading
+from zset_join.runners.local.changing import ChangingPipeline
+from zset_join.runners.local.contents import repeated
+from zset_join.runners.local.pipeline import Pipeline
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NextDue

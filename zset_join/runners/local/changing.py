@@ -1,0 +1,184 @@
+"""A pipeline in memory whose views come and go while it runs: one plan, one epoch, whatever views it has.
+
+    pipeline = ChangingPipeline({"by_city": by_city})
+    pipeline.step({"orders": rows})
+    late = ChangingPipeline({"by_day": by_day})         reads what the tables hold, on its own
+    late.step({"orders": what_orders_hold})
+    pipeline.take_over(late)                            from the next epoch on the views are answered together
+    pipeline.drop("by_city")
+
+The law: after every epoch each view holds what it would hold in a pipeline of its own, given the same rows. Stages that a view
+shares with those before it are kept once: their state is that of the view which was there first (`zset_join.plan.merging`).
+
+Cost: of taking a view over or dropping one, the stages of the plan; no row is looked at.
+
+Known limits: in memory, and without `keep_inputs`: what came before a view is no epoch of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from zset_join.core.errors import PlanError
+from zset_join.plan.merging import are_mergeable, merged_plan, plan_without
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.query.reading import Reading
+from zset_join.query.view import View
+from zset_join.runners.local.contents import Contents
+from zset_join.runners.local.engine import Engine
+from zset_join.runners.local.pipeline import Pipeline
+from zset_join.runners.local.stage_states import MemoryStates
+from zset_join.runners.local.taking import RowTaking
+from zset_join.runners.local.watermarks import KnownTimes
+from zset_join.stages.effect import EffectStage
+from zset_join.stages.stage import StageOptions
+from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
+
+__all__ = ["ChangingPipeline"]
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a pipeline goes on with, whatever its plan becomes.
+
+    Args:
+        operators: by the number of their state.
+        known: of event time.
+        readings: by source.
+        contents: by view.
+    """
+
+    operators: Mapping[int, DurableOperator]
+    known: KnownTimes
+    readings: Mapping[str, Reading]
+    contents: Mapping[str, Contents]
+
+
+class ChangingPipeline(Pipeline[dict[str, ZSet]]):
+    """Run several views in this process, and others later.
+
+    Args:
+        views: by what each is called, one or more.
+        options: what operators take from the options of a query.
+        idle_timeout_seconds: as of any pipeline.
+        keep_inputs: as of any pipeline; its views stay as they are then.
+    """
+
+    def __init__(
+        self,
+        views: Mapping[str, View],
+        *,
+        options: StageOptions | None = None,
+        idle_timeout_seconds: float | None = None,
+        keep_inputs: bool = False,
+    ) -> None:
+        super().__init__(views, options=options, idle_timeout_seconds=idle_timeout_seconds, keep_inputs=keep_inputs)
+
+    def can_take_over(self, other: ChangingPipeline) -> bool:
+        """Return whether the views of another pipeline may be answered with its own.
+
+        They are not where both describe a source in two ways, name a view alike, or have other options; where one asks the
+        outside, which keeps what it was told by epoch; or where one keeps what came.
+        """
+        mine, its = self._readings, other._readings
+        return (
+            are_mergeable(self.plan, other.plan)
+            and (self._options, self._watermarks.idle_timeout_us) == (other._options, other._watermarks.idle_timeout_us)
+            and all(mine[name].is_of_versions == its[name].is_of_versions for name in mine.keys() & its.keys())
+            and not any(isinstance(node.stage, EffectStage) for plan in (self.plan, other.plan) for node in plan.nodes)
+            and self._history is None
+            and other._history is None
+            and not self._begins_later(self.epoch, other)
+        )
+
+    def take_over(self, other: ChangingPipeline, *, untouched: Collection[str] = ()) -> None:
+        """Answer the views of another pipeline from now on; that one is of no use afterwards.
+
+        Args:
+            other: one that it can take over, and that has taken what the sources of both have had so far.
+            untouched: sources that have had no rows: whatever reads nothing else can be shared.
+
+        Raises:
+            PlanError: `NOT_MERGEABLE`, see `can_take_over`.
+        """
+        if not self.can_take_over(other):
+            raise PlanError(
+                f"the views {list(other.views)} cannot be answered together with {list(self.views)}: they describe a source in "
+                "another way, have other options, are named alike, or ask the outside. Keep a pipeline for each.",
+                code="NOT_MERGEABLE",
+                views=other.views,
+            )
+        theirs = other._given_away()
+        plan, places = merged_plan(self.plan, other.plan, untouched=untouched)
+        mine = self._given_away()
+        times = [*mine.known.stages, *[None] * (len(plan.nodes) - len(self.plan.nodes))]
+        operators, is_new = dict(mine.operators), set(range(len(self.plan.nodes), len(plan.nodes)))
+        for state in other.plan.states:
+            place = places[state.number]
+            if place in is_new:
+                operators[place] = theirs.operators[state.number]
+            else:
+                theirs.operators[state.number].close()
+        for number, place in places.items():
+            times[place] = theirs.known.stages[number] if place in is_new else times[place]
+        self.epoch = max(self.epoch, other.epoch)
+        earlier = [one for one in (self._processing_time_us, other._processing_time_us) if one is not None]
+        self._processing_time_us = max(earlier, default=None)
+        sources = {**theirs.known.sources, **mine.known.sources}
+        readings = {**theirs.readings, **mine.readings}
+        self._go_on_with(plan, readings, operators, KnownTimes(sources, tuple(times)), {**mine.contents, **theirs.contents})
+
+    def drop(self, name: str) -> None:
+        """Release a view, and the state only it uses.
+
+        Raises:
+            OptionError: `VIEW_NAME`: there is none of that name, or it is the only one: close the pipeline then.
+        """
+        if len(self.plan.views) == 1:
+            self.plan.view(name)
+            self.close()
+            return
+        plan, places = plan_without(self.plan, name)
+        mine = self._given_away()
+        operators: dict[int, DurableOperator] = {}
+        for number, operator in mine.operators.items():
+            if number in places:
+                operators[places[number]] = operator
+            else:
+                operator.close()
+        left = {source.name for source in plan.sources}
+        known = KnownTimes(
+            {source: one for source, one in mine.known.sources.items() if source in left},
+            tuple(mine.known.stages[number] for number in places),
+        )
+        readings = {source: one for source, one in mine.readings.items() if source in left}
+        contents = {view: held for view, held in mine.contents.items() if view != name}
+        self._go_on_with(plan, readings, operators, known, contents)
+
+    def _begins_later(self, epoch: int, other: ChangingPipeline) -> bool:
+        """Return whether a row that is there before any other would be missed: one of the two has not had its first epoch."""
+        waiting = [plan for plan, at in ((self.plan, epoch), (other.plan, other.epoch)) if at == 0]
+        return epoch != other.epoch and any(node.stage.begins_alone for plan in waiting for node in plan.nodes)
+
+    def _given_away(self) -> _Parts:
+        memory, contents = self._in_memory("take_over()"), self._contents
+        assert contents is not None  # noqa: S101 - it keeps its views
+        return _Parts(memory.states, self._watermarks.known, self._readings, contents)
+
+    def _go_on_with(
+        self,
+        plan: QueryPlan,
+        readings: Mapping[str, Reading],
+        operators: dict[int, DurableOperator],
+        known: KnownTimes,
+        contents: dict[str, Contents],
+    ) -> None:
+        """Answer another plan from the next epoch on."""
+        self.plan, self._readings, self._contents, self._last = plan, dict(readings), contents, None
+        self._watermarks = self._watermarks.of_plan(plan, known)
+        self._taking = RowTaking(plan, self._readings, is_strict=self._options.on_bad_input == "error")
+        self._engine = Engine(plan, self._watermarks, quarantines=self._options.on_bad_input == "quarantine")
+        self._memory = MemoryStates(plan, self._options, operators, self._in_memory("take_over()").workers)
+        self._publish()

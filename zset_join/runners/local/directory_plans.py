@@ -1,0 +1,117 @@
+"""How a directory of a pipeline recognises its plan, and what a pipeline goes on with there under another one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.checkpoint.changed_plans import PLANS
+from zset_join.checkpoint.reading import checkpoint_folder, stored_plan
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.runners.local.contents import Contents
+from zset_join.runners.local.place import Place, place_of
+from zset_join.runners.local.watermarks import Watermarks
+from zset_join.stages.effect import CHANGEABLE
+from zset_join.zset import ZSet
+
+__all__ = ["DirectoryChange", "described_beside", "described_plan", "digest_of", "plan_of_directory", "written_plan"]
+
+
+_LINE = "line "
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectoryChange:
+    """Hold what a pipeline goes on with under another plan.
+
+    Args:
+        plan: the new plan; states that are kept have the names that they had.
+        watermarks: of it.
+        contents: what each of its views holds, by name; None where it is not kept.
+        answers: the difference, by view; all rows of a view that is new or has other columns.
+        begins: all rows of the views whose new outputs begin here, by name.
+        bare_view: see `ChangedPlan`.
+        positions: how far sources have been read.
+        progress: counts of the epoch.
+        note: see `ChangedPlan`.
+        is_without_outputs: outputs are given the epoch, and those before it that they lack, by the next start.
+    """
+
+    plan: QueryPlan
+    watermarks: Watermarks
+    contents: Mapping[str, Contents] | None
+    answers: Mapping[str, ZSet]
+    begins: Mapping[str, ZSet]
+    bare_view: str | None
+    positions: Mapping[str, Any]
+    progress: Mapping[str, Any]
+    note: Any = None
+    is_without_outputs: bool = False
+
+
+def described_beside(stored: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a directory is recognised by beside its plan, as it is written down."""
+    return {key: value for key, value in (stored or {}).items() if not key.startswith(_LINE)}
+
+
+def plan_of_directory(directory: str | Path | Place, plan: QueryPlan, *, has_names: bool) -> QueryPlan:
+    """Return a plan with the names that a directory gives its states, and its only view; whether it fits, a start sees.
+
+    Args:
+        directory: the directory.
+        plan: as it is planned.
+        has_names: its views were given names.
+
+    Raises:
+        StateError: what the directory says of its plan is damaged.
+    """
+    location = place_of(directory).location
+    try:
+        has_changed = next(iter(checkpoint_folder(location).names(PLANS)), None) is not None
+    except OSError:  # claiming the directory fails as well, and says what is wrong
+        return plan
+    if not has_changed:
+        return plan
+    known = QueryPlan.from_json(stored_plan(location)["plan"])
+    if len(known.views) == len(plan.views) == 1 and not has_names:
+        plan = replace(plan, views=(replace(plan.view(), name=known.name),))
+    return replace(plan, state_names=known.state_names) if len(known.states) == len(plan.states) else plan
+
+
+def written_plan(plan: QueryPlan) -> dict[str, Any]:
+    """Return what it takes to build the operators of a plan without its program, JSON-ready."""
+    return {
+        "stages": [{"name": state.name, "stage": state.stage.to_json()} for state in plan.states],
+        "plan": plan.to_json(),
+    }
+
+
+def described_plan(plan: QueryPlan) -> dict[str, Any]:
+    """Return what a plan is recognised by: line by line, so that a message can say what differs."""
+    # Another run may have another bound, and a baseline that is loaded need not be given again.
+    unbounded = tuple(replace(source, max_watermark_jump=None, has_baseline=False) for source in plan.sources)
+    explained = replace(plan, sources=unbounded).explain(buckets=1)
+    lines = [line for line in explained.splitlines() if not line.startswith(CHANGEABLE)]
+    schemas = [f"{source.name}: {_columns(source.relation.schema)}" for source in plan.sources]
+    return {f"{_LINE}{number:03}": line for number, line in enumerate([*lines, *schemas])}
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+def digest_of(deltas: Mapping[str, ZSet]) -> str:
+    """Return a digest of what an epoch was fed: the same rows in the same order have the same one."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, delta in sorted(deltas.items()):
+        if not len(delta):
+            continue
+        digest.update(f"{name} {len(delta)} ".encode())
+        digest.update(delta.weights.tobytes())
+        digest.update(delta.rows.serialize())
+    return digest.hexdigest()

@@ -1,0 +1,589 @@
+"""A pipeline that lasts: its epochs, its state and its view in a directory, in the layout of a checkpoint of Spark's.
+
+    <directory>/zset/       the checkpoint, with one bucket: epoch log, snapshots, commit records; see zset_join.checkpoint
+    <directory>/local/      mapped state, a cache: removing it costs time, never an answer
+
+The law: an epoch counts once its commit record is there, which is written by one atomic rename after everything it lists. A
+process that dies before leaves nothing that a reader would see; one that dies after has the epoch, and its answer reaches the
+outputs when the directory is opened again. Epoch N is folded into the state when epoch N + 1 begins, so the answer of the last
+epoch can be given again.
+
+Cost: one file per stage that rows came to, one for the answer, and the record, each with a wait for the disk.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from zset_join.checkpoint.added_columns import conformed_rows, conformed_zset
+from zset_join.checkpoint.answer_parts import ArrowParts, read_arrow_parts
+from zset_join.checkpoint.bucket import BucketState
+from zset_join.checkpoint.changed_plans import ChangedPlan
+from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.files import attempt_name
+from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
+from zset_join.checkpoint.owner import Ownership, claimed_query_id
+from zset_join.checkpoint.reading import (
+    changed_plan_of,
+    checkpoint_folder,
+    read_record,
+    stored_description,
+    stored_query_id,
+)
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
+from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.progress_line import ProgressLine, progress_line
+from zset_join.core.tick import Tick
+from zset_join.plan.query_plan import PlanSource, QueryPlan
+from zset_join.runners.common.bucket_receipt import dues_after, histories_after
+from zset_join.runners.common.start_checks import check_stages
+from zset_join.runners.local.contents import Contents
+from zset_join.runners.local.dead_letters import write_dead_letters
+from zset_join.runners.local.directory_plans import DirectoryChange, described_plan, digest_of, written_plan
+from zset_join.runners.local.durable_epoch import DurableEpoch
+from zset_join.runners.local.engine import AnsweredEpoch
+from zset_join.runners.local.evolving import Evolution
+from zset_join.runners.local.history import InputHistory
+from zset_join.runners.local.place import Place, place_of
+from zset_join.runners.local.watermarks import Watermarks
+from zset_join.stages.effect import Effects
+from zset_join.stages.stage import StageOptions
+from zset_join.state.rows.hash_seed import seed_of_query
+from zset_join.storage.full_disk import EpochOutcome, nothing_committed, reporting_full_disk
+from zset_join.zset import ZSet, single_batch
+from zset_join.zset.protocol import NOTHING_DUE, due_of
+
+__all__ = ["PipelineDirectory"]
+
+_VIEW = "view"
+_WEIGHT = "__weight"
+_BEGIN, _EARLIER = "begin", "earlier"
+_MOST_UNSEEN = 8
+_GivenEpoch: TypeAlias = tuple[int, Mapping[str, ZSet], ChainLink | None, Mapping[str, ZSet]]
+_CURES: Mapping[EpochOutcome, str] = {
+    "open": "give the pipeline the rows of this epoch once more",
+    "committed": "open the pipeline again: it goes on behind this epoch, and its outputs get what they do not have",
+    "unknown": "open the pipeline again: its attribute epoch is the number of the next epoch",
+}
+
+
+class PipelineDirectory:
+    """Hold the directory of a pipeline; one process at a time.
+
+    Opening changes no file of a directory that holds a query; `begin` does, once nothing refuses the start any more.
+
+    Args:
+        directory: where it is; made where it is missing. A `Place` says more.
+        plan: the query.
+        options: what operators take from the options of a query.
+        watermarks: of the plan; set to those of the last epoch.
+        contents: what each view holds, by name, filled from the directory; None where it is not kept.
+        history: everything that came, filled from the directory; None where it is not kept.
+        snapshot_after_bytes: a log that is smaller is not replaced by a snapshot.
+
+    Raises:
+        StateError: another process uses the directory, or it holds another query, or is damaged.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path | Place,
+        plan: QueryPlan,
+        options: StageOptions,
+        watermarks: Watermarks,
+        contents: Mapping[str, Contents] | None,
+        history: InputHistory | None,
+        *,
+        snapshot_after_bytes: int,
+    ) -> None:
+        self._plan = plan
+        self._watermarks = watermarks
+        self._contents = contents
+        self._history = history
+        self.statistics: dict[str, dict[str, int]] = {}
+        self._seconds_before: Mapping[str, Any] = {}
+        self.runner = "process"
+        self.seconds_outside: Mapping[str, float] = {}
+        """Of the next epoch, the seconds of parts that its caller took before it, by their names; for its record."""
+        self._snapshot_after_bytes = snapshot_after_bytes
+        self.effects = Effects()
+        self._entered: list[BucketState] = []
+        check_stages((node.stage for node in plan.nodes), options)
+        self._is_timed = [node.stage.waits_for_time for node in plan.nodes]
+        place = self._place = place_of(directory)
+        location = self.location = place.location
+        self._dead_letters = place.dead_letters
+        self._owner, query_id = _claim(place)
+        seed = seed_of_query(query_id) if options.hash_seed is None else options.hash_seed
+        self._options = replace(options, hash_seed=seed)
+        try:
+            with self._owner.reporting_lost_ownership(), self._reporting_full_disk():
+                self.checkpoint = Checkpoint(
+                    location,
+                    query_id=query_id,
+                    buckets=1,
+                    description=self._described(plan),
+                    plan=written_plan(plan),
+                    local_state_dir=place.local_state_dir,
+                    snapshot_after_bytes=snapshot_after_bytes,
+                    retain_input_log=place.retain_input_log,
+                    local_state_retention_seconds=place.local_state_retention_seconds,
+                    owner=self._owner,
+                    begins=False,
+                )
+                changed = self.checkpoint.changed
+                known = plan.sources if changed is None else tuple(map(PlanSource.from_json, changed.sources))
+                self._sources = tuple(known)
+                with progress_line(f"opening {location}") as line:
+                    self._load(line)
+        except BaseException:
+            self._owner.release()
+            raise
+
+    def _described(self, plan: QueryPlan) -> dict[str, Any]:
+        """Return what the directory is recognised by under a plan."""
+        kept = {"keeps_view": self._contents is not None, "keeps_inputs": self._history is not None}
+        return {**described_plan(plan), **kept, **self._place.described(stored_description(self.location))}
+
+    def begin(self) -> None:
+        """Write down what the directory is for: the end of a start that nothing has refused."""
+        with self._owner.reporting_lost_ownership(), self._reporting_full_disk():
+            self.checkpoint.begin()
+
+    def outcome(self, epoch: int) -> EpochOutcome:
+        """Return whether an epoch is committed, from the disk."""
+        return self.checkpoint.outcome(epoch)
+
+    @property
+    def query_id(self) -> str:
+        """Return the name that outputs know the query by."""
+        return self.checkpoint.query_id
+
+    @property
+    def last(self) -> CommitRecord | None:
+        """Return the record of the last epoch; None before the first."""
+        return self.checkpoint.last
+
+    def next_time_us(self) -> int | None:
+        """Return the processing time at which an epoch has rows to emit though no row comes; None for never.
+
+        What came in the last epoch is folded in only by the next one: where rows may wait in it, that one is due now.
+        """
+        record = self.last
+        if record is None:
+            return None
+        times = [due.processing_time_us for due in record.dues.values() if due.processing_time_us is not None]
+        for state in self._plan.states:
+            logs = record.histories.get(f"{state.name}/0", BucketHistory()).logs
+            is_fed = bool(logs) and logs[-1].last_epoch == record.epoch
+            times += [0] if is_fed and any(self._plan.nodes[number].stage.parks for number in state.readers) else []
+        idle = self._watermarks.next_idle([number for number, is_timed in enumerate(self._is_timed) if is_timed])
+        return min([*times, *([] if idle is None else [idle])], default=None)
+
+    @contextmanager
+    def epoch(self, tick: Tick) -> Iterator[DurableEpoch]:
+        """Open an epoch: inside, its stages can be asked in the state before it."""
+        self._release_interrupted()
+        reporting = self._reporting_full_disk(lambda: self.outcome(tick.epoch))
+        with self._owner.reporting_lost_ownership(), reporting, ExitStack() as opened:
+            yield DurableEpoch(
+                plan=self._plan,
+                checkpoint=self.checkpoint,
+                options=self._options,
+                is_timed=self._is_timed,
+                effects=self.effects,
+                opened=opened,
+                tick=tick,
+                entered=self._entered,
+            )
+        self._entered.clear()
+
+    def commit(
+        self,
+        epoch: DurableEpoch,
+        answered: AnsweredEpoch,
+        deltas: Mapping[str, ZSet],
+        progress: Mapping[str, Any],
+        positions: Mapping[str, Any],
+        read: str | None = None,
+    ) -> CommitRecord:
+        """Make an epoch count.
+
+        Args:
+            epoch: its stages, opened.
+            answered: its answer.
+            deltas: by source, its changes.
+            progress: its counts.
+            positions: how far sources have been read.
+            read: digest of what it reads; None: that of the changes.
+
+        Raises:
+            StateError: another process has taken over.
+        """
+        begun, seconds = time.perf_counter(), {**self.seconds_outside, **progress["seconds"]}
+        receipts = epoch.receipts({number: fed for number, (_, fed) in answered.asked.items()})
+        histories = histories_after(self.checkpoint.histories, receipts, {})
+        dues = dues_after({} if self.checkpoint.last is None else self.checkpoint.last.dues, receipts)
+        self.statistics |= {receipt.stage: receipt.statistics for receipt in receipts}
+        tick = Tick(answered.epoch, answered.processing_time_us)
+        self._log_views(histories, tick, answered.answers)
+        self._log_inputs(histories, tick, deltas)
+        parts = [part for name, delta in answered.answers.items() for part in self._parts(tick, self._way(name), delta)]
+        committed = self.checkpoint.commit(
+            CommitRecord(
+                query_id=self.query_id,
+                epoch=answered.epoch,
+                processing_time_us=answered.processing_time_us,
+                histories=histories,
+                parts=tuple(parts),
+                progress={**progress, "seconds": seconds, **self._seconds_before, "remembers": dict(self.statistics)},
+                watermarks=self._watermarks.written(answered.times),
+                dues=dues,
+                positions=positions,
+                offsets=digest_of(deltas) if read is None else read,
+            )
+        )
+        self._seconds_before = {"seconds_before": {"commit": round(time.perf_counter() - begun, 6)}}  # for the next record
+        self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
+        return committed
+
+    def change(self, epoch: DurableEpoch, evolution: Evolution, change: DirectoryChange) -> CommitRecord:
+        """Make the epoch count in which the query changes to another plan; from then on the directory is one of that plan.
+
+        Args:
+            epoch: its stages, all of them opened.
+            evolution: how the plan before comes to the new one, built.
+            change: what the pipeline goes on with.
+
+        Raises:
+            StateError: another process has taken over.
+        """
+        before, plan, last = self._plan, change.plan, self.checkpoint.last
+        assert last is not None  # noqa: S101 - without an epoch there is `change_at_once`
+        files, tick = self.checkpoint.files, epoch.tick
+        receipts = epoch.receipts({})
+        kept = {plan.state_of[number].name for number in evolution.unbuilt}
+        there = histories_after(self.checkpoint.histories, receipts, {})
+        histories = {key: history for key, history in there.items() if key.rpartition("/")[0] in kept}
+        dues = {key: due for key, due in dues_after(last.dues, receipts).items() if key.rpartition("/")[0] in kept}
+        statistics = {**self.statistics, **{receipt.stage: receipt.statistics for receipt in receipts}}
+        statistics = {name: counts for name, counts in statistics.items() if name in kept}
+        for number, operator in evolution.built.items():
+            state = plan.state_of[number]
+            snapshot = write_snapshot(
+                files,
+                f"snapshot/{state.name}-0",
+                operator.snapshot_readers(),
+                through_epoch=tick.epoch,
+                identity=attempt_name(tick.epoch, "-changed"),
+            )
+            histories[f"{state.name}/0"] = BucketHistory(snapshot)
+            due = due_of(operator) if state.stage.waits_for_time else NOTHING_DUE
+            dues |= {} if due == NOTHING_DUE else {f"{state.name}/0": due}
+            statistics[state.name] = dict(operator.statistics())
+        sources = (*self._sources, *(one for one in plan.sources if one.name not in {known.name for known in self._sources}))
+        for number, view in enumerate(plan.views):
+            self._carry_view(histories, view.name, _folder(plan, number), evolution, tick, change.answers[view.name])
+        if self._history is not None:
+            histories |= {key: there[key] for at in range(len(self._sources)) if (key := f"{_input(at)}/0") in there}
+        known, self._plan, self._sources = self._sources, plan, sources
+        try:
+            self._log_inputs(histories, tick, {})
+            parts = [part for name, delta in change.answers.items() for part in self._parts(tick, self._way(name), delta)]
+            filled = {name: rows for name, rows in change.begins.items() if rows is not change.answers[name]}
+            parts += [part for name, rows in filled.items() for part in self._parts(tick, f"{_BEGIN} {name}", rows)]
+            unseen = self._unseen(last) if change.is_without_outputs else ()
+            if unseen:
+                parts += [
+                    part if part.way.startswith(_EARLIER) else replace(part, way=f"{_EARLIER} {last.epoch} {part.way}")
+                    for part in last.parts
+                ]
+            changed = ChangedPlan(
+                epoch=tick.epoch,
+                changes=1 + (0 if self.checkpoint.changed is None else self.checkpoint.changed.changes),
+                before=last.plan,
+                description=self._described(plan),
+                plan=written_plan(plan),
+                sources=tuple(source.to_json() for source in sources),
+                begins=tuple(sorted(change.begins)),
+                filled=tuple(sorted(filled)),
+                unseen=unseen,
+                bare_view=change.bare_view,
+                note=change.note,
+            )
+            record = CommitRecord(
+                query_id=self.query_id,
+                epoch=tick.epoch,
+                processing_time_us=tick.processing_time_us,
+                histories=histories,
+                parts=tuple(parts),
+                progress={**change.progress, "remembers": statistics},
+                watermarks=change.watermarks.written(change.watermarks.known),
+                dues=dues,
+                positions=change.positions,
+            )
+            committed = self.checkpoint.commit_change(record, changed)
+        except BaseException:
+            self._plan, self._sources = before, known
+            raise
+        self.statistics = statistics
+        self._go_over(change)
+        return committed
+
+    def _unseen(self, last: CommitRecord) -> tuple[int, ...]:
+        """Return the epochs that outputs may lack, those of changes without outputs among them.
+
+        Raises:
+            StateError: `EVOLVE_UNSEEN`: there are as many of them as records are kept.
+        """
+        changed = self.checkpoint.changed
+        unseen = (*(changed.unseen if changed is not None and changed.epoch == last.epoch else ()), last.epoch)
+        if len(unseen) > _MOST_UNSEEN:
+            raise StateError(
+                f"the query in {self.location} was changed {_MOST_UNSEEN} times since it last ran, and its outputs lack all "
+                "these changes. Start it once, so that they get them, and change it again.",
+                code="EVOLVE_UNSEEN",
+                epochs=unseen,
+            )
+        return unseen
+
+    def change_at_once(self, change: DirectoryChange) -> None:
+        """Change the query of a directory that no epoch has reached."""
+        self.checkpoint.begin_with(self._described(change.plan), written_plan(change.plan))
+        self._plan = change.plan
+        self._sources = change.plan.sources
+        self._go_over(change)
+
+    def _go_over(self, change: DirectoryChange) -> None:
+        self._watermarks, self._contents = change.watermarks, change.contents
+        self._is_timed = [node.stage.waits_for_time for node in change.plan.nodes]
+        effects, self.effects = self.effects, Effects()
+        effects.close()
+
+    def _carry_view(
+        self,
+        histories: dict[str, BucketHistory],
+        name: str,
+        folder: str,
+        evolution: Evolution,
+        tick: Tick,
+        answer: ZSet,
+    ) -> None:
+        """Let the log of a view go on under a new plan, or begin where its rows are all new."""
+        if self._contents is None:
+            return
+        before = BucketHistory()
+        if not evolution.begins(name):
+            at = [view.name for view in self._plan.views].index(name)
+            before = self.checkpoint.histories.get(f"{self._folder(at)}/0", before)
+        log = write_log(self.checkpoint.files, f"log/{folder}-0", tick=tick, deltas=[answer])
+        _keep(histories, f"{folder}/0", before.after(log=log))
+
+    def _reporting_full_disk(self, outcome: Callable[[], EpochOutcome] = nothing_committed) -> AbstractContextManager[None]:
+        return reporting_full_disk(f"the directory {self.location} lies", _CURES, outcome, location=self.location)
+
+    def put_aside(self, epoch: int, letters: pa.Table) -> None:
+        """Write down the rows of an epoch that broke the contract of their source."""
+        write_dead_letters(self._dead_letters, epoch, letters)
+
+    def answers(self, record: CommitRecord) -> dict[str, ZSet]:
+        """Return what each view answered in a committed epoch, by its name.
+
+        Raises:
+            StateError: a file is missing or damaged.
+        """
+        return {view.name: self._answer(record, view.name) for view in self._plan.views}
+
+    def newest_answers(self, record: CommitRecord, newest_answer: Mapping[str, ZSet]) -> Iterator[_GivenEpoch]:
+        """Yield what outputs may lack: the newest epoch, and before it those that a change of the query left to the next start.
+
+        An epoch is its number, the answer of each view, its link, and all rows of the views whose outputs begin with it. A view
+        that was not there then, or had other columns, is left out.
+
+        Args:
+            record: the newest one.
+            newest_answer: what its epoch answered.
+
+        Raises:
+            StateError: a file is missing or damaged.
+        """
+        newest, files = self.checkpoint.changed, self.checkpoint.files
+        newest = newest if newest is not None and newest.epoch == record.epoch else None
+        epochs = () if newest is None else newest.unseen
+        records = [read_record(files, epoch) for epoch in epochs]
+        changes = [None if one is None else changed_plan_of(files.folder, one) for one in records]
+        begun = [
+            frozenset(change.begins if change is not None and change.epoch == epoch else ())
+            for change, epoch in zip((*changes, newest), (*epochs, record.epoch), strict=True)
+        ]
+        for at, (epoch, one) in enumerate(zip(epochs, records, strict=True)):
+            names = [view.name for view in self._plan.views if not any(view.name in later for later in begun[at + 1 :])]
+            change, before = changes[at], f"{_EARLIER} {epoch} "
+            answers = {name: self._read(record, name, (before, f"{before}{name}")) for name in names}
+            filled = () if change is None or change.epoch != epoch else change.filled
+            begins = {
+                name: self._read(record, name, (f"{before}{_BEGIN} {name}",)) if name in filled else answers[name]
+                for name in names
+                if name in begun[at]
+            }
+            yield epoch, answers, None if one is None else one.link, begins
+        filled = () if newest is None else newest.filled
+        begins = {
+            name: self._read(record, name, (f"{_BEGIN} {name}",)) if name in filled else newest_answer[name]
+            for name in begun[-1]
+        }
+        yield record.epoch, newest_answer, record.link, begins
+
+    def _answer(self, record: CommitRecord, view: str) -> ZSet:
+        return self._read(record, view, (self._way(view),))
+
+    def _read(self, record: CommitRecord, view: str, ways: Collection[str]) -> ZSet:
+        schema = self._plan.output_of(view).schema
+        parts = [part for part in record.parts if part.way in ways]
+        return ZSet.concat(
+            [conformed_zset(chunk, schema) for chunk in read_arrow_parts(self.checkpoint.files, parts)], schema=schema
+        )
+
+    def _parts(self, tick: Tick, way: str, delta: ZSet) -> list[PartEntry]:
+        """Write down what a view answers."""
+        written = ArrowParts(durable=True).write(self.checkpoint.files, 0, tick, delta.schema, [delta])
+        return [replace(part, way=way) for part in written]
+
+    def _way(self, view: str) -> str:
+        """Return how the answers of a view are told from those of others; the only one has no name, as in the past."""
+        return view if len(self._plan.views) > 1 else ""
+
+    def close(self) -> None:
+        """Release everything, so that the directory can be opened again."""
+        try:
+            self._release_interrupted()
+            self.effects.close()
+        finally:
+            self._owner.release()
+
+    def _release_interrupted(self) -> None:
+        """Release the states of an epoch that was interrupted before its own end could."""
+        while self._entered:
+            self._entered[-1].release()
+            self._entered.pop()
+
+    def _load(self, line: ProgressLine) -> None:
+        record = self.checkpoint.last
+        if record is None:
+            return
+        self._watermarks.load(record.watermarks, record.progress.get("late_rows", {}))
+        if self._contents is not None:
+            for number, (name, contents) in enumerate(self._contents.items()):
+                line.now(f"reading view {name}", done=number, of=len(self._contents))
+                for delta in self._view_rows(name, record.histories.get(f"{self._folder(number)}/0", BucketHistory())):
+                    contents.add(delta)
+        if self._history is not None:
+            line.now("reading the kept inputs")
+            self._load_inputs(record, self._history)
+
+    def _folder(self, number: int) -> str:
+        """Return what the log of a view is called, by its place in the plan."""
+        return _folder(self._plan, number)
+
+    def _view_rows(self, name: str, history: BucketHistory) -> Iterator[ZSet]:
+        schema = self._plan.output_of(name).schema
+        if history.snapshot is not None:
+            table = read_snapshot(self.checkpoint.files, history.snapshot)["view"]
+            weights = single_batch(table.select([_WEIGHT])).column(0).to_numpy()
+            rows = conformed_rows(single_batch(table.drop_columns([_WEIGHT])), schema)
+            yield ZSet(rows.cast(schema), weights)
+        for log in history.logs:
+            for logged in read_log(self.checkpoint.files, log, schemas=[schema]):
+                yield logged.deltas[0]
+
+    def _load_inputs(self, record: CommitRecord, history: InputHistory) -> None:
+        epochs: dict[int, tuple[Tick, dict[str, ZSet]]] = {}
+        for number, source in enumerate(self._sources):
+            logs = record.histories.get(f"{_input(number)}/0", BucketHistory()).logs
+            for log in logs:
+                for logged in read_log(self.checkpoint.files, log, schemas=[source.relation.schema]):
+                    epochs.setdefault(logged.tick.epoch, (logged.tick, {}))[1][source.name] = logged.deltas[0]
+        for epoch in range(record.epoch + 1):
+            tick, deltas = epochs.get(epoch, (Tick(epoch), {}))
+            history.add(epoch, tick.processing_time_us, deltas)
+
+    def _log_inputs(self, histories: dict[str, BucketHistory], tick: Tick, deltas: Mapping[str, ZSet]) -> None:
+        """Keep what came, where it is to be kept: one line per epoch of the first source, also where that had no rows."""
+        if self._history is None:
+            return
+        files = self.checkpoint.files
+        for number, source in enumerate(self._sources):
+            key = f"{_input(number)}/0"
+            tail = histories.get(key, BucketHistory()).small_tail()
+            merged = merge_logs(files, f"log/{_input(number)}-0", tail) if tail else None
+            delta = deltas.get(source.name, ZSet.empty(source.relation.schema))
+            log = write_log(files, f"log/{_input(number)}-0", tick=tick, deltas=[delta], is_due=number == 0)
+            _keep(histories, key, histories.get(key, BucketHistory()).after(merged=merged, log=log))
+
+    def _log_views(self, histories: dict[str, BucketHistory], tick: Tick, answers: Mapping[str, ZSet]) -> None:
+        """Keep what the views hold, as the state of a stage is kept."""
+        for number, (name, contents) in enumerate((self._contents or {}).items()):
+            self._log_view(histories, self._folder(number), contents, tick, answers[name])
+
+    def _log_view(self, histories: dict[str, BucketHistory], folder: str, contents: Contents, tick: Tick, delta: ZSet) -> None:
+        files, history = self.checkpoint.files, histories.get(f"{folder}/0", BucketHistory())
+        snapshot: SnapshotEntry | None = None
+        merged: LogEntry | None = None
+        if history.has_outgrown(self._snapshot_after_bytes):
+            rows = contents.rows()
+            table = pa.Table.from_batches([rows.rows]).append_column(_WEIGHT, pa.array(rows.weights))
+            newest = history.logs[-1]
+            snapshot = write_snapshot(
+                files,
+                f"snapshot/{folder}-0",
+                {"view": table},
+                through_epoch=newest.last_epoch,
+                identity=newest.identity,
+            )
+        elif history.small_tail():
+            merged = merge_logs(files, f"log/{folder}-0", history.small_tail())
+        log = write_log(files, f"log/{folder}-0", tick=tick, deltas=[delta])
+        _keep(histories, f"{folder}/0", history.after(snapshot=snapshot, merged=merged, log=log))
+
+
+def _folder(plan: QueryPlan, number: int) -> str:
+    return f"{_VIEW}-{number}" if len(plan.views) > 1 else _VIEW
+
+
+def _input(number: int) -> str:
+    return f"input-{number}"
+
+
+def _claim(place: Place) -> tuple[Ownership, str]:
+    """Take a directory for this process; return also the name that outputs know its query by.
+
+    Raises:
+        OptionError: it cannot be made or read.
+        StateError: another process uses it.
+    """
+    location = place.location
+    try:
+        folder = checkpoint_folder(location)
+        query_id = place.query_id or stored_query_id(location) or claimed_query_id(folder) or str(uuid.uuid4())
+        return Ownership.claim(folder, query_id, on_trial=True), query_id
+    except OSError as error:
+        raise OptionError(
+            f"the directory {location} cannot be used: {error}. Give one where this process may write.",
+            code="DIRECTORY",
+            directory=location,
+        ) from error
+
+
+def _keep(histories: dict[str, BucketHistory], key: str, history: BucketHistory) -> None:
+    if history != BucketHistory():
+        histories[key] = history

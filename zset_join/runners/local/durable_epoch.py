@@ -1,0 +1,107 @@
+"""One epoch of a pipeline with a directory: stages are opened when they answer, in the state before it.
+
+Cost: opening a stage whose local state is there maps its files; folding the last epoch in costs its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from zset_join.checkpoint.bucket import BucketState
+from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.record import BucketHistory
+from zset_join.core.tick import Tick
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.runners.common.bucket_receipt import BucketReceipt
+from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, log_input, report, report_due
+from zset_join.runners.local.stage_states import operators_of
+from zset_join.stages.effect import EffectPlace, Effects, asks_outside
+from zset_join.stages.stage import StageOptions
+from zset_join.zset import ZSet
+from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of
+
+__all__ = ["DurableEpoch"]
+
+
+@dataclass(kw_only=True)
+class DurableEpoch:
+    """One epoch of a pipeline with a directory: stages are opened as they are asked.
+
+    Args:
+        plan: the query.
+        checkpoint: its checkpoint.
+        options: what operators take from the options of a query.
+        opened: closes what is opened here.
+        tick: the epoch.
+        is_timed: per stage, whether its operator waits for times.
+        effects: what queries external systems.
+        entered: gets every state that is opened, before it is.
+    """
+
+    plan: QueryPlan
+    checkpoint: Checkpoint
+    options: StageOptions
+    is_timed: Sequence[bool]
+    effects: Effects
+    opened: ExitStack
+    tick: Tick
+    entered: list[BucketState]
+    states: dict[int, BucketState] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for state in self.plan.states:  # what was put off until the next epoch is done although no row comes
+            context = self.checkpoint.stage(state.name, self.tick)
+            if context.is_work_due(0):
+                self.operator(state.number, self.tick)
+
+    def operator(self, number: int, tick: Tick) -> DurableOperator:
+        """Return the operator of a stage, in the state before the epoch."""
+        node = self.plan.state_of[number]
+        state = self.states.get(node.number)
+        if state is not None:
+            state.context = replace(state.context, tick=tick)
+        else:
+            state = BucketState(
+                self.checkpoint.stage(node.name, tick), 0, lambda directory: node.stage.build(self.options, directory)
+            )
+            self.entered.append(state)
+            self.states[node.number] = self.opened.enter_context(state)
+        return operators_of(node, state.operator)[number]
+
+    def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
+        """Return the deltas for the operator of a stage, with the rows of external tables."""
+        node = self.plan.nodes[number]
+        if not asks_outside(node.stage):
+            return fed
+        place = EffectPlace(options=self.options, name=node.name, folder=self.checkpoint.files.folder)
+        return self.effects.opened(node.stage, place).completed(operator, tick, fed)
+
+    def next_due(self, number: int) -> NextDue:
+        """Return when a stage must answer though no row comes to it.
+
+        The commit record knows it, unless the last epoch had rows for the stage: these are folded in only now.
+        """
+        key = f"{self.plan.state_of[number].name}/0"
+        last = self.checkpoint.last
+        if last is None:
+            return NOTHING_DUE
+        logs = last.histories.get(key, BucketHistory()).logs
+        if logs and logs[-1].last_epoch == last.epoch and self.is_timed[number]:
+            return due_of(self.operator(number, self.tick))
+        return last.dues.get(key, NOTHING_DUE)
+
+    def receipts(self, fed: Mapping[int, Sequence[ZSet]]) -> list[BucketReceipt]:
+        """Write down what the stages were given, by their numbers; return what the epoch has left of every open state."""
+        receipts = []
+        for node in self.plan.states:
+            state = self.states.get(node.number)
+            if state is not None:
+                receipt = BucketReceipt(stage=node.name, bucket=GLOBAL_BUCKET)
+                if any(number in fed for number in node.readers):
+                    log_input(state, node.fed(fed), receipt, is_due=True)
+                report_due(state.operator, state.context.tick, receipt)
+                report(state, receipt)
+                receipts.append(receipt)
+        return receipts

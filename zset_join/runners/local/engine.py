@@ -1,0 +1,218 @@
+"""The stages of a plan at work in one process: an epoch is answered stage by stage, then folded into all of them.
+
+The law: after every epoch the sum of the answers of a view is its query over the sum of the inputs. `answer` changes nothing:
+called twice with the same rows and times it gives the same twice. An epoch that raises in `answer` has changed nothing.
+
+A stage is asked when rows come to it, when it is due by watermark or processing time, and in the first epoch where it has
+rows to emit without rows. All others cost nothing. A stage that several views are made of answers once, and an error names
+the views that cannot be answered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from zset_join.core.errors import ZsetJoinError
+from zset_join.core.tick import Tick
+from zset_join.plan.distinct_rows import emits_distinct_rows
+from zset_join.plan.query_plan import PlanView, QueryPlan
+from zset_join.runners.common.rejected import RejectedRows
+from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, StageBucket
+from zset_join.runners.local.feeding import Feeding
+from zset_join.runners.local.stage_states import StageStates
+from zset_join.runners.local.watermarks import KnownTimes, Watermarks
+from zset_join.stages.effect import EffectStage
+from zset_join.zset import ZSet
+from zset_join.zset.protocol import corrections_of
+
+__all__ = ["AnsweredEpoch", "Engine", "StageWork"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """Hold what one stage did in one epoch.
+
+    Args:
+        seconds: wall clock, lookups included.
+        rows_in: rows of its inputs, after their reductions.
+        rows_out: rows of its answer.
+        inputs: rows of each input.
+    """
+
+    seconds: float
+    rows_in: int
+    rows_out: int
+    inputs: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class AnsweredEpoch:
+    """Hold one epoch that is answered and not folded in.
+
+    Args:
+        epoch: its number.
+        processing_time_us: of the epoch.
+        answers: the change of every view, by name.
+        times: what is known of event time after it.
+        asked: the stages that were asked: tick and deltas by number.
+        rejected: the rows that they put aside.
+        corrections: earlier answers that temporal and as-of joins retracted, by stage.
+        work: what each stage that was asked did, by its name.
+        seconds: what answering took, wall clock.
+    """
+
+    epoch: int
+    processing_time_us: int | None
+    answers: Mapping[str, ZSet]
+    times: KnownTimes
+    asked: dict[int, tuple[Tick, list[ZSet]]] = field(default_factory=dict)
+    rejected: list[RejectedRows] = field(default_factory=list)
+    corrections: dict[str, int] = field(default_factory=dict)
+    work: dict[str, StageWork] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def delta(self) -> ZSet:
+        """Return the change of the only view."""
+        (delta,) = self.answers.values()
+        return delta
+
+    def fetched(self, plan: QueryPlan) -> dict[int, ZSet]:
+        """Return, by number of each stage that asks the outside, the answers to it."""
+        return {number: fed[-1] for number, (_, fed) in self.asked.items() if isinstance(plan.nodes[number].stage, EffectStage)}
+
+
+class _View:
+    """Bring the change of a view together: every row once, retractions first."""
+
+    def __init__(self, plan: QueryPlan, view: PlanView) -> None:
+        schema, origin = plan.output_of(view.name).schema, view.feeds[0].origin
+        self._rows = Feeding(plan, view.feeds, schema)
+        stage = plan.nodes[origin].stage if len(view.feeds) == 1 and isinstance(origin, int) else None
+        self._is_ordered = stage is not None  # steps leave the order of an answer as it is
+        self._is_distinct = stage is not None and emits_distinct_rows(stage, view.feeds[0].steps)
+        self._empty = ZSet.empty(schema)
+
+    def delta(self, known: dict[str | int, ZSet]) -> ZSet:
+        """Return the change, given those of sources and stages."""
+        delta = self._rows.collect(known)
+        if not len(delta) or self._is_distinct:
+            return delta
+        consolidated = delta.consolidated()
+        if self._is_ordered and consolidated is delta:
+            return delta
+        return next(consolidated.retractions_first(len(delta)), self._empty)
+
+
+class Engine:
+    """Run the stages of a plan.
+
+    Args:
+        plan: the plan.
+        watermarks: of the plan.
+        quarantines: bad rows are put aside, so they are listed. Late rows always are.
+
+    Raises:
+        PlanError: a step that only Spark can do.
+    """
+
+    def __init__(self, plan: QueryPlan, watermarks: Watermarks, *, quarantines: bool = False) -> None:
+        self.plan = plan
+        self._quarantines = quarantines
+        self.watermarks = watermarks
+        self._inputs: list[list[Feeding]] = []
+        for node in plan.nodes:
+            schemas = [one.relation.schema for one in node.stage.inputs]
+            feedings = [Feeding(plan, feeds, schema) for feeds, schema in zip(node.feeds, schemas, strict=True)]
+            state = plan.state_of[node.number]
+            if state.is_shared and node.number != state.number:
+                feedings[1] = self._inputs[state.number][1]  # the readers of a table are given one and the same delta of it
+            self._inputs.append(feedings)
+        self._reductions = [[one.reduce for one in node.stage.inputs] for node in plan.nodes]
+        self._views = {view.name: _View(plan, view) for view in plan.views}
+        self._buckets = [StageBucket.of(node.stage) for node in plan.nodes]
+
+    def answer(
+        self, states: StageStates, epoch: int, deltas: Mapping[str, ZSet], processing_time_us: int | None
+    ) -> AnsweredEpoch:
+        """Return the change of every view, and what folding the epoch in takes.
+
+        Args:
+            states: the operators, in the state before the epoch.
+            epoch: its number.
+            deltas: by source, what came.
+            processing_time_us: of the epoch.
+
+        Raises:
+            BadInputError: rows that break the contract of their source.
+            ZsetJoinError: of a stage or a step; of several views it names those that cannot be answered.
+        """
+        failing: int | str = 0  # the stage or view that is being answered
+        before, times = self.watermarks.known, self.watermarks.after(deltas, processing_time_us)
+        known: dict[str | int, ZSet] = dict(deltas.items())
+        asked: dict[int, tuple[Tick, list[ZSet]]] = {}
+        rejected: list[RejectedRows] = []
+        corrections: dict[str, int] = {}
+        work: dict[str, StageWork] = {}
+        started = time.perf_counter()
+        collected: dict[int, ZSet] = {}
+        try:
+            for number, feedings in enumerate(self._inputs):
+                failing, begun = number, time.perf_counter()
+                fed = []
+                for feeding, reduction in zip(feedings, self._reductions[number], strict=True):
+                    if id(feeding) not in collected:
+                        collected[id(feeding)] = feeding.collect(known)
+                    delta = collected[id(feeding)]
+                    fed.append(delta if reduction is None else reduction.reduce(delta))
+                tick = Tick(epoch, processing_time_us, before.stages[number], times.stages[number])
+                if not any(map(len, fed)) and not self._speaks(states, number, tick):
+                    continue
+                operator = states.operator(number, tick)
+                fed = states.completed(number, operator, tick, fed)
+                asked[number] = tick, fed
+                bucket = self._buckets[number]
+                chunks = list(bucket.answer(operator, tick, fed))
+                if chunks:
+                    known[number] = chunks[0] if len(chunks) == 1 else ZSet.concat(chunks, schema=bucket.shown)
+                corrected = corrections_of(operator)
+                if corrected is not None:
+                    corrections[self.plan.nodes[number].name] = corrected
+                if self._quarantines or bucket.is_timed:  # what is late is set aside under either policy
+                    rejected += bucket.rejected(operator, tick, fed)
+                rows_out = sum(map(len, chunks))
+                work[self.plan.nodes[number].name] = _work(time.perf_counter() - begun, fed, rows_out)
+            answers = {}
+            for failing, view in self._views.items():
+                answers[failing] = view.delta(known)
+        except ZsetJoinError as error:
+            self._name_views(error, failing)
+            raise
+        seconds = time.perf_counter() - started
+        return AnsweredEpoch(epoch, processing_time_us, answers, times, asked, rejected, corrections, work, seconds)
+
+    def _name_views(self, error: ZsetJoinError, failing: int | str) -> None:
+        """Say in an error which of several views cannot be answered: those a stage serves, or the one whose own rows fail."""
+        if len(self._views) == 1 or "views" in error.facts:
+            return
+        names = self.plan.views_of(failing) if isinstance(failing, int) else (failing,)
+        shown = ", ".join(f'"{name}"' for name in names)
+        error.message = f"{'view' if len(names) == 1 else 'views'} {shown}: {error.message}"
+        error.facts = {**error.facts, "views": names}
+
+    def take(self, answered: AnsweredEpoch) -> None:
+        """Go on from an epoch that counts."""
+        self.watermarks.known = answered.times
+
+    def _speaks(self, states: StageStates, number: int, tick: Tick) -> bool:
+        if self._buckets[number].begins(GLOBAL_BUCKET, is_first=tick.epoch == 0):
+            return True
+        due = states.next_due(number)
+        return due.is_due(watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us)
+
+
+def _work(seconds: float, fed: Sequence[ZSet], rows_out: int) -> StageWork:
+    inputs = tuple(map(len, fed))
+    return StageWork(seconds, sum(inputs), rows_out, inputs)

@@ -1,0 +1,327 @@
+"""Change the query of a pipeline that runs: see what would differ, then go on with the new one.
+
+    pipeline.diff(view)        nothing changes; what would be answered otherwise, row by row
+    pipeline.evolve(view)      the new query goes on from here; outputs get the difference once
+
+The law: the difference is new(E) - old(E), of two batch queries over everything that was accepted up to epoch E. After `evolve`
+the pipeline answers as one that ran the new query from the start; the sum of the answers, that of `evolve` among them, is the
+new view. Stages with an equal fingerprint keep their state, and are fed nothing.
+
+An evolution is an epoch without input: it takes the next number, and its answer is the difference. What is refused is refused
+before anything changes, outputs included.
+
+With a directory the commit record of that epoch names the new plan, so a kill leaves the old query or the new one, never half.
+See `zset_join.runners.local.rebuilding` for what can be built from what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from zset_join.core.tick import Tick
+from zset_join.evolution.differences import PlanDiff, ViewDiff, difference
+from zset_join.evolution.fingerprints import Fingerprints
+from zset_join.evolution.refusals import source_changed
+from zset_join.plan.query_plan import QueryPlan, StateNode
+from zset_join.runners.local.contents import Contents
+from zset_join.runners.local.history import InputHistory
+from zset_join.runners.local.kept_rows import KeptRows, kept_inputs, kept_rows
+from zset_join.runners.local.rebuilding import Rebuilding
+from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
+from zset_join.stages.effect import EffectStage
+from zset_join.stages.stage import StageOptions
+from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
+
+__all__ = ["Evolution", "Standing"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Say where a pipeline stands, as an evolution reads it.
+
+    Args:
+        plan: of the pipeline.
+        epoch: number of the next epoch.
+        processing_time_us: of the last one.
+        options: of its operators.
+        states: the operators after the last epoch, by the number of their state.
+        contents: what its views hold, by name; None where that is not kept.
+        history: everything that came; None where it is not kept.
+        known: what is known of event time.
+        gone: names of sources that an earlier plan had, and of which rows were dropped.
+        as_now: new stages whose answer depends on when rows come are built as if all of them came now.
+    """
+
+    plan: QueryPlan
+    epoch: int
+    processing_time_us: int | None
+    options: StageOptions
+    states: Mapping[int, DurableOperator]
+    contents: Mapping[str, Contents] | None
+    history: InputHistory | None
+    known: KnownTimes
+    gone: frozenset[str] = frozenset()
+    as_now: bool = False
+
+
+class Evolution:
+    """Find out how a pipeline comes from one plan to another one.
+
+    Nothing of the pipeline changes. Closing it drops what was built; after `take` it is the pipeline's.
+
+    Args:
+        standing: where the pipeline stands.
+        plan: the new plan.
+
+    Raises:
+        StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME` or `EVOLVE_SOURCE`: the new plan needs what is not there.
+    """
+
+    def __init__(self, standing: Standing, plan: QueryPlan) -> None:
+        self.standing, self.plan = standing, plan
+        self._before, self._after = Fingerprints(standing.plan), Fingerprints(plan)
+        self.kept: dict[int, int] = {}
+        self._copied: set[int] = set()
+        self.built: dict[int, DurableOperator] = {}
+        self._rows: dict[str, ZSet] = {}
+        self._check_sources()
+        self._match()
+        rows = self._kept_rows()
+        now = [state.number for state in self._rebuilt if not state.is_shared and not isinstance(state.stage, EffectStage)]
+        self._old, self._new = (
+            Rebuilding(
+                prints=prints,
+                kept=rows,
+                empty=self._empty_sources(prints.plan),
+                options=standing.options,
+                tick=Tick(standing.epoch, standing.processing_time_us),
+                as_now=now if standing.as_now and prints is self._after else (),
+            )
+            for prints in (self._before, self._after)
+        )
+        self._check()
+
+    # ---------------------------------------------------------------- what is kept
+
+    def _check_sources(self) -> None:
+        before = {
+            source.name: text for source, text in zip(self.standing.plan.sources, self._before.sources.values(), strict=True)
+        }
+        for name, text in self._after.sources.items():
+            if before.get(name, text) != text:
+                raise source_changed(name, was_dropped=False)
+            if name in self.standing.gone and name not in before and self.standing.history is None:
+                raise source_changed(name, was_dropped=True)
+            if name in self.standing.gone and not self._is_as_it_came(name):
+                raise source_changed(name, was_dropped=False)
+
+    def _is_as_it_came(self, name: str) -> bool:
+        """Return whether the rows that were kept of a source that went are of the columns that it is to have."""
+        schema, history = self.plan.source(name).relation.schema, self.standing.history
+        return all(past.deltas[name].schema.equals(schema) for past in history or () if name in past.deltas)
+
+    def _empty_sources(self, plan: QueryPlan) -> frozenset[str]:
+        """Return the sources of a plan of which no row has come, as far as their names say."""
+        names = {source.name for source in plan.sources}
+        if not self.standing.epoch:
+            return frozenset(names)
+        return frozenset(names - self._before.sources.keys() - self.standing.gone)
+
+    def _match(self) -> None:
+        """Find the state of the plan before that each state of the new one is."""
+        there: dict[str, list[int]] = {}
+        for number, text in self._before.states.items():
+            there.setdefault(text, []).append(number)
+        taken: set[int] = set()
+        for number, text in self._after.states.items():
+            same = there.get(text, [])
+            fresh = [one for one in same if one not in taken]
+            if not same:
+                continue
+            self.kept[number] = (fresh or same)[0]
+            if not fresh:
+                self._copied.add(number)
+            taken.add(self.kept[number])
+
+    def _kept_rows(self) -> list[KeptRows]:
+        one = self.standing
+        if not one.epoch:
+            return []
+        rows = kept_rows(self._before, one.states, one.options, one.contents, one.history)
+        if one.history is not None:
+            rows += [kept_inputs(self._after, source, one.history) for source in self.plan.sources if source.name in one.gone]
+        return rows
+
+    @property
+    def _rebuilt(self) -> list[StateNode]:
+        return [state for state in self.plan.states if state.number not in self.kept]
+
+    def _check(self) -> None:
+        """Refuse what cannot be had, before any row is read."""
+        for state in self._rebuilt:
+            for number in state.readers:
+                self._new.check_stage(number)
+        for name, status in self._statuses().items():
+            if status in ("changed", "added"):
+                view = self.plan.view(name)
+                self._new.check(view.feeds, self.plan.output_of(name), f'view "{name}"')
+            if status in ("changed", "dropped") and self._old_contents(name) is None:
+                view = self.standing.plan.view(name)
+                self._old.check(view.feeds, self.standing.plan.output_of(name), f'view "{name}" as it was')
+
+    # ---------------------------------------------------------------- what differs
+
+    def _statuses(self) -> dict[str, str]:
+        """Return by name what becomes of the views of both plans, as far as the plans say."""
+        before = {view.name: self._before.text(view.feeds) for view in self.standing.plan.views}
+        after = {view.name: self._after.text(view.feeds) for view in self.plan.views}
+        found = {}
+        for name in dict.fromkeys([*after, *before]):
+            same = before.get(name) == after.get(name) and self._same_columns(name)
+            found[name] = (
+                "unchanged" if same else "added" if name not in before else "dropped" if name not in after else "changed"
+            )
+        return found
+
+    @property
+    def unbuilt(self) -> dict[int, int]:
+        """Return the states of the new plan that go on as they are, by number, each with its number in the plan before."""
+        return {number: old for number, old in self.kept.items() if number not in self._copied}
+
+    def durable_plan(self) -> QueryPlan:
+        """Return the new plan for a directory: states that go on keep their names; no other name was ever there."""
+        before = {state.number: state.name for state in self.standing.plan.states}
+        names = {state.number: f"{state.name}-e{self.standing.epoch}" for state in self.plan.states}
+        names |= {number: before[old] for number, old in self.unbuilt.items()}
+        return replace(self.plan, state_names=tuple(sorted(names.items())))
+
+    def begins(self, name: str) -> bool:
+        """Return whether all rows of a view of the new plan are new: it was not there, or its columns were others."""
+        if name not in {view.name for view in self.standing.plan.views}:
+            return True
+        before, after = (plan.output_of(name).schema for plan in (self.standing.plan, self.plan))
+        return (before.names, before.types) != (after.names, after.types)
+
+    def is_unchanged(self, name: str) -> bool:
+        """Return whether a view of the new plan is that of the plan before."""
+        return self._statuses()[name] == "unchanged"
+
+    def _same_columns(self, name: str) -> bool:
+        return bool(self.standing.plan.output_of(name).schema.equals(self.plan.output_of(name).schema))
+
+    def _old_contents(self, name: str) -> ZSet | None:
+        held = self.standing.contents
+        return None if held is None else held[name].rows()
+
+    def diff(self) -> PlanDiff:
+        """Return what the new plan answers otherwise, and what is built for it.
+
+        Raises:
+            BadInputError: the new plan cannot take a row; nothing has changed.
+        """
+        views = {name: self._view_diff(name, status) for name, status in self._statuses().items()}
+        one, built = self.standing, self._rebuilt
+        names = {state.number: state.name for state in self.plan.states}
+        used = set(self.kept.values())
+        return PlanDiff(
+            epoch=one.epoch - 1 if one.epoch else None,
+            views=views,
+            kept=[names[number] for number in self.kept],
+            rebuilt={state.name: sum(self._new.fed.get(number, 0) for number in state.readers) for state in built},
+            dropped=[state.name for state in one.plan.states if state.number not in used],
+            read={**self._old.read, **self._new.read},
+            rejected=self._new.rejected,
+            late={name: time.late_rows for name, time in one.known.sources.items()},
+        )
+
+    def _view_diff(self, name: str, status: str) -> ViewDiff:
+        if status == "unchanged":
+            relation = self.plan.output_of(name)
+            nothing = ZSet.empty(relation.schema)
+            return ViewDiff(name, "unchanged", relation.primary_key, None, nothing, nothing)
+        before = after = None
+        if status != "added":
+            before = self.standing.plan.output_of(name), self._rows_before(name)
+        if status != "dropped":
+            after = self.plan.output_of(name), self.rows_after(name)
+        return difference(name, before, after)
+
+    def _rows_before(self, name: str) -> ZSet:
+        held, plan = self._old_contents(name), self.standing.plan
+        if not self.standing.epoch:
+            return ZSet.empty(plan.output_of(name).schema)
+        if held is not None:
+            return held
+        return self._old.rows(plan.view(name).feeds, plan.output_of(name), f'view "{name}" as it was').consolidated()
+
+    def rows_after(self, name: str) -> ZSet:
+        """Return what a view of the new plan holds; of one that is unchanged as well."""
+        if name not in self._rows:
+            view, shown = self.plan.view(name), self.plan.output_of(name)
+            if not self.standing.epoch:
+                return ZSet.empty(shown.schema)
+            self._rows[name] = self._new.rows(view.feeds, shown, f'view "{name}"').consolidated()
+        return self._rows[name]
+
+    # ---------------------------------------------------------------- going on with the new plan
+
+    def build(self) -> None:
+        """Build the operators of the stages that are not kept, and fill them.
+
+        Raises:
+            BadInputError: a row that a stage cannot take; what was built is closed.
+        """
+        try:
+            for state in self._rebuilt:
+                self.built[state.number] = state.stage.build(self.standing.options, None)
+            for number in self._copied:
+                state = self.plan.state_of[number]
+                copy = self.built[number] = state.stage.build(self.standing.options, None)
+                copy.restore(self.standing.states[self.kept[number]].snapshot())
+            self._new.built = {state.number: self.built[state.number] for state in self._rebuilt if not state.is_shared}
+            if self.standing.epoch:
+                for number in self._new.built:
+                    self._new.build(number)
+        except BaseException:
+            self.close()
+            raise
+
+    def operators(self) -> dict[int, DurableOperator]:
+        """Return the operators of the new plan by the number of their state: those that are kept, and those that were built."""
+        kept = {number: self.standing.states[old] for number, old in self.unbuilt.items()}
+        return {**kept, **self.built}
+
+    def unused(self) -> list[DurableOperator]:
+        """Return the operators of the plan before that the new one has no use for."""
+        used = set(self.kept.values())
+        return [operator for number, operator in self.standing.states.items() if number not in used]
+
+    def known_times(self) -> KnownTimes:
+        """Return what is known of event time under the new plan."""
+        old, fresh = self.standing.known, Watermarks(self.plan).known
+        numbers: dict[int, int] = {}
+        for number, before in self.kept.items():
+            readers = zip(self.plan.state_of[number].readers, self.standing.plan.state_of[before].readers, strict=True)
+            numbers |= dict(readers)
+        sources = {name: old.sources.get(name, SourceTime()) for name in fresh.sources}
+        stages = tuple(old.stages[numbers[at]] if at in numbers else None for at in range(len(self.plan.nodes)))
+        return KnownTimes(sources, stages)
+
+    def contents(self, before: Mapping[str, Contents]) -> dict[str, Contents]:
+        """Return what the views of the new plan hold; those that are unchanged are the objects of before."""
+        held: dict[str, Contents] = {}
+        for view in self.plan.views:
+            there = before.get(view.name)
+            if there is None or not self.is_unchanged(view.name):
+                there = Contents(self.plan.output_of(view.name).schema)
+                there.replace(self.rows_after(view.name))
+            held[view.name] = there
+        return held
+
+    def close(self) -> None:
+        """Drop what was built."""
+        for operator in self.built.values():
+            operator.close()
+        self.built = {}

@@ -1,0 +1,211 @@
+"""Which rows a pipeline still has: what the state of its stages, its views and the history of its inputs can list.
+
+The law: what is listed is the sum of everything that came along these feeds so far, without the rows that have NULL in one of
+`gaps`. Rows in upsert mode come as the live row of each key, and a delete of each key that is remembered as deleted.
+
+Cost: making the list is a look at every stage; reading an entry is a copy of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from zset_join.aggregates.value_codecs import codec_of
+from zset_join.core.relation import Relation
+from zset_join.evolution.fingerprints import FeedPrint, Fingerprints
+from zset_join.plan.query_plan import PlanSource, StateNode
+from zset_join.plan.unnamed import text_of
+from zset_join.runners.local.contents import Contents
+from zset_join.runners.local.history import PastEpoch
+from zset_join.stages.stage import StageInput, StageOptions
+from zset_join.zset import ZSet, single_batch
+from zset_join.zset.protocol import DurableOperator, ListingOperator
+
+__all__ = ["KeptRows", "gaps_of", "kept_inputs", "kept_rows"]
+
+_WEIGHT, _SEQUENCE = "_zset_weight", "_zset_sequence_"
+
+
+@dataclass(frozen=True)
+class KeptRows:
+    """Name rows that can be read.
+
+    Args:
+        feeds: what they are the rows of.
+        relation: their columns and mode.
+        what: where they lie, for messages.
+        count: how many there are.
+        read: returns them.
+        gaps: columns in which none of them is NULL, because such rows were of no use.
+    """
+
+    feeds: tuple[FeedPrint, ...]
+    relation: Relation
+    what: str
+    count: int
+    read: Callable[[], ZSet]
+    gaps: tuple[str, ...] = ()
+
+    @cached_property
+    def text(self) -> str:
+        """Return what is equal for rows of the same feeds."""
+        return text_of([one.text for one in self.feeds])
+
+
+def kept_rows(
+    prints: Fingerprints,
+    operators: Mapping[int, DurableOperator],
+    options: StageOptions,
+    contents: Mapping[str, Contents] | None,
+    history: Iterable[PastEpoch] | None,
+) -> list[KeptRows]:
+    """Return all rows that a pipeline still has.
+
+    Args:
+        prints: of its plan.
+        operators: by the number of their state, after the last epoch.
+        options: what the operators were built with.
+        contents: what its views hold, by name; None where that is not kept.
+        history: everything that came; None where it is not kept.
+    """
+    plan, found = prints.plan, list[KeptRows]()
+    for state in plan.states:
+        if not state.is_shared:
+            found += _of_stage(prints, state, operators[state.number], options)
+    for view in plan.views:
+        held = None if contents is None else contents[view.name]
+        if held is not None:
+            count = len(held.rows())
+            found.append(KeptRows(prints.feeds(view.feeds), plan.output_of(view.name), f'view "{view.name}"', count, held.rows))
+    if history is not None:
+        found += [kept_inputs(prints, source, history) for source in plan.sources]
+    return found
+
+
+def kept_inputs(prints: Fingerprints, source: PlanSource, history: Iterable[PastEpoch]) -> KeptRows:
+    """Return everything that came of a source.
+
+    Args:
+        prints: of a plan that has the source.
+        source: the source.
+        history: everything that came.
+    """
+    deltas = [past.deltas[source.name] for past in history if source.name in past.deltas]
+    feed, what = FeedPrint(prints.sources[source.name], ()), f'the inputs that were kept of "{source.name}"'
+    return KeptRows((feed,), source.relation, what, sum(map(len, deltas)), _Summed(deltas, source.relation))
+
+
+def gaps_of(given: StageInput) -> tuple[str, ...]:
+    """Return the columns of an input for which a stage has no use of rows with NULL."""
+    if given.keeps_unmatchable or given.unmatchable != "by_identity":
+        return ()
+    return tuple(
+        name
+        for name, is_value in zip(given.key, given.null_is_value, strict=True)
+        if not is_value and given.relation.schema.field(name).nullable
+    )
+
+
+def _of_stage(prints: Fingerprints, state: StateNode, operator: DurableOperator, options: StageOptions) -> Iterator[KeptRows]:
+    """Yield the live rows of inputs, and what is listed of the answer."""
+    counts, node, stage = operator.statistics(), prints.plan.nodes[state.number], state.stage
+    if not counts.get("evicted_rows"):
+        for name, key in stage.state_tables.items():
+            if not key.is_whole or key.of_input is None:
+                continue
+            given = stage.inputs[key.of_input]
+            columns = operator.snapshot_readers()[name].schema.names
+            schema = pa.schema([field for field in given.relation.schema if field.name in columns])
+            relation = Relation(
+                name=given.relation.name,
+                schema=schema,
+                primary_key=given.relation.primary_key,
+                sequence_by=given.relation.sequence_by,
+                mode=given.relation.mode,
+            )
+            yield KeptRows(
+                prints.feeds(node.feeds[key.of_input]),
+                relation,
+                f"the {name} rows of {node.name}",
+                counts[f"{name}_rows"] + counts[f"{name}_tombstones"],
+                _Table(operator, name, relation),
+                gaps_of(given),
+            )
+    if isinstance(operator, ListingOperator) and (options.table_budget is None or stage.cold_state is None):
+        groups = counts["groups"]
+        if stage.lists_input:
+            fed = prints.feeds(node.feeds[0])
+            relation = replace(stage.inputs[0].relation, join_key=(), primary_key=())
+            yield KeptRows(fed, relation, f"the rows of {node.name}", groups, _Listed(operator, relation, keeps_copies=True))
+        feed = FeedPrint(prints.nodes[state.number], ())
+        listed = _Listed(operator, stage.output, keeps_copies=False)
+        yield KeptRows((feed,), stage.output, f"the groups of {node.name}", groups, listed)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Read a table of an operator's snapshot as rows."""
+
+    operator: DurableOperator
+    name: str
+    relation: Relation
+
+    def __call__(self) -> ZSet:
+        table = self.operator.snapshot_readers()[self.name].read_all()
+        weights = table.column(_WEIGHT).to_numpy().astype(np.int64)
+        columns = {name: table.column(name).combine_chunks() for name in self.relation.schema.names}
+        place, is_gone = 0, pa.array(weights == 0)
+        for name in self.relation.sequence_by:  # of a deleted key only the words of its sequence are sure to be there
+            order, words = _from_words(table, self.relation.schema.field(name).type, place)
+            columns[name], place = pc.if_else(is_gone, order, columns[name]), place + words
+        rows = single_batch(pa.table(columns).cast(self.relation.schema))
+        return ZSet(rows, np.where(weights == 0, np.int64(-1), weights))
+
+
+def _from_words(table: pa.Table, kind: pa.DataType, place: int) -> tuple[pa.Array, int]:
+    """Return a sequence column from the words that order it, and how many these are."""
+    if pt.is_struct(kind):
+        fields, taken = [], 0
+        for at in range(kind.num_fields):
+            values, words = _from_words(table, kind.field(at).type, place + taken)
+            fields.append(values)
+            taken += words
+        return pa.StructArray.from_arrays(fields, fields=[kind.field(at) for at in range(kind.num_fields)]), taken
+    codec = codec_of(kind)
+    lines = [table.column(f"{_SEQUENCE}{place + at}").to_numpy() for at in range(codec.words)]
+    return codec.decode(np.stack(lines, axis=1), None, 0), codec.words
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """Read what an operator lists."""
+
+    operator: ListingOperator
+    relation: Relation
+    keeps_copies: bool
+
+    def __call__(self) -> ZSet:
+        schema, parts = self.relation.schema, list[ZSet]()
+        for chunk in self.operator.held():
+            rows = pa.RecordBatch.from_arrays(chunk.rows.columns, schema=schema)
+            parts.append(ZSet(rows, chunk.weights if self.keeps_copies else np.ones(len(chunk), np.int64)))
+        return ZSet.concat(parts, schema=schema)
+
+
+@dataclass(frozen=True)
+class _Summed:
+    """Read the changes that came; upserts in the order in which they came."""
+
+    deltas: list[ZSet]
+    relation: Relation
+
+    def __call__(self) -> ZSet:
+        rows = ZSet.concat(self.deltas, schema=self.relation.schema)
+        return rows if self.relation.mode == "upsert" else rows.consolidated()

@@ -1,0 +1,587 @@
+"""A query that runs in this process: epochs of changes go in, the change of its view comes out. No Spark, no Java.
+
+    orders = changes("orders", {"id": pa.int64(), "customer": pa.string(), "total": pa.int64()}, keys="id")
+    revenue = orders.groupBy("customer").agg(F.sum("total").alias("revenue"))
+    pipeline = Pipeline(revenue)
+    pipeline.step({"orders": [{"id": 1, "customer": "Ada", "total": 30}]})
+
+Several views are one pipeline: `Pipeline({"by_customer": revenue, "by_day": days})`. What they have in common is kept once, and
+an epoch is answered by all of them, then committed, then given to all outputs.
+
+The law: after every epoch the sum of the deltas of a view equals its batch query over the sum of the inputs. A step that raises
+has changed nothing where the attribute `epoch` is as before: correct the input and take the step again. An interrupt while an
+epoch is folded in or committed, such as Ctrl-C, leaves a pipeline that refuses every further step.
+
+A pipeline with a directory is durable: it resumes where it stopped, see `zset_join.runners.local.durable`.
+
+Remembers what `explain()` says, and the contents of the views where `keep_view` requests them.
+
+Known limits: one thread at a time uses a pipeline; others may call `snapshot()`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
+
+import pyarrow as pa
+
+from zset_join.core.epoch_chain import ChainLink
+from zset_join.core.errors import StateError
+from zset_join.core.notebook import html_progress
+from zset_join.core.tick import Tick
+from zset_join.kernels.machine.first_use import compile_rest_in_background
+from zset_join.plan.query_plan import KeepState
+from zset_join.query.reading import Reading
+from zset_join.query.several import PlannedQuery, planned
+from zset_join.query.view import View
+from zset_join.runners.common.epoch_spans import write_epoch_span
+from zset_join.runners.common.workers import Workers
+from zset_join.runners.local.contents import Contents, repeated
+from zset_join.runners.local.dead_letters import dead_letters
+from zset_join.runners.local.directory_plans import plan_of_directory
+from zset_join.runners.local.durable import PipelineDirectory
+from zset_join.runners.local.engine import AnsweredEpoch, Engine
+from zset_join.runners.local.history import InputHistory
+from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs, outputs_by_view
+from zset_join.runners.local.place import PipelineOptions, Place
+from zset_join.runners.local.prepared import PreparedEpoch
+from zset_join.runners.local.processing_time import processing_time_us
+from zset_join.runners.local.progress import epoch_counts
+from zset_join.runners.local.query_changes import QueryChanges
+from zset_join.runners.local.questions import PipelineQuestions
+from zset_join.runners.local.replaying import no_dead_letters, replay_letters
+from zset_join.runners.local.saved import SavedState, lasts, load_state, save_state
+from zset_join.runners.local.snapshots import Snapshots
+from zset_join.runners.local.stage_states import MemoryStates, with_long_chunks
+from zset_join.runners.local.statistics import explained_budgets, statistics_of
+from zset_join.runners.local.taking import RowTaking
+from zset_join.runners.local.unfinished import closed, epoch_gap, out_of_memory, unfinished
+from zset_join.runners.local.watched import PublishedEpochs
+from zset_join.runners.local.watermarks import Watermarks
+from zset_join.stages.lookup_join import explained_for
+from zset_join.stages.stage import StageOptions
+from zset_join.zset import ZSet
+from zset_join.zset.protocol import NextDue, earliest
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Answer = TypeVar("Answer", default=ZSet)
+else:
+    from typing import TypeVar
+
+    Answer = TypeVar("Answer")
+
+__all__ = ["Pipeline"]
+
+
+class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
+    """Run a query in this process.
+
+    Args:
+        view: what to keep, or several views by name. An epoch of one is answered by a ZSet, one of several by a ZSet per name.
+            Another runner gives a planned query.
+        directory: where the pipeline lasts; None for memory only. It belongs to one process at a time, and to this query.
+        keep_view: keep the contents of the views, for `view()`.
+        keep_inputs: keep every change that ever comes, for `verify()` and `explain_row()`; memory grows with them.
+        outputs: where the deltas go as well, each epoch exactly once: sinks, see `sink`, or names with options; of several
+            views by their names, one sink each or several.
+        options: what operators take from the options of a query.
+        idle_timeout_seconds: processing time after which a source without rows does not hold up watermarks; None for never.
+        snapshot_after_bytes: with a directory: a log that is smaller is not replaced by a snapshot.
+        keep_state: "needed": state holds no more than this query needs. Columns of sources that nothing reads are left out, and
+            groups over a many-to-many join keep sums per key in place of pairs; `explain` shows both. "all" keeps rows with all
+            columns, and `evolve` can read them later. A planned query keeps what it was planned with.
+        threads: how many work on an epoch: the rows of a stage are parted by key, in as many buckets. Answers, checkpoints and
+            saved states are those of one thread, and every start may have another number; `explain` says which stages stay whole.
+        before_begin: called with `positions` before anything is written down; what it raises refuses the start.
+
+    Attributes:
+        plan: the plan of the query, of all its views.
+        epoch: number of the next epoch.
+        progress: counts of the last epoch, for people.
+        dead_letters: rows of the last epoch that were too late or bad input; see `zset_join.runners.local.dead_letters`.
+        positions: how far sources had been read after the last epoch, as `step` was told.
+
+    Raises:
+        PlanError: the query cannot be planned, or only Spark can run it; two views describe a source in two ways; outputs of a
+            view that is not there.
+        StateError: the directory is in use, holds another query, or is damaged.
+
+    >>> from zset_join.pipeline import changes, functions as F
+    >>> orders = changes("orders", {"id": pa.int64(), "customer": pa.string(), "total": pa.int64()}, keys="id")
+    >>> pipeline = Pipeline(orders.groupBy("customer").agg(F.sum("total").alias("revenue")))
+    >>> pipeline.step({"orders": [{"id": 1, "customer": "Ada", "total": 30}]}).to_pylist()
+    [(('Ada', 30), 1)]
+    >>> pipeline.step({"orders": [{"id": 1, "customer": "Ada", "total": 40}]}).to_pylist()
+    [(('Ada', 30), -1), (('Ada', 40), 1)]
+    >>> pipeline.view().to_pylist()
+    [{'customer': 'Ada', 'revenue': 40}]
+    """
+
+    @overload
+    def __init__(
+        self: Pipeline[ZSet], view: View, directory: str | Path | Place | None = ..., **options: Unpack[PipelineOptions]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: Pipeline[dict[str, ZSet]],
+        view: Mapping[str, View] | PlannedQuery,
+        directory: str | Path | Place | None = ...,
+        **options: Unpack[PipelineOptions],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        view: View | Mapping[str, View] | PlannedQuery,
+        directory: str | Path | Place | None = None,
+        *,
+        keep_view: bool = True,
+        keep_inputs: bool = False,
+        outputs: Outputs | OutputsByView = (),
+        options: StageOptions | None = None,
+        idle_timeout_seconds: float | None = None,
+        snapshot_after_bytes: int = 64 * 1024 * 1024,
+        keep_state: KeepState = "all",
+        threads: int = 1,
+        before_begin: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> None:
+        query = planned(view, keep_state=keep_state)
+        self._has_several, self.plan, self._readings = query.has_several, query.plan, query.readings
+        self._views = view if isinstance(view, Mapping) else None
+        if directory is not None:
+            self.plan = plan_of_directory(directory, self.plan, has_names=self._has_several)
+        compile_rest_in_background()
+        self.epoch = 0
+        self.progress: Mapping[str, Any] = {}
+        self.positions: Mapping[str, Any] = {}
+        self._options = with_long_chunks(StageOptions() if options is None else options)
+        quarantines = self._options.on_bad_input == "quarantine"
+        idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)
+        self._watermarks = Watermarks(self.plan, idle_timeout_us=idle_us)
+        self._taking = RowTaking(self.plan, self._readings, is_strict=self._options.on_bad_input == "error")
+        self._engine = Engine(self.plan, self._watermarks, quarantines=quarantines)
+        self.dead_letters: pa.Table = dead_letters(0, [])
+        held = {one.name: Contents(self.plan.output_of(one.name).schema) for one in self.plan.views}
+        self._contents = held if keep_view else None
+        self._history = InputHistory() if keep_inputs else None
+        self._processing_time_us: int | None = None
+        self._last: Mapping[str, ZSet] | None = None
+        self._unfinished: int | None = None
+        self._watching = PublishedEpochs()
+        self._is_closed = False
+        self._workers = Workers(threads)
+        self._memory: MemoryStates | None = None
+        self._directory: PipelineDirectory | None = None
+        sinks = outputs_by_view(self.plan, outputs, has_several=self._has_several)
+        if directory is None:
+            self._memory = MemoryStates(self.plan, self._options, workers=self._workers)
+        else:
+            self._directory = PipelineDirectory(
+                directory,
+                self.plan,
+                self._options,
+                self._watermarks,
+                self._contents,
+                self._history,
+                snapshot_after_bytes=snapshot_after_bytes,
+            )
+        changed = None if self._directory is None else self._directory.checkpoint.changed
+        is_told = changed is not None and changed.bare_view != ""
+        bare_view = changed.bare_view if changed is not None and is_told else None if self._has_several else self.plan.name
+        self._dropped_sources = frozenset() if changed is None else changed.gone
+        self._outputs = PipelineOutputs(sinks, quarantines=quarantines, bare_view=bare_view)
+        try:
+            self._go_on(before_begin)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the only view; of several, `plan.output_of(name).schema` has those of each."""
+        return self.plan.output.schema
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Return the names of the views."""
+        return tuple(view.name for view in self.plan.views)
+
+    @property
+    def readings(self) -> Mapping[str, Reading]:
+        """Return how the rows of each source are read."""
+        return self._readings
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Return the names of the sources."""
+        return tuple(source.name for source in self.plan.sources)
+
+    def step(
+        self,
+        rows: Mapping[str, Any] | None = None,
+        *,
+        processing_time: datetime.datetime | int | None = None,
+        epoch: int | None = None,
+        positions: Mapping[str, Any] | None = None,
+        read: str | None = None,
+    ) -> Answer:
+        """Take one epoch of changes, and return the change of the view; of several, that of each by its name.
+
+        Args:
+            rows: by the names of sources, what came: a list of dicts, a dict of columns, an Arrow table, or a ZSet. A source
+                that is left out has no rows; an epoch without any lets time pass.
+            processing_time: of the epoch, a datetime with a time zone or microseconds since 1970; default now. It never goes
+                back.
+            epoch: its number, for callers that may ask twice: the last epoch is answered as it was, and nothing is applied.
+            positions: how far sources have been read with these rows, JSON-ready; kept with the epoch, see the attribute.
+            read: with a directory: digest of what the epoch reads, where its rows need not be looked at to tell it.
+
+        Returns:
+            Every changed row once, with its weight; retractions come first.
+
+        Raises:
+            PlanError: an unknown source, or columns that do not fit.
+            BadInputError: rows that break the contract of their source, or that a view cannot be computed from; of several it
+                names the views that cannot be answered, and none of them takes the epoch.
+            SinkError: `SINK_VALUE`: an output can never hold a row of the answer; nothing is applied.
+            StateError: an epoch that is neither the last nor the next one; memory that runs out; a directory that cannot be
+                written; or the pipeline was closed or interrupted before, see `zset_join.runners.local.unfinished`.
+            Exception: of an output. Where the attribute `epoch` has gone on, the rows were taken, and the next step gives the
+                epoch to the output before it takes any.
+        """
+        with self._reporting_memory():
+            return self._step(rows or {}, processing_time, epoch, positions or {}, read)
+
+    @contextmanager
+    def _reporting_memory(self) -> Iterator[None]:
+        """Turn memory that runs out into an error that names the epoch and whether it counts."""
+        wanted = self.epoch
+        try:
+            with self._watching.lock:
+                yield
+        except MemoryError as error:
+            raise out_of_memory(wanted, error, self._refusal(), is_taken=self.epoch > wanted) from error
+
+    def _step(
+        self,
+        rows: Mapping[str, Any],
+        processing_time: datetime.datetime | int | None,
+        epoch: int | None,
+        positions: Mapping[str, Any],
+        read: str | None,
+    ) -> Answer:
+        self._check_usable()
+        self._outputs.settle()
+        if epoch is not None and epoch != self.epoch:
+            return self._returned(self._replay(epoch))
+        with self._prepared(rows, processing_time) as prepared:
+            return self._returned(self._commit(prepared, positions, read))
+
+    @property
+    def directory(self) -> PipelineDirectory:
+        """Return where the pipeline lasts, for a runner that numbers its epochs.
+
+        Raises:
+            StateError: the pipeline was closed or interrupted.
+            OptionError: it is in memory.
+        """
+        self._check_usable()
+        if self._directory is None:
+            raise no_dead_letters()
+        return self._directory
+
+    def prepare(
+        self, rows: Mapping[str, Any] | None = None, *, processing_time: datetime.datetime | int | None = None
+    ) -> PreparedEpoch:
+        """Answer the next epoch and change nothing; `commit` takes it, closing it drops it.
+
+        Args:
+            rows: as for `step`.
+            processing_time: as for `step`.
+
+        Raises:
+            ZsetJoinError: as `step`.
+        """
+        with self._reporting_memory():
+            self._check_usable()
+            self._outputs.settle()
+            return self._prepared(rows or {}, processing_time)
+
+    def commit(self, prepared: PreparedEpoch, *, positions: Mapping[str, Any] | None = None) -> Answer:
+        """Take an epoch that `prepare` answered, and return what `step` does.
+
+        Raises:
+            StateError: another epoch was taken since.
+            Exception: of an output, as `step`.
+        """
+        self._check_usable()
+        prepared.check_is_next(self.epoch)
+        with self._reporting_memory(), prepared:
+            return self._returned(self._commit(prepared, positions or {}))
+
+    def _returned(self, answers: Mapping[str, ZSet]) -> Answer:
+        """Return answers as callers get them."""
+        return cast("Answer", dict(answers) if self._has_several else answers[self.plan.name])
+
+    def view(self, name: str | None = None) -> pa.Table:
+        """Return the contents of a view: a row is there as often as its weight says.
+
+        Args:
+            name: of the view; may be left out where there is one.
+
+        Raises:
+            OptionError: the pipeline was told not to keep them; or `VIEW_NAME`, see `QueryPlan.view`.
+            BadInputError: a source that goes through no stage has retracted what was not there.
+        """
+        return repeated(self.contents(name), self.plan.output_of(self.plan.view(name).name).schema)
+
+    def show(self, n: int = 20, *, view: str | None = None) -> None:
+        """Print the first rows of a view, each behind its weight.
+
+        Raises:
+            OptionError: as `view`.
+        """
+        self.contents(view).show(n)
+
+    def __repr__(self) -> str:
+        """Return the views and the number of epochs in one line; `explain` prints the plan."""
+        return f"Pipeline(views: {', '.join(self.views)}; epochs: {self.epoch})"
+
+    def _repr_html_(self) -> str:
+        """Return the plan and what the newest epoch did, for a notebook."""
+        return self.plan._repr_html_() + html_progress(self.progress)
+
+    def replay(self, *, stream: str | None = None, code: str | None = None) -> int:
+        """Put the dead letters that are records through the decoder again, in one epoch, exactly once.
+
+        What still cannot be read becomes a dead letter again, or makes the epoch fail. A record comes after all that has
+        been taken since: where that matters, order changes by `sequence_by`, such as the position in the database's log.
+
+        Args:
+            stream: only those of one source.
+            code: only those with one code.
+
+        Returns:
+            How many records were taken; no epoch is where there are none.
+
+        Raises:
+            OptionError: the pipeline has no directory.
+            BadInputError: as `step`.
+        """
+        return replay_letters(self.directory.location, self.positions, self.step, stream=stream, code=code)
+
+    def save(self, path: str | Path) -> None:
+        """Write the state of a pipeline in memory to a directory, which `load` reads; see `zset_join.runners.local.saved`.
+
+        Raises:
+            OptionError: the pipeline has a directory, which is its state already.
+        """
+        known = self._watermarks.known
+        save_state(
+            Path(path),
+            self.plan,
+            self._in_memory("save()").states,
+            SavedState(
+                epoch=self.epoch,
+                processing_time_us=self._processing_time_us,
+                watermarks=self._watermarks.written(known),
+                late_rows={name: one.late_rows for name, one in known.sources.items()},
+                contents=None if self._contents is None else {name: one.rows() for name, one in self._contents.items()},
+                dropped_sources=self._dropped_sources,
+            ),
+        )
+
+    def load(self, path: str | Path) -> None:
+        """Go on from a state that `save` wrote, in place of the own one. What was kept of inputs is forgotten.
+
+        Raises:
+            OptionError: the pipeline has a directory.
+            StateError: there is no state, or that of another query.
+        """
+        operators = self._in_memory("load()").states
+        state = load_state(Path(path), self.plan, operators, keeps_view=self._contents is not None)
+        self.epoch, self._dropped_sources = state.epoch, state.dropped_sources
+        self._processing_time_us, self._last = state.processing_time_us, None
+        self._watermarks.load(state.watermarks, state.late_rows)
+        if self._contents is not None and state.contents is not None:
+            for name, rows in state.contents.items():
+                self._contents[name].replace(rows)
+            self._publish()
+        if self._history is not None:
+            self._history = None  # what came before is not known, so nothing can be verified against it
+
+    def statistics(self) -> dict[str, Mapping[str, Any]]:
+        """Return counts for people: per stage those of its operator and its watermark, per source its event time.
+
+        With a directory the counts of a stage are those of the last epoch that had rows for it, before these were folded in.
+        """
+        counts = {} if self._directory is None else self._directory.statistics
+        operators = {} if self._memory is None else self._memory.operators
+        return statistics_of(self.plan, self._watermarks, operators, counts)
+
+    def next_due(self) -> NextDue:
+        """Return when `step()` has rows to emit though no row comes: the earliest of all stages, in memory.
+
+        With a directory a stage is known by its last commit record.
+        """
+        if self._memory is not None:
+            dues = [self._memory.next_due(node.number) for node in self.plan.nodes]
+        else:
+            record = None if self._directory is None else self._directory.last
+            dues = [] if record is None else list(record.dues.values())
+        return earliest(dues)
+
+    def explanation(self) -> str:
+        """Return what the query does and what it must remember."""
+        with explained_for(self._options.more):
+            text = self.plan.explain(buckets=1)
+        return text + explained_budgets(self._options)
+
+    def explain(self) -> None:
+        """Print what the query does and what it must remember."""
+        print(self.explanation())  # noqa: T201 - printing is what explain() does in PySpark
+
+    def close(self) -> None:
+        """Release state, directory and outputs; the pipeline cannot be used afterwards. Closing twice is allowed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._outputs.close()
+        finally:
+            for held in (self._memory, self._directory, self._workers):
+                if held is not None:
+                    held.close()
+
+    def __enter__(self) -> Pipeline[Answer]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _go_on(self, before_begin: Callable[[Mapping[str, Any]], None] | None) -> None:
+        """Take up where the directory ends, and give the outputs what they may have missed."""
+        directory = self._directory
+        self._outputs.open(
+            {name: self.plan.output_of(name) for name in self.views}, None if directory is None else directory.query_id
+        )
+        if directory is not None and (record := directory.last) is not None:
+            self.epoch = record.epoch + 1
+            self.progress = record.progress
+            self.positions = record.positions
+            self._processing_time_us = record.processing_time_us
+            self._last = directory.answers(record)
+            for epoch, answers, link, begins in directory.newest_answers(record, self._last):
+                self._outputs.write(epoch, answers, link, begins)
+        self._publish()
+        if before_begin is not None:
+            before_begin(self.positions)
+        if directory is not None:
+            directory.begin()
+
+    def _link(self) -> ChainLink | None:
+        """Return the place of the last epoch in the chain of epochs; None in memory."""
+        record = None if self._directory is None else self._directory.last
+        return None if record is None else record.link
+
+    def _prepared(self, rows: Mapping[str, Any], processing_time: datetime.datetime | int | None) -> PreparedEpoch:
+        """Return the next epoch, answered; what sources refused is before what stages do."""
+        deltas, unread, far = self._taking.deltas(rows, self.epoch, self._watermarks.known)
+        time_us = processing_time_us(processing_time, self._processing_time_us)
+        with ExitStack() as stack:
+            place = self._directory
+            opened = None if place is None else stack.enter_context(place.epoch(Tick(self.epoch, time_us)))
+            states = self._memory if opened is None else opened
+            assert states is not None  # noqa: S101 - state is in memory or in a directory
+            answered = self._engine.answer(states, self.epoch, deltas, time_us)
+            answered.rejected[:0] = far
+            answered.rejected += self._outputs.check(self.epoch, answered.answers)
+            return PreparedEpoch(answered, deltas, unread, opened, stack.pop_all())
+
+    def _commit(self, prepared: PreparedEpoch, positions: Mapping[str, Any], read: str | None = None) -> Mapping[str, ZSet]:
+        begun = time.perf_counter()
+        answered, deltas = prepared.answered, prepared.deltas
+        reached = {**self.positions, **positions}
+        letters = dead_letters(answered.epoch, answered.rejected, prepared.unread)
+        if self._memory is not None:
+            counts = epoch_counts(deltas, answered, prepared.unread, self._lookups())
+            self._unfinished = self.epoch  # until all of the epoch is taken
+            self._memory.absorb(answered.asked)
+            self.dead_letters, self.progress = letters, counts
+        else:
+            self._commit_durably(prepared, letters, reached, read)
+        prepared.close()
+        self.positions = reached
+        self._take(answered, deltas)
+        taken = time.perf_counter()
+        self._outputs.add(answered.epoch, answered.answers, self._link())
+        self._unfinished = None
+        self._outputs.settle()
+        self._watching.publish(self, answered, letters)
+        self._trace(taken - begun, time.perf_counter() - taken)
+        return answered.answers
+
+    def _trace(self, commit: float, output: float) -> None:
+        place, parts = self._directory, {**self.progress["seconds"], "commit": commit, "output": output}
+        query_id, runner = (None, "process") if place is None else (place.query_id, place.runner)
+        write_epoch_span(view=", ".join(self.views), query_id=query_id, runner=runner, progress=self.progress, parts=parts)
+
+    def _commit_durably(self, prepared: PreparedEpoch, letters: pa.Table, reached: Mapping[str, Any], read: str | None) -> None:
+        answered, directory = prepared.answered, self._directory
+        assert directory is not None and prepared.opened is not None  # noqa: S101, PT018 - as `_prepared` made it
+        directory.put_aside(answered.epoch, letters)
+        counts = epoch_counts(prepared.deltas, answered, prepared.unread, self._lookups())
+        self._unfinished = self.epoch  # until all of the epoch is taken, or it is seen that it does not count
+        try:
+            record = directory.commit(prepared.opened, answered, prepared.deltas, counts, reached, read)
+        except BaseException:
+            self._unfinished = None if directory.outcome(answered.epoch) == "open" else answered.epoch
+            raise
+        self.progress, self.dead_letters = record.progress, letters
+
+    def _take(self, answered: AnsweredEpoch, deltas: Mapping[str, ZSet]) -> None:
+        """Go on from an epoch that counts."""
+        if self._history is not None:
+            self._history.add(answered.epoch, answered.processing_time_us, deltas, fetched=answered.fetched(self.plan))
+        self._engine.take(answered)
+        self._processing_time_us = answered.processing_time_us
+        self._last = answered.answers
+        self.epoch += 1
+        for name, contents in (self._contents or {}).items():
+            contents.add(answered.answers[name])
+        self._publish()
+
+    def _in_memory(self, what: str) -> MemoryStates:
+        self._check_usable()
+        if self._memory is None:
+            raise lasts(what)
+        return self._memory
+
+    def _replay(self, epoch: int) -> Mapping[str, ZSet]:
+        if self._last is None or epoch != self.epoch - 1:
+            raise epoch_gap(epoch, self.epoch)
+        return self._last
+
+    def _lookups(self) -> dict[str, dict[str, int]]:
+        """Return what was asked of the outside, by stage."""
+        owner = self._memory if self._memory is not None else self._directory
+        return {} if owner is None else owner.effects.counts()
+
+    def _check_usable(self) -> None:
+        if (refusal := self._refusal()) is not None:
+            raise refusal
+
+    def _refusal(self) -> StateError | None:
+        """Return why the pipeline can no longer be used; None where it can."""
+        if self._is_closed:
+            return closed()
+        if self._unfinished is None:
+            return None
+        return unfinished(self._unfinished, None if self._directory is None else self._directory.outcome(self._unfinished))

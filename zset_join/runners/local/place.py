@@ -1,0 +1,67 @@
+"""Where a pipeline lasts, for runners that have a place of their own, and what a pipeline takes beside its query and place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict
+
+from zset_join.core.errors import OptionError
+from zset_join.plan.query_plan import KeepState
+from zset_join.runners.local.outputs import Outputs, OutputsByView
+from zset_join.stages.stage import StageOptions
+
+__all__ = ["PipelineOptions", "Place", "place_of"]
+
+
+class PipelineOptions(TypedDict, total=False):
+    """What a pipeline takes beside its query and its directory; `Pipeline` says what each means."""
+
+    keep_view: bool
+    keep_inputs: bool
+    outputs: Outputs | OutputsByView
+    options: StageOptions | None
+    idle_timeout_seconds: float | None
+    snapshot_after_bytes: int
+    keep_state: KeepState
+    threads: int
+    before_begin: Callable[[Mapping[str, Any]], None] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Say where a pipeline lasts.
+
+    Args:
+        location: of the checkpoint: a whole path, or a URI.
+        query_id: the name that outputs know the query by; None: the one that is there, or a new one.
+        local_state_dir: where state lies as mapped files; a cache, on this machine's disk. None: in the temporary directory.
+        local_state_retention_seconds: how long state of others stays there unused; None: the directory is this query's own.
+        dead_letters: where rows that were put aside are written: a path, or a URI.
+        retain_input_log: keep every input change.
+        described: gives what its query is recognised by beside its plan, JSON-ready, from what is written down; None: nothing
+            is there yet. It refuses what does not fit.
+    """
+
+    location: str
+    query_id: str | None = None
+    local_state_dir: str | None
+    local_state_retention_seconds: int | None = None
+    dead_letters: str
+    retain_input_log: bool = False
+    described: Callable[[Mapping[str, Any] | None], Mapping[str, Any]] = field(default=lambda stored: {})  # noqa: ARG005
+
+
+def place_of(directory: str | Path | Place) -> Place:
+    """Return the place that a directory is.
+
+    Raises:
+        OptionError: it is no path.
+    """
+    if isinstance(directory, Place):
+        return directory
+    if not str(directory):
+        raise OptionError("directory='' is no directory; name one, or leave it out.", code="DIRECTORY", directory="")
+    path = Path(directory).absolute()
+    return Place(location=str(path), local_state_dir=str(path / "local"), dead_letters=str(path / "dead-letters"))

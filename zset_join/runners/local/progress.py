@@ -1,0 +1,72 @@
+"""What `Pipeline.progress` says of an epoch.
+
+The law: of every source, rows = rows applied + rows put aside; what cannot be read is no row yet, and counted apart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from zset_join.runners.local.engine import AnsweredEpoch
+from zset_join.sources.unread import Undecodable
+from zset_join.zset import ZSet
+
+__all__ = ["epoch_counts"]
+
+_DIGITS = 6
+
+
+def epoch_counts(
+    deltas: Mapping[str, ZSet],
+    answered: AnsweredEpoch,
+    unread: Sequence[Undecodable],
+    lookups: Mapping[str, Mapping[str, int]],
+) -> dict[str, Any]:
+    """Return the counts of an epoch, JSON-ready; `stages` has those that were asked.
+
+    Args:
+        deltas: by source, the rows that reached the stages.
+        answered: the epoch.
+        unread: what could not be read of what sources were fed.
+        lookups: what was asked of the outside, by stage.
+    """
+    undecodable: Counter[str] = Counter()
+    for unreadable in unread:
+        undecodable[unreadable.source] += unreadable.records.num_rows
+    rows = {name: len(delta) for name, delta in deltas.items()}
+    for one in answered.rejected:
+        if one.is_of_source:
+            rows[one.name] += len(one.rejected)
+    return {
+        "epoch": answered.epoch,
+        "rows": rows,
+        **_counted(answered.answers.values()),
+        **(
+            {"views": {name: _counted([delta]) for name, delta in answered.answers.items()}}
+            if len(answered.answers) > 1
+            else {}
+        ),
+        "rejected_rows": sum(len(one.rejected) for one in answered.rejected),
+        **({"undecodable": dict(undecodable)} if undecodable else {}),
+        **({"lookups": dict(lookups)} if lookups else {}),
+        **({"corrections": answered.corrections} if answered.corrections else {}),
+        "seconds": {"answer": round(answered.seconds, _DIGITS)},
+        "stages": {
+            name: {
+                "seconds": round(one.seconds, _DIGITS),
+                "rows_in": one.rows_in,
+                "rows_out": one.rows_out,
+                "inputs": list(one.inputs),
+            }
+            for name, one in answered.work.items()
+        },
+        "late_rows": {name: one.late_rows for name, one in answered.times.sources.items()},
+    }
+
+
+def _counted(deltas: Iterable[ZSet]) -> dict[str, int]:
+    """Return what a view, or several together, answered."""
+    weights = [delta.weights for delta in deltas]
+    return {"answer_rows": sum(map(len, weights)), "retractions": sum(int((one < 0).sum()) for one in weights)}

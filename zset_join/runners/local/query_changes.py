@@ -1,0 +1,389 @@
+"""`Pipeline.diff` and `Pipeline.evolve`; see `zset_join.runners.local.evolving` for what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from zset_join.connectors import sinks_of
+from zset_join.core.errors import OptionError
+from zset_join.core.progress_line import progress_line
+from zset_join.core.tick import Tick
+from zset_join.evolution.differences import PlanDiff
+from zset_join.query import several
+from zset_join.query.reading import Reading, readings_of
+from zset_join.query.view import View
+from zset_join.runners.local.contents import Contents
+from zset_join.runners.local.dead_letters import dead_letters
+from zset_join.runners.local.directory_plans import DirectoryChange
+from zset_join.runners.local.engine import AnsweredEpoch, Engine
+from zset_join.runners.local.evolving import Evolution, Standing
+from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutputs
+from zset_join.runners.local.progress import epoch_counts
+from zset_join.runners.local.stage_states import MemoryStates
+from zset_join.runners.local.taking import RowTaking
+from zset_join.runners.local.watermarks import Watermarks
+from zset_join.sinks.sink import Sink
+from zset_join.zset import ZSet
+
+if TYPE_CHECKING:
+    from zset_join.core.epoch_chain import ChainLink
+    from zset_join.plan.query_plan import QueryPlan
+    from zset_join.runners.local.durable import PipelineDirectory
+    from zset_join.runners.local.durable_epoch import DurableEpoch
+    from zset_join.runners.local.history import InputHistory
+    from zset_join.stages.stage import StageOptions
+    from zset_join.zset.protocol import DurableOperator
+
+__all__ = ["QueryChanges", "plan_of_change"]
+
+
+class QueryChanges:
+    """What a pipeline does to come to another query. The attributes are those of `Pipeline`."""
+
+    plan: QueryPlan
+    epoch: int
+    progress: Mapping[str, Any]
+    positions: Mapping[str, Any]
+    dead_letters: pa.Table
+    _contents: Mapping[str, Contents] | None
+    _dropped_sources: frozenset[str] = frozenset()
+    _engine: Engine
+    _has_several: bool
+    _history: InputHistory | None
+    _last: Mapping[str, ZSet] | None
+    _memory: MemoryStates | None
+    _options: StageOptions
+    _outputs: PipelineOutputs
+    _processing_time_us: int | None
+    _readings: Mapping[str, Reading]
+    _taking: RowTaking
+    _unfinished: int | None
+    _views: Mapping[str, View] | None
+    _watermarks: Watermarks
+    _check_usable: Callable[[], None]
+    _directory: PipelineDirectory | None
+    _in_memory: Callable[[str], MemoryStates]
+    _link: Callable[[], ChainLink | None]
+    _publish: Callable[[], None]
+
+    @progress_line("comparing with another query")
+    def diff(self, view: View | Mapping[str, View]) -> PlanDiff:
+        """Return what another query would answer otherwise over everything that was accepted so far. Nothing changes.
+
+        Args:
+            view: the new query: a view, or all views by name; a view of before that is not among them would be dropped.
+
+        Raises:
+            PlanError: the query cannot be planned.
+            StateError: `EVOLVE_NO_ROWS`, `EVOLVE_BY_TIME`, `EVOLVE_SOURCE`: what it needs is not there; see `evolve`.
+            BadInputError: a row that the new query cannot take.
+
+        Cost: every row that a new stage is fed, and the rows of the views that may differ, in memory; with a directory also
+        what the next epoch would begin with: the last one is folded into the local state, which is a cache.
+
+        >>> from zset_join.expressions import col
+        >>> from zset_join.pipeline import Pipeline, changes
+        >>> orders = changes("orders", {"id": pa.int64(), "total": pa.int64()}, keys="id")
+        >>> pipeline = Pipeline(orders.where(col("total") > 10))
+        >>> _ = pipeline.step({"orders": [{"id": 1, "total": 5}, {"id": 2, "total": 20}]})
+        >>> print(pipeline.diff(orders.where(col("total") > 1)))
+        Traceback (most recent call last):
+            ...
+        zset_join.core.errors.StateError: [EVOLVE_NO_ROWS] ...
+        """
+        self._check_usable()
+        plan = plan_of_change(view, self.plan)
+        if self._directory is None:
+            with closing(Evolution(self._standing(self._in_memory("diff()").states), plan)) as evolution:
+                return evolution.diff()
+        with self._directory.epoch(Tick(self.epoch, self._processing_time_us)) as opened:
+            states = {state.number: opened.operator(state.number, opened.tick) for state in self.plan.states}
+            with closing(Evolution(self._standing(states), plan)) as evolution:
+                return evolution.diff()
+
+    @progress_line("changing the query")
+    def evolve(
+        self,
+        view: View | Mapping[str, View],
+        *,
+        outputs: Outputs | OutputsByView | None = None,
+        note: Any = None,
+        fresh: Collection[str] = (),
+        as_now: bool = False,
+    ) -> PlanDiff:
+        """Go on with another query, and give outputs the difference once. It takes an epoch of its own, without input.
+
+        Stages that are in both queries, over the same inputs, keep their state. Others are built from the nearest rows that are
+        kept: both sides of a join, tables of upserts, the rows of a DISTINCT, groups, views, and with `keep_inputs` all inputs.
+
+        With a directory plan and difference become true by one record: who opens it next gives the new query, and the one
+        before is refused. A process that dies on the way leaves the old query or the new one; outputs that lack the difference
+        get it when the directory is opened again.
+
+        Args:
+            view: the new query: a view, or all views by name; a view that is not among them is dropped, its outputs are closed.
+            outputs: new outputs by view; they get all its rows. A view that is not named keeps its outputs; one that has none
+                gets none.
+            note: JSON-ready, kept with the new query in the directory, by the same record; see the attribute.
+            fresh: names of sources that begin without rows, though there may have been others of their names that were dropped.
+            as_now: build new stages whose answer depends on when rows come as if all kept rows came now, instead of refusing
+                them; what would have been late is not.
+
+        Returns:
+            What differs; `taken` is the epoch.
+
+        Raises:
+            PlanError: the query cannot be planned.
+            StateError: `EVOLVE_NO_ROWS`: rows or columns that were never kept; `EVOLVE_BY_TIME`: a new stage whose answer hangs
+                on when rows came; `EVOLVE_SOURCE`: a source that is described otherwise, or whose rows were dropped.
+            SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns.
+            BadInputError: a row that the new query cannot take. After any of these nothing has changed.
+            Exception: of an output. Where the attribute `epoch` has gone on, the change counts, as for `step`.
+
+        Cost: that of `diff`; with a directory a snapshot of every stage that is built, and a log of the difference.
+        """
+        self._check_usable()
+        self._outputs.settle()
+        plan = plan_of_change(view, self.plan)
+        with ExitStack() as stack:
+            place, tick = self._directory, Tick(self.epoch, self._processing_time_us)
+            opened = None if place is None else stack.enter_context(place.epoch(tick))
+            if opened is None:
+                states = self._in_memory("evolve()").states
+            else:
+                states = {one.number: opened.operator(one.number, tick) for one in (self.plan.states if self.epoch else ())}
+            evolution = Evolution(self._standing(states, fresh, as_now=as_now), plan)
+            if opened is None or self.epoch:
+                evolution.build()
+            try:
+                diff = self._evolved(evolution, view, outputs, opened, note)
+            except BaseException:
+                if self.plan is not evolution.plan or opened is not None:
+                    evolution.close()
+                raise
+            if opened is not None:
+                evolution.close()
+        self._outputs.settle()
+        return diff
+
+    @property
+    def note(self) -> Any:
+        """Return what the last `evolve` of a directory was given to keep with the query; None where it was given nothing."""
+        changed = None if self._directory is None else self._directory.checkpoint.changed
+        return None if changed is None else changed.note
+
+    def add_view(self, name: str, view: View, *, outputs: Outputs | Sink = (), note: Any = None) -> PlanDiff:
+        """Answer one more view from now on; it begins with what it would hold had it been there from the start.
+
+        Stages that it shares with the views that are there keep their state. It is `evolve` with one view more: an epoch
+        without input, whose answer for the view is all its rows; with a directory it counts by one record. Who opens the
+        directory next gives all views in the order in which they came.
+
+        Args:
+            name: what it is called; none of the others is.
+            view: what it is.
+            outputs: where its deltas go; they begin with all its rows.
+            note: as for `evolve`.
+
+        Raises:
+            OptionError: `VIEW_NAME`: there is one of that name, or the pipeline was not made of views by name.
+            ZsetJoinError: as `evolve`; nothing has changed.
+
+        >>> from zset_join.pipeline import Pipeline, changes
+        >>> orders = changes("orders", {"id": pa.int64(), "total": pa.int64()}, keys="id")
+        >>> pipeline = Pipeline({"orders": orders})
+        >>> _ = pipeline.step({"orders": [{"id": 1, "total": 5}, {"id": 2, "total": 20}]})
+        >>> print(pipeline.add_view("totals", orders.select("total")).views["totals"])
+        view "totals" is added, with 2 rows
+        >>> pipeline.drop_view("orders").taken, pipeline.views
+        (2, ('totals',))
+        """
+        views = self._named_views()
+        if name in views:
+            raise _view_name(f"add_view() was given {name!r}, and there is a view of that name", name, views)
+        return self.evolve({**views, name: view}, outputs={name: outputs} if outputs else None, note=note)
+
+    def drop_view(self, name: str, *, note: Any = None) -> PlanDiff:
+        """Answer a view no more; what only it remembers goes, and its outputs are closed as they are.
+
+        A source that no other view reads goes with it, and cannot come back under its name unless inputs are kept.
+
+        Args:
+            name: of the view.
+            note: as for `evolve`.
+
+        Raises:
+            OptionError: `VIEW_NAME`: there is none of that name, or it is the only one: close the pipeline then.
+        """
+        views = self._named_views()
+        if name not in views or len(views) == 1:
+            raise _view_name(f"drop_view() was given {name!r}, which is no view, or the only one", name, views)
+        return self.evolve({other: view for other, view in views.items() if other != name}, note=note)
+
+    def _named_views(self) -> Mapping[str, View]:
+        if self._views is None:
+            raise _view_name("views are added and dropped in a pipeline that was made of views by name", None, ())
+        return self._views
+
+    def _evolved(
+        self,
+        evolution: Evolution,
+        view: View | Mapping[str, View],
+        outputs: Outputs | OutputsByView | None,
+        opened: DurableEpoch | None,
+        note: Any,
+    ) -> PlanDiff:
+        """Go over to the new query; what can be refused is refused before anything changes."""
+        standing, plan = evolution.standing, evolution.plan
+        diff = evolution.diff()
+        answers = diff.answers([one.name for one in plan.views])
+        given = _outputs_by_view(plan, outputs)
+        before, after = ({one.name: each.output_of(one.name) for one in each.views} for each in (self.plan, plan))
+        changed = self._outputs.changed(before, after, given, None if opened is None else self._outputs_know_it_as)
+        try:
+            begins = {name: answer for name, answer in answers.items() if evolution.begins(name)}
+            begins |= {name: evolution.rows_after(name) for name in given}
+            rejected = changed.check(self.epoch, {**answers, **begins})
+            answered = AnsweredEpoch(standing.epoch, standing.processing_time_us, answers, evolution.known_times())
+            answered.rejected = rejected
+            self._go_over(evolution, view, answered, begins, changed, opened, note)
+        except BaseException:
+            if self._outputs is not changed:
+                changed.leave(self._outputs)
+            raise
+        if standing.epoch:
+            self._outputs.add(standing.epoch, answers, self._link(), begins)
+        return replace(diff, taken=standing.epoch or None)
+
+    @property
+    def _outputs_know_it_as(self) -> str | None:
+        return None if self._directory is None else self._directory.query_id
+
+    def _go_over(
+        self,
+        evolution: Evolution,
+        view: View | Mapping[str, View],
+        answered: AnsweredEpoch,
+        begins: Mapping[str, ZSet],
+        changed: PipelineOutputs,
+        opened: DurableEpoch | None,
+        note: Any,
+    ) -> None:
+        """Become a pipeline of the new query: everything that can fail is made first."""
+        standing, memory, directory = evolution.standing, self._memory, self._directory
+        plan = evolution.plan if directory is None or not standing.epoch else evolution.durable_plan()
+        readings = readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
+        watermarks = self._watermarks.of_plan(plan, evolution.known_times())
+        taking = RowTaking(plan, readings, is_strict=self._options.on_bad_input == "error")
+        engine = Engine(plan, watermarks, quarantines=self._options.on_bad_input == "quarantine")
+        contents = None if self._contents is None else evolution.contents(self._contents)
+        counts = epoch_counts({}, answered, [], {}) if standing.epoch else self.progress
+        letters = dead_letters(standing.epoch, answered.rejected)
+        states = None if memory is None else MemoryStates(plan, self._options, evolution.operators(), memory.workers)
+        unused, outputs = evolution.unused() if memory is not None else [], self._outputs
+        change = DirectoryChange(
+            plan=plan,
+            watermarks=watermarks,
+            contents=contents,
+            answers=answered.answers,
+            begins=begins,
+            bare_view=changed.bare_view,
+            positions=self.positions,
+            progress=counts,
+            note=note,
+        )
+        self._unfinished = self.epoch  # until all of it is taken
+        if directory is not None and opened is not None:
+            try:
+                counts = self._changed_durably(directory, opened, evolution, change, letters)
+            except BaseException:
+                self._unfinished = None if directory.outcome(self.epoch) == "open" else self.epoch
+                raise
+        self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
+        self._contents, self._outputs, self._readings = contents, changed, readings
+        self._has_several, self._views = isinstance(view, Mapping), view if isinstance(view, Mapping) else None
+        names = {source.name for source in plan.sources}
+        self._dropped_sources = (self._dropped_sources | {source.name for source in self.plan.sources}) - names
+        self.plan = plan
+        if standing.epoch:
+            if self._history is not None:
+                self._history.add(self.epoch, self._processing_time_us, {})
+            self._last, self.progress, self.dead_letters = answered.answers, counts, letters
+            self.epoch += 1
+        self._publish()
+        self._unfinished = None
+        if memory is not None:
+            memory.effects.close()
+        for operator in unused:
+            operator.close()
+        outputs.leave(changed)
+
+    def _changed_durably(
+        self,
+        directory: PipelineDirectory,
+        opened: DurableEpoch,
+        evolution: Evolution,
+        change: DirectoryChange,
+        letters: pa.Table,
+    ) -> Mapping[str, Any]:
+        """Let the directory be one of the new query; return the counts of the epoch."""
+        if not self.epoch:
+            directory.change_at_once(change)
+            return change.progress
+        directory.put_aside(self.epoch, letters)
+        return directory.change(opened, evolution, change).progress
+
+    def _standing(
+        self, states: Mapping[int, DurableOperator], fresh: Collection[str] = (), *, as_now: bool = False
+    ) -> Standing:
+        return Standing(
+            plan=self.plan,
+            epoch=self.epoch,
+            processing_time_us=self._processing_time_us,
+            options=self._options,
+            states=states,
+            contents=self._contents,
+            history=self._history,
+            known=self._watermarks.known,
+            gone=self._dropped_sources - frozenset(fresh),
+            as_now=as_now,
+        )
+
+
+def plan_of_change(view: View | Mapping[str, View], before: QueryPlan) -> QueryPlan:
+    """Return the plan of a query; the only view of one is the only view of the other, whatever it is called."""
+    if isinstance(view, Mapping):
+        return several.plan_of(view, keep_state=before.keep_state)
+    plan = view.plan(keep_state=before.keep_state)
+    return plan if len(before.views) > 1 else replace(plan, views=(replace(plan.view(), name=before.name),))
+
+
+def _view_name(what: str, name: str | None, views: Iterable[str]) -> OptionError:
+    return OptionError(
+        f"{what}; its views are {list(views)}. Name another one, or give evolve() all views by name.",
+        code="VIEW_NAME",
+        name=name,
+        names=list(views),
+    )
+
+
+def _outputs_by_view(plan: QueryPlan, outputs: Any) -> dict[str, Sequence[Sink]]:
+    """Return new outputs by view.
+
+    Raises:
+        OptionError: `VIEW_NAME`: there is no view of that name, or several and none is named.
+    """
+    if outputs is None or (not isinstance(outputs, Mapping) and not len(outputs)):
+        return {}
+    names = {view.name for view in plan.views}
+    if not isinstance(outputs, Mapping) or (len(plan.views) == 1 and not names & outputs.keys()):
+        return {plan.view().name: sinks_of(cast("Outputs", outputs))}
+    return {
+        plan.view(name).name: sinks_of(given if isinstance(given, Sequence | Mapping) else (given,))
+        for name, given in outputs.items()
+    }

@@ -1,0 +1,166 @@
+"""What can be asked of a pipeline between its epochs: whether its views are right, where a row came from, and a page about it.
+
+The law: nothing here changes the pipeline. `verification` and `row_question` take what they need at once and return the work as
+a function, so another thread can run it while the pipeline goes on; see `zset_join.runners.local.watched`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from zset_join.checkpoint.row_history import RowHistory
+from zset_join.core.progress_line import progress_line
+from zset_join.plan.one_view import one_view
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.runners.local.contents import Contents, view_not_kept
+from zset_join.runners.local.durable import PipelineDirectory
+from zset_join.runners.local.explaining import explain_row
+from zset_join.runners.local.history import InputHistory, inputs_not_kept, part_of
+from zset_join.runners.local.stage_states import MemoryStates
+from zset_join.runners.local.statistics import statistics_of
+from zset_join.runners.local.verification import Verification, verify
+from zset_join.runners.local.watched import PublishedEpoch, PublishedEpochs, open_pipeline_console
+from zset_join.runners.local.watermarks import Watermarks
+from zset_join.stages.stage import StageOptions
+from zset_join.tools.batch import BatchTimes
+from zset_join.zset import ZSet
+from zset_join.zset.protocol import NOTHING_DUE
+
+if TYPE_CHECKING:
+    from zset_join.console import Console
+    from zset_join.query.view import View
+
+__all__ = ["PipelineQuestions"]
+
+
+class PipelineQuestions:
+    """Answer questions about a pipeline; `Pipeline` is one of these and sets the attributes."""
+
+    plan: QueryPlan
+    epoch: int
+    progress: Mapping[str, Any]
+    _options: StageOptions
+    _watermarks: Watermarks
+    _processing_time_us: int | None
+    diff: Callable[[Any], Any]
+    _contents: Mapping[str, Contents] | None
+    _history: InputHistory | None
+    _memory: MemoryStates | None
+    _directory: PipelineDirectory | None
+    _watching: PublishedEpochs
+
+    def verify(self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20) -> Verification:
+        """Compare a view with DuckDB's batch query over everything that came; needs `keep_inputs`.
+
+        Args:
+            view: its name; may be left out where there is one.
+            contents: what is compared: rows with weights that add up, as an output holds them; default: what `keep_view` kept.
+            most_differences: differing rows to tell.
+
+        Raises:
+            OptionError: the pipeline was told not to keep what is needed; or `VIEW_NAME`, see `QueryPlan.view`.
+            PlanError: DuckDB cannot run a part of the query.
+        """
+        with progress_line(f"verifying {view or ', '.join(one.name for one in self.plan.views)}"):
+            return self.verification(view=view, contents=contents, most_differences=most_differences)()
+
+    def verification(
+        self, *, view: str | None = None, contents: ZSet | None = None, most_differences: int = 20
+    ) -> Callable[[], Verification]:
+        """Return the work of `verify`, over what has come until now; another thread may do it while the pipeline goes on.
+
+        Raises:
+            OptionError: as `verify`.
+        """
+        history = self._kept_inputs("verify()").copied()
+        contents = self.contents(view) if contents is None else contents
+        if not self.epoch:
+            return lambda: Verification(equal=True, epoch=None, expected_rows=0, actual_rows=0, different_rows=0)
+        plan, watermarks, epoch = one_view(self.plan, view), self._watermarks.known.stages, self.epoch - 1
+        times = [
+            BatchTimes(watermark_us=watermarks[number], processing_time_us=self._processing_time_us)
+            for number in self.plan.stages_of(plan.name)
+        ]
+        return lambda: verify(plan, history, contents, times, epoch=epoch, most_differences=most_differences)
+
+    def explain_row(self, row: Mapping[str, Any], *, view: str | None = None, most_changes: int = 100) -> RowHistory:
+        """Tell which changes made the rows of a view with given values, and which unmade them; needs `keep_inputs`.
+
+        Args:
+            row: columns of the view to values.
+            view: its name; may be left out where there is one.
+            most_changes: changes to tell per epoch.
+
+        Raises:
+            OptionError: columns that the view does not have, more changes than are to be told, or inputs are not kept; or
+                `VIEW_NAME`, see `QueryPlan.view`.
+        """
+        return self.row_question(row, view=view, most_changes=most_changes)()
+
+    def row_question(
+        self, row: Mapping[str, Any], *, view: str | None = None, most_changes: int = 100
+    ) -> Callable[[], RowHistory]:
+        """Return the work of `explain_row`, over what has come until now; another thread may do it.
+
+        Raises:
+            OptionError: as `explain_row`.
+        """
+        plan, history = one_view(self.plan, view), self._kept_inputs("explain_row()").copied()
+        stages, sources = self.plan.stages_of(plan.name), [source.name for source in plan.sources]
+        return lambda: explain_row(plan, part_of(history, stages, sources), self._options, row, most_changes=most_changes)
+
+    def console(self, *, port: int = 0, diff: View | Mapping[str, View] | None = None) -> Console:
+        """Serve a page about the pipeline on this machine until it is closed; see `zset_join.console`.
+
+        Close it before the pipeline. With a directory it reads that; in memory, the pipeline publishes a summary per epoch from
+        now on.
+
+        Args:
+            port: of 127.0.0.1; 0 takes a free one. The address to open is the attribute `url` of the answer.
+            diff: another query; the page shows what it would answer otherwise, see `diff`.
+
+        Raises:
+            MissingPackageError: the extra `console` is not installed.
+            OptionError: the port is taken.
+        """
+        directory = None if self._directory is None else self._directory.location
+        return open_pipeline_console(self, self._watching, directory, port=port, changed=diff)
+
+    def contents(self, name: str | None = None) -> ZSet:
+        """Return the contents of a view, each distinct row with its weight.
+
+        Args:
+            name: of the view; may be left out where there is one.
+
+        Raises:
+            OptionError: the pipeline was told not to keep them; or `VIEW_NAME`, see `QueryPlan.view`.
+        """
+        view = self.plan.view(name)
+        if self._contents is None:
+            raise view_not_kept()
+        return self._contents[view.name].rows()
+
+    def published_epoch(self) -> PublishedEpoch:
+        """Return the summary of the last epoch, of a pipeline in memory, for its console."""
+        known, memory = self._watermarks.known, self._memory
+        dues = {} if memory is None else {f"{one.name}/0": memory.next_due(one.number) for one in self.plan.nodes}
+        return PublishedEpoch(
+            epoch=self.epoch - 1,
+            at_us=self._processing_time_us,
+            progress=dict(self.progress),
+            statistics=statistics_of(self.plan, self._watermarks, {} if memory is None else memory.operators, {}),
+            watermarks=self._watermarks.written(known),
+            dues={name: due for name, due in dues.items() if due != NOTHING_DUE},
+        )
+
+    def options_in_force(self) -> dict[str, Any]:
+        """Return the options that the pipeline was made with, and their defaults."""
+        shown = {one.name: getattr(self._options, one.name) for one in fields(self._options)}
+        return {**shown, "keep_view": self._contents is not None, "keep_inputs": self._history is not None}
+
+    def _kept_inputs(self, what: str) -> InputHistory:
+        if self._history is None:
+            raise inputs_not_kept(what)
+        return self._history

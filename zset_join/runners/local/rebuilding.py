@@ -1,0 +1,223 @@
+"""Build stages of a plan from rows that there are: what a changed plan needs and the plan before it did not keep.
+
+The law: a stage that is built holds what it would hold had it been fed everything that came; it answers the whole of its
+answer. Stages that are kept are not touched: where their answer is needed and nobody lists it, another operator of the same
+stage is fed the rows of its inputs, and dropped.
+
+Nothing is built of a stage whose answer depends on when rows came: it is kept as it is, or refused.
+
+Cost: every row that is read is fed once. Memory: all rows of an input, and of an answer, at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from zset_join.core.relation import Relation
+from zset_join.core.tick import Tick
+from zset_join.evolution.derivation import derived_steps, null_rejected
+from zset_join.evolution.fingerprints import Fingerprints
+from zset_join.evolution.refusals import by_time, no_rows
+from zset_join.plan.query_plan import Feed
+from zset_join.plan.row_steps import RowStep, relation_after
+from zset_join.runners.common.stage_bucket import StageBucket
+from zset_join.runners.local.feeding import Feeding, transforms_of
+from zset_join.runners.local.kept_rows import KeptRows, gaps_of
+from zset_join.stages.stage import StageOptions
+from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator
+
+__all__ = ["Rebuilding"]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Say where rows of an input come from: what is kept, with steps behind it, or the answer of a stage; neither: no rows."""
+
+    kept: KeptRows | None
+    steps: tuple[RowStep, ...] = ()
+    feed: Feed | None = None
+
+
+@dataclass
+class Rebuilding:
+    """Build stages of a plan.
+
+    Args:
+        prints: of the plan.
+        kept: the rows that there are.
+        empty: names of sources of which no row has come.
+        options: what operators take from the options of a query.
+        tick: the epoch that is built up to.
+        built: the operators to fill, by the number of their stage; what else is needed is built for the moment.
+        as_now: numbers of stages that are built as if all their rows came now, though their answer depends on when rows come.
+
+    Attributes:
+        fed: rows that each stage was fed, by number, for the report.
+        read: what rows were read, and how many.
+        rejected: rows that new stages put aside.
+    """
+
+    prints: Fingerprints
+    kept: Sequence[KeptRows]
+    empty: Collection[str]
+    options: StageOptions
+    tick: Tick
+    built: dict[int, DurableOperator] = field(default_factory=dict)
+    as_now: Collection[int] = ()
+    fed: dict[int, int] = field(default_factory=dict)
+    read: dict[str, int] = field(default_factory=dict)
+    rejected: int = 0
+
+    def __post_init__(self) -> None:
+        self.plan = self.prints.plan
+        self._chosen: dict[str, list[_Part]] = {}
+        self._answers: dict[int, ZSet] = {}
+        self._tables: dict[int, ZSet] = {}
+        self._is_empty: list[bool] = []
+        for node in self.plan.nodes:
+            feeds = [feed for inputs in node.feeds for feed in inputs]
+            self._is_empty.append(all(map(self._brings_nothing, feeds)) and not node.stage.begins_alone)
+
+    def _brings_nothing(self, feed: Feed) -> bool:
+        return feed.origin in self.empty if isinstance(feed.origin, str) else self._is_empty[feed.origin]
+
+    # ---------------------------------------------------------------- what can be had
+
+    def check_stage(self, number: int) -> None:
+        """Refuse to build a stage for which rows are not there.
+
+        Raises:
+            StateError: `EVOLVE_NO_ROWS` or `EVOLVE_BY_TIME`.
+        """
+        node = self.plan.nodes[number]
+        if self._is_empty[number]:
+            return
+        if not node.stage.follows_from_rows and number not in self.as_now:
+            raise by_time(self.plan, number)
+        for given, feeds in zip(node.stage.inputs, node.feeds, strict=True):
+            self.check(feeds, given.relation, f"stage {node.name}", gaps_of(given))
+
+    def check(self, feeds: Sequence[Feed], wanted: Relation, reader: str, gaps: Sequence[str] = ()) -> None:
+        """Refuse to read rows that are not there.
+
+        Args:
+            feeds: whose rows.
+            wanted: their columns.
+            reader: who reads them, for the message.
+            gaps: columns in which NULL makes a row of no use.
+
+        Raises:
+            StateError: `EVOLVE_NO_ROWS` or `EVOLVE_BY_TIME`.
+        """
+        self._parts(feeds, wanted, reader, gaps)
+
+    def _parts(self, feeds: Sequence[Feed], wanted: Relation, reader: str, gaps: Sequence[str]) -> list[_Part]:
+        text = f"{self.prints.text(feeds)} {sorted(gaps)}"
+        if text not in self._chosen:
+            self._chosen[text] = self._choose(feeds, wanted, reader, gaps)
+        return self._chosen[text]
+
+    def _choose(self, feeds: Sequence[Feed], wanted: Relation, reader: str, gaps: Sequence[str]) -> list[_Part]:
+        whole = self.prints.text(feeds)
+        for one in self.kept:
+            if one.text == whole and _fits(one.relation, wanted) and set(one.gaps) <= set(gaps):
+                return [_Part(one)]
+        return [self._choose_feed(feed, wanted, reader, gaps) for feed in feeds]
+
+    def _choose_feed(self, feed: Feed, wanted: Relation, reader: str, gaps: Sequence[str]) -> _Part:
+        if self._brings_nothing(feed):
+            return _Part(None)
+        origin = self.prints.origin(feed.origin)
+        names = self.plan.relation_of(feed.origin).schema.names
+        beside = [one for one in self.kept if len(one.feeds) == 1 and one.feeds[0].origin == origin]
+        for one in sorted(beside, key=lambda kept: kept.count):
+            steps = derived_steps(one.feeds[0].steps, feed.steps, one.relation.schema.names, names)
+            if steps is None or not set(one.gaps) <= null_rejected(steps, gaps):
+                continue
+            if _fits(relation_after(one.relation, steps), wanted):
+                return _Part(one, steps)
+        if isinstance(feed.origin, str):
+            near = [(one.what, one.feeds[0].steps, one.relation.schema.names, one.gaps) for one in beside]
+            raise no_rows(feed, names, reader, near)
+        self.check_stage(feed.origin)
+        return _Part(None, feed=feed)
+
+    # ---------------------------------------------------------------- reading and building
+
+    def build(self, number: int) -> None:
+        """Fill the operator of a stage."""
+        self._answer(number)
+
+    def rows(self, feeds: Sequence[Feed], wanted: Relation, reader: str, gaps: Sequence[str] = ()) -> ZSet:
+        """Return the rows of feeds so far; the arguments are those of `check`.
+
+        Raises:
+            StateError: as `check`.
+            BadInputError: a step, or a stage that is built, that cannot take a row.
+        """
+        parts = [self._part(part, wanted) for part in self._parts(feeds, wanted, reader, gaps)]
+        return ZSet.concat([_as(part, wanted) for part in parts if len(part)], schema=wanted.schema)
+
+    def _part(self, part: _Part, wanted: Relation) -> ZSet:
+        if part.kept is not None:
+            rows = self._table(part.kept)
+            for transform in transforms_of(part.steps, part.kept.relation):
+                rows = transform(rows) if len(rows) else ZSet.empty(wanted.schema)
+            return rows
+        if part.feed is None or not isinstance(part.feed.origin, int):
+            return ZSet.empty(wanted.schema)
+        origin = part.feed.origin
+        return Feeding(self.plan, [part.feed], wanted.schema).collect({origin: self._answer(origin)})
+
+    def _table(self, kept: KeptRows) -> ZSet:
+        if id(kept) not in self._tables:
+            self._tables[id(kept)] = rows = kept.read()
+            self.read[kept.what] = len(rows)
+        return self._tables[id(kept)]
+
+    def _answer(self, number: int) -> ZSet:
+        """Return the whole answer of a stage; its operator is filled where it is one of those to build."""
+        if number not in self._answers:
+            node, own = self.plan.nodes[number], self.built.get(number)
+            operator = node.stage.build(self.options, None) if own is None else own
+            try:
+                self._answers[number] = self._asked(number, operator, absorbs=own is not None)
+            finally:
+                if own is None:
+                    operator.close()
+        return self._answers[number]
+
+    def _asked(self, number: int, operator: DurableOperator, *, absorbs: bool) -> ZSet:
+        node = self.plan.nodes[number]
+        shown, fed = node.stage.output.schema, list[ZSet]()
+        if self._is_empty[number]:
+            return ZSet.empty(shown)
+        for given, feeds in zip(node.stage.inputs, node.feeds, strict=True):
+            delta = self.rows(feeds, given.relation, f"stage {node.name}", gaps_of(given))
+            fed.append(delta if given.reduce is None else given.reduce.reduce(delta))
+        self.fed[number] = sum(map(len, fed))
+        if not self.fed[number] and not node.stage.begins_alone:
+            return ZSet.empty(shown)
+        answer = ZSet.concat(list(StageBucket.of(node.stage).answer(operator, self.tick, fed)), schema=shown)
+        self.rejected += operator.rejections(self.tick, fed).num_rows
+        if absorbs:
+            operator.absorb(self.tick, fed)
+        return answer
+
+
+def _fits(there: Relation, wanted: Relation) -> bool:
+    """Return whether rows have all columns that are wanted, in their types."""
+    types = dict(zip(there.schema.names, there.schema.types, strict=True))
+    return all(types.get(field.name) == field.type for field in wanted.schema)
+
+
+def _as(rows: ZSet, wanted: Relation) -> ZSet:
+    """Return rows under the schema that is wanted."""
+    if rows.schema.equals(wanted.schema):
+        return rows
+    columns = [rows.rows.column(name) for name in wanted.schema.names]
+    return ZSet(pa.RecordBatch.from_arrays(columns, schema=wanted.schema), rows.weights)

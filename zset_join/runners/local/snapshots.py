@@ -1,0 +1,108 @@
+"""What all views hold after one epoch, for other threads than the one that steps.
+
+    pipeline.snapshot().tables()        {"by_city": ..., "by_day": ...}, both after the same epoch
+
+The law: the tables of a snapshot are those of all views after `epoch`, the same inputs in each, whatever the pipeline does
+meanwhile; and no reader ever sees a part of an epoch. An epoch becomes visible by one assignment, after it is committed and all
+views have taken it, and before outputs are given it.
+
+No lock is taken by writer or reader, so neither waits for the other, but for Python's own lock.
+
+Cost: an epoch publishes one object and two references per view, whatever the views hold; taking a snapshot is reading one
+attribute.
+Reading a view of a snapshot brings together what came since the pipeline last did: nothing where that is nothing, else
+a pass over the view's rows; it is done once per snapshot and view, unless two threads read it first at the same time.
+Memory: a snapshot copies nothing. While it is held, the rows of its views live on, at most twice their rows, and once they have
+been read, their tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.runners.local.contents import Contents, HeldRows, repeated, view_not_kept
+from zset_join.zset import ZSet
+
+__all__ = ["Snapshot", "Snapshots"]
+
+
+class Snapshot:
+    """Hold what all views of a pipeline hold after one epoch; it never changes, and any thread may read it.
+
+    Attributes:
+        epoch: the epoch; None before the first.
+
+    >>> from zset_join.pipeline import Pipeline, appends
+    >>> x = appends("x", {"x": pa.int64()})
+    >>> pipeline = Pipeline({"rows": x, "counts": x.groupBy("x").count()})
+    >>> before = pipeline.snapshot()
+    >>> _ = pipeline.step({"x": [{"x": 7}, {"x": 7}]})
+    >>> after = pipeline.snapshot()
+    >>> before.epoch, before.table("counts").num_rows, after.epoch, after.table("counts").to_pylist()
+    (None, 0, 0, [{'x': 7, 'count': 2}])
+    """
+
+    def __init__(self, plan: QueryPlan, epoch: int | None, held: Mapping[str, HeldRows]) -> None:
+        self._plan = plan
+        self.epoch = epoch
+        self._held = held
+
+    def __repr__(self) -> str:
+        return f"Snapshot(epoch={self.epoch}, views={sorted(self._held)})"
+
+    def contents(self, name: str | None = None) -> ZSet:
+        """Return each distinct row of a view with its weight.
+
+        Args:
+            name: of the view; may be left out where there is one.
+
+        Raises:
+            OptionError: `VIEW_NAME`, see `QueryPlan.view`.
+        """
+        return self._held[self._plan.view(name).name].rows()
+
+    def table(self, name: str | None = None) -> pa.Table:
+        """Return a view as a table: a row is there as often as its weight says.
+
+        Raises:
+            OptionError: as `contents`.
+            BadInputError: a source that goes through no stage has retracted what was not there.
+        """
+        return repeated(self.contents(name), self._plan.output_of(self._plan.view(name).name).schema)
+
+    def tables(self) -> dict[str, pa.Table]:
+        """Return all views by name, all after the same epoch.
+
+        Raises:
+            BadInputError: as `table`.
+        """
+        return {name: self.table(name) for name in self._held}
+
+
+class Snapshots:
+    """Publish snapshots of a pipeline: what it is made of, and what its readers call."""
+
+    plan: QueryPlan
+    epoch: int
+    _contents: Mapping[str, Contents] | None
+    _published: Snapshot | None = None
+
+    def snapshot(self) -> Snapshot:
+        """Return what all views hold after the newest epoch, for any thread; see `zset_join.runners.local.snapshots`.
+
+        Raises:
+            OptionError: `VIEW_NOT_KEPT`: the pipeline keeps no contents.
+        """
+        published = self._published
+        if published is None:
+            raise view_not_kept()
+        return published
+
+    def _publish(self) -> None:
+        """Make an epoch visible that all views have taken."""
+        if self._contents is not None:
+            held = {name: contents.held() for name, contents in self._contents.items()}
+            self._published = Snapshot(self.plan, self.epoch - 1 if self.epoch else None, held)

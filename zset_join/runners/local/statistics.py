@@ -1,0 +1,60 @@
+"""Counts and limits of a pipeline, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.runners.local.watermarks import Watermarks
+from zset_join.stages.stage import StageOptions
+from zset_join.zset.protocol import DurableOperator
+
+__all__ = ["explained_budgets", "statistics_of"]
+
+
+def statistics_of(
+    plan: QueryPlan,
+    watermarks: Watermarks,
+    operators: Mapping[int, DurableOperator],
+    counts: Mapping[str, Mapping[str, int]],
+) -> dict[str, Mapping[str, Any]]:
+    """Return, per stage, the counts of its operator and its watermark, and per source its event time.
+
+    Args:
+        plan: of the pipeline.
+        watermarks: of the plan.
+        operators: by number of the stage, where they are in memory.
+        counts: else what they last counted, by the name of what has a state.
+    """
+    known = watermarks.known
+    statistics: dict[str, Mapping[str, Any]] = {}
+    for node in plan.nodes:
+        operator = operators.get(node.number)
+        own: Mapping[str, Any] = counts.get(plan.state_of[node.number].name, {})
+        if operator is not None:
+            own = {**operator.statistics(), "resident_bytes": operator.resident_bytes()}
+        statistics[node.name] = {
+            **own,
+            "watermark_us": known.stages[node.number],
+            "held_by": watermarks.holding(node.number),
+        }
+    for name, one in known.sources.items():
+        statistics[f"source {name}"] = {
+            "largest_us": watermarks.largest_us(name),
+            "watermark_us": one.watermark_us,
+            "late_rows": one.late_rows,
+            "active_us": one.active_us,
+            "is_idle": watermarks.is_idle(name),
+        }
+    return statistics
+
+
+def explained_budgets(options: StageOptions) -> str:
+    """Return how much of the state may be in memory, a line per budget, each after a line break."""
+    text = ""
+    for what, budget in {"rows of joins": options.hot_budget, "groups": options.table_budget}.items():
+        if budget is not None:
+            cold = budget.describe_cold_store()
+            text += f"\nState: of {what} at most {budget.describe()} per stage in memory, the rest on local disk\n  {cold}"
+    return text

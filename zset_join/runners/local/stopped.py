@@ -1,0 +1,240 @@
+"""What is done to a directory whose pipeline does not run, without its program: its own query is there as a plan.
+
+    diff_of_directory(path, view)       what another query would answer; no file of the checkpoint is written
+    evolve_directory(path, view)        the other query from here on; outputs get the difference when it is started next
+    undo_of_directory(path)             the query before the last change
+
+The law: outputs are not looked at. The directory belongs to this process meanwhile, and is refused where another one has it. A
+change counts by one commit record, as `Pipeline.evolve` of a directory.
+
+Known limits: the operators are opened with the options of a pipeline that was given none, but that bad input is put aside: rows
+that either query cannot take are counted, and left out of both.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zset_join.checkpoint.plan import query_plan
+from zset_join.checkpoint.reading import plan_before, read_committed, stored_description
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.tick import Tick
+from zset_join.evolution.differences import PlanDiff
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.query.several import PlannedQuery
+from zset_join.query.view import View
+from zset_join.runners.local.contents import Contents
+from zset_join.runners.local.directory_plans import DirectoryChange, described_beside
+from zset_join.runners.local.durable import PipelineDirectory
+from zset_join.runners.local.durable_epoch import DurableEpoch
+from zset_join.runners.local.engine import AnsweredEpoch
+from zset_join.runners.local.evolving import Evolution, Standing
+from zset_join.runners.local.history import InputHistory
+from zset_join.runners.local.place import Place, place_of
+from zset_join.runners.local.progress import epoch_counts
+from zset_join.runners.local.query_changes import plan_of_change
+from zset_join.runners.local.watermarks import Watermarks
+from zset_join.stages.stage import StageOptions
+from zset_join.storage.folder import is_local
+
+__all__ = ["diff_of_directory", "evolve_directory", "undo_of_directory"]
+
+_SNAPSHOT_AFTER_BYTES = 64 * 1024 * 1024
+
+
+def diff_of_directory(directory: str | Path, view: View | Mapping[str, View] | PlannedQuery) -> PlanDiff:
+    """Return what another query would answer otherwise over what a directory holds.
+
+    Args:
+        directory: of a pipeline that does not run: a path, or of a query inside Spark that runs on the driver.
+        view: the other query: a view, or all views by name; or a planned query, of Spark's.
+
+    Raises:
+        StateError: there is no pipeline, it is in use or damaged; or what the query needs is not there, as `Pipeline.diff`.
+        OptionError: `NOT_FROM_HERE`: the state of the query is in Spark's executors.
+        PlanError: the query cannot be planned.
+    """
+    with _stopped(directory, view) as (_, evolution):
+        return evolution.diff()
+
+
+def evolve_directory(directory: str | Path, view: View | Mapping[str, View] | PlannedQuery, *, note: Any = None) -> PlanDiff:
+    """Let a directory be one of another query. What outputs lack they are given when it is started next, this change last.
+
+    Args:
+        directory: as for `diff_of_directory`.
+        view: the new query: a view, or all views by name; one that is not among them is dropped.
+        note: as for `Pipeline.evolve`.
+
+    Returns:
+        What differs; `taken` is the epoch, None where the directory had none.
+
+    Raises:
+        StateError: as `diff_of_directory`; or `EVOLVE_UNSEEN`: it was changed too often without a start. Nothing has changed.
+        PlanError: the query cannot be planned.
+        BadInputError: a row that it cannot take.
+    """
+    with _stopped(directory, view) as (stopped, evolution):
+        standing, place = stopped.standing, stopped.place
+        if standing.epoch:
+            evolution.build()
+        diff = evolution.diff()
+        answers = diff.answers([one.name for one in evolution.plan.views])
+        plan = evolution.durable_plan() if standing.epoch else evolution.plan
+        answered = AnsweredEpoch(standing.epoch, standing.processing_time_us, answers, evolution.known_times())
+        known = place.checkpoint.changed
+        change = DirectoryChange(
+            plan=plan,
+            watermarks=stopped.watermarks.of_plan(plan, answered.times),
+            contents=None if standing.contents is None else evolution.contents(standing.contents),
+            answers=answers,
+            begins={name: rows for name, rows in answers.items() if evolution.begins(name)},
+            bare_view=known.bare_view if known is not None else "" if len(stopped.plan.views) == 1 else None,
+            positions={} if place.last is None else place.last.positions,
+            progress=epoch_counts({}, answered, [], {}),
+            note=note,
+            is_without_outputs=True,
+        )
+        place.begin()
+        if not standing.epoch:
+            place.change_at_once(change)
+            return diff
+        place.change(stopped.opened, evolution, change)
+        return replace(diff, taken=standing.epoch)
+
+
+def undo_of_directory(directory: str | Path) -> PlanDiff:
+    """Let a directory be one of the query before its last change: a change like any other, by the same rules.
+
+    Undone twice it is as it was. What the change dropped is built again from rows that are kept, or refused.
+
+    Args:
+        directory: as for `diff_of_directory`.
+
+    Raises:
+        StateError: `NOTHING_TO_UNDO`: its query was never changed; or as `evolve_directory`.
+    """
+    location = _location(directory)
+    committed = read_committed(location)
+    last = None if committed is None else committed.last
+    if committed is None or last is None or last.plan is None:
+        raise StateError(
+            f"the query in {location} was not changed behind an epoch, so there is nothing to undo. "
+            "Change it with zset-join evolve.",
+            code="NOTHING_TO_UNDO",
+            location=location,
+        )
+    plan = QueryPlan.from_json(plan_before(committed.files.folder, last)["plan"])
+    query = PlannedQuery(plan=replace(plan, state_names=()), readings={}, has_several=len(plan.views) > 1)
+    return evolve_directory(location, query)
+
+
+def _location(directory: str | Path) -> str:
+    return str(directory) if not is_local(str(directory)) else str(Path(directory).absolute())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stopped:
+    plan: QueryPlan
+    place: PipelineDirectory
+    standing: Standing
+    watermarks: Watermarks
+    opened: DurableEpoch
+    is_inside_spark: bool
+
+
+@contextmanager
+def _stopped(directory: str | Path, view: View | Mapping[str, View] | PlannedQuery) -> Iterator[tuple[_Stopped, Evolution]]:
+    """Open a directory at its newest epoch, and find how its query comes to another one."""
+    location = _location(directory)
+    plan, described = query_plan(location), stored_description(location) or {}
+    if "keeps_view" not in described:
+        raise OptionError(
+            f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not compared or changed in "
+            "place. Start the new query beside it with a checkpointLocation and outputs of its own, and let readers go over to "
+            "these; or run the query on the driver, mode='driver', from the start.",
+            code="NOT_FROM_HERE",
+            what="evolve",
+        )
+    watermarks, options = Watermarks(plan), StageOptions(on_bad_input="quarantine")
+    contents = {one.name: Contents(plan.output_of(one.name).schema) for one in plan.views} if described["keeps_view"] else None
+    history = InputHistory() if described["keeps_inputs"] else None
+    with tempfile.TemporaryDirectory(prefix="zset_join-") as temporary:
+        place = PipelineDirectory(
+            _place(location, temporary),
+            plan,
+            options,
+            watermarks,
+            contents,
+            history,
+            snapshot_after_bytes=_SNAPSHOT_AFTER_BYTES,
+        )
+        with closing(place):
+            last, known = place.last, place.checkpoint.changed
+            tick = Tick(0) if last is None else Tick(last.epoch + 1, last.processing_time_us)
+            with place.epoch(tick) as opened:
+                standing = Standing(
+                    plan=plan,
+                    epoch=tick.epoch,
+                    processing_time_us=tick.processing_time_us,
+                    options=options,
+                    states={state.number: opened.operator(state.number, tick) for state in plan.states} if tick.epoch else {},
+                    contents=contents,
+                    history=history,
+                    known=watermarks.known,
+                    gone=frozenset() if known is None else known.gone,
+                )
+                stopped = _Stopped(
+                    plan=plan,
+                    place=place,
+                    standing=standing,
+                    watermarks=watermarks,
+                    opened=opened,
+                    is_inside_spark="inputs" in described,
+                )
+                plan = _planned(view, plan)
+                _check_streams(stopped, plan)
+                with closing(Evolution(standing, plan)) as evolution:
+                    yield stopped, evolution
+
+
+def _place(location: str, temporary: str) -> Place:
+    """Return a directory as who runs it describes it; local state that is not its own lies elsewhere."""
+    own = Path(location) / "local"
+    local = str(own) if is_local(location) and own.is_dir() else temporary
+    letters = place_of(location).dead_letters if is_local(location) else temporary
+    return Place(location=location, local_state_dir=local, dead_letters=letters, described=described_beside)
+
+
+def _check_streams(stopped: _Stopped, plan: QueryPlan) -> None:
+    """Refuse to change the streams of a query inside Spark, whose own files name them.
+
+    Raises:
+        StateError: `EVOLVE_STREAM`.
+    """
+    before, after = ({source.name for source in one.sources} for one in (stopped.plan, plan))
+    if stopped.is_inside_spark and before != after:
+        raise StateError(
+            f"the new query reads the streams {sorted(after)}, and the one in the checkpoint {sorted(before)}. Spark's own "
+            "files beside it name its streams, so none comes or goes in place. Keep the streams, or start the new query with a "
+            "checkpointLocation and outputs of its own.",
+            code="EVOLVE_STREAM",
+            before=sorted(before),
+            after=sorted(after),
+        )
+
+
+def _planned(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:
+    """Return the plan of a query; one view in place of one is the same view, whatever it is called."""
+    if isinstance(view, PlannedQuery):
+        is_one = len(view.plan.views) == len(before.views) == 1
+        return replace(view.plan, views=(replace(view.plan.view(), name=before.name),)) if is_one else view.plan
+    if isinstance(view, Mapping) and len(view) == len(before.views) == 1:
+        (only,) = view.values()
+        return plan_of_change(only, before)
+    return plan_of_change(view, before)

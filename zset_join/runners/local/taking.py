@@ -1,0 +1,79 @@
+"""What `Pipeline.step` is given becomes the changes of its sources.
+
+The law: of every source, rows in = rows taken + rows put aside; nothing is read of a source the pipeline does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zset_join.core.errors import PlanError
+from zset_join.core.row_conversion import conform
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.query.reading import Reading
+from zset_join.runners.common.rejected import RejectedRows
+from zset_join.runners.local.append_only import check_appends
+from zset_join.runners.local.dead_letters import PartlyRead
+from zset_join.runners.local.far_times import FarTimes
+from zset_join.runners.local.watermarks import KnownTimes
+from zset_join.sources.unread import Undecodable
+from zset_join.zset import ZSet
+
+__all__ = ["RowTaking"]
+
+
+class RowTaking:
+    """Read the rows of an epoch.
+
+    Args:
+        plan: of the pipeline.
+        readings: how the rows of each source are read, by its name.
+        is_strict: bad input is refused; else it is put aside.
+    """
+
+    def __init__(self, plan: QueryPlan, readings: Mapping[str, Reading], *, is_strict: bool) -> None:
+        self._readings = readings
+        self._relations = {source.name: source.relation for source in plan.sources}
+        self._far_times = FarTimes({source.name: source for source in plan.sources})
+        self._is_strict = is_strict
+
+    def deltas(
+        self, rows: Mapping[str, Any], epoch: int, known: KnownTimes
+    ) -> tuple[dict[str, ZSet], list[Undecodable], list[RejectedRows]]:
+        """Return the changes that rows mean, and where bad input is put aside what cannot be read, and times too far ahead.
+
+        Args:
+            rows: by source, as for `Pipeline.step`.
+            epoch: the epoch they are for.
+            known: what is known of event time before it.
+
+        Raises:
+            PlanError: an unknown source, or columns that do not fit.
+            BadInputError: rows that break the contract of their source.
+        """
+        deltas, unread, far = {}, [], []
+        for name, given in rows.items():
+            reading = self._readings.get(name)
+            if reading is None:
+                raise PlanError(
+                    f'step() is given rows for "{name}"; the sources of this pipeline are {sorted(self._readings)}.',
+                    code="UNKNOWN_SOURCE",
+                    name=name,
+                )
+            if isinstance(given, PartlyRead):
+                given, apart = given.parted(name)
+                unread += apart
+            if self._is_strict:
+                delta = reading.delta(given)
+                check_appends(name, self._relations[name], delta, epoch=epoch)
+            else:
+                delta, bad = reading.taken(given)
+                unread += [] if bad is None else [bad]
+            if delta.schema != self._relations[name].schema:
+                delta = ZSet(conform(delta.rows, self._relations[name]), delta.weights)
+            deltas[name], refused = self._far_times.part(name, delta, known)
+            if refused is not None and self._is_strict:
+                self._far_times.refuse(refused, epoch)
+            far += [] if refused is None else [refused]
+        return deltas, unread, far

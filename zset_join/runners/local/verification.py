@@ -1,0 +1,219 @@
+"""Compare what a pipeline answered with DuckDB's batch query over everything that came.
+
+Expected: the plan as one query, over all changes of all sources (`zset_join.tools.batch`). Actual: the sum of the
+answers. Both are compared as Z-sets: every distinct row with its expected and its actual weight. Floats, and averages of
+decimals, count as equal when they differ by less than a billionth of themselves: DuckDB adds them in another order.
+
+Cost: one batch query over all that ever came. DuckDB is asked in memory, without access to files or network.
+
+Known limits: tombstones that have expired are not known to the batch query; nor is what an append-only join has evicted.
+"""
+
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
+# `to_sql`.
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from zset_join.core.errors import PlanError
+from zset_join.core.extras import needed_for
+from zset_join.core.notebook import html_differences
+from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_rows
+from zset_join.plan.query_plan import PlanSource, QueryPlan
+from zset_join.runners.local.history import InputHistory
+from zset_join.tools.batch import DUCKDB, EPOCHS, BatchTimes, batch_parts, one_statement, source_name
+from zset_join.zset import ZSet
+
+__all__ = ["Verification", "batch_view", "verify"]
+
+_WEIGHT = "w"
+_DIGITS = 9
+_CLOSED_BOX = {"enable_external_access": "false", "autoload_known_extensions": "false"}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Verification:
+    """Return whether a view equals the batch query.
+
+    Args:
+        equal: every row has the weight it should have.
+        epoch: the last epoch; None before the first.
+        expected_rows: rows of the batch query, copies counted.
+        actual_rows: rows of the view, copies counted.
+        different_rows: distinct rows whose weights differ.
+        differences: the first of them, as (row, expected weight, actual weight).
+        unjudged_rows: distinct rows whose weights differ where arrival alone decides between them and others, and the arrival
+            is known to the state alone: a tie behind another stage. They do not count as different.
+    """
+
+    equal: bool
+    epoch: int | None
+    expected_rows: int
+    actual_rows: int
+    different_rows: int
+    differences: Sequence[tuple[dict[str, Any], int, int]] = field(default_factory=tuple)
+    unjudged_rows: int = 0
+
+    def __repr__(self) -> str:
+        """Return the verdict alone; `str` has the differences."""
+        return f"Verification({str(self).splitlines()[0]})"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the differences for a notebook."""
+        return html_differences(str(self).splitlines()[0], self.differences)
+
+    def __str__(self) -> str:
+        verdict = "equal" if self.equal else f"{self.different_rows} rows differ"
+        verdict += f", {self.unjudged_rows} unjudged because of ties" if self.unjudged_rows else ""
+        lines = [f"{verdict}: {self.expected_rows} rows expected, {self.actual_rows} answered, after epoch {self.epoch}"]
+        lines += [f"  expected {expected}, got {actual}: {row}" for row, expected, actual in self.differences]
+        return "\n".join(lines)
+
+
+def verify(
+    plan: QueryPlan,
+    history: InputHistory,
+    contents: ZSet,
+    times: Sequence[BatchTimes],
+    *,
+    epoch: int | None,
+    most_differences: int,
+) -> Verification:
+    """Compare a view with the batch query over everything that came.
+
+    Args:
+        plan: the plan.
+        history: everything that came.
+        contents: the view, each distinct row with its weight.
+        times: per stage, how far time had come.
+        epoch: the last epoch.
+        most_differences: differing rows to tell.
+
+    Raises:
+        PlanError: DuckDB cannot run a part of the plan.
+    """
+    view = batch_parts(plan, times, DUCKDB)
+    with _connection() as connection:
+        _register(connection, plan, history)
+        connection.execute(f"CREATE TEMP TABLE expected AS {one_statement(view)}")
+        schema = plan.output.schema
+        connection.register("actual_rows", _numbered(contents.rows, {_WEIGHT: pa.array(contents.weights)}))
+        columns = [f"c{at}" for at in range(len(schema))]
+        compared = [_compared(f"c{at}", kind) for at, kind in enumerate(schema.types)]
+        keys = ", ".join(f"k{at}" for at in range(len(schema)))
+        keys_compared = ", ".join(f"{text} AS k{at}" for at, text in enumerate(compared))
+        shown = ", ".join(f"any_value({one}) AS {one}" for one in columns)
+        connection.execute(
+            f"CREATE TEMP TABLE compared AS SELECT {keys}, {shown}, sum(expected) AS expected, sum(actual) AS actual FROM ("
+            f"SELECT {', '.join(columns)}, {keys_compared}, 1 AS expected, 0 AS actual FROM expected UNION ALL "
+            f"SELECT {', '.join(columns)}, {keys_compared}, 0, w FROM actual_rows) GROUP BY {keys}"
+        )
+        is_tied = "false"
+        if view.tied is not None:
+            tied = one_statement(view, of_ties=True)
+            connection.execute(f"CREATE TEMP TABLE tied AS SELECT DISTINCT {keys_compared} FROM ({tied})")
+            same = " AND ".join(f"t.k{at} IS NOT DISTINCT FROM compared.k{at}" for at in range(len(schema)))
+            is_tied = f"EXISTS (SELECT 1 FROM tied t WHERE {same})"
+        (counts,) = connection.execute(
+            "SELECT coalesce(sum(expected), 0), coalesce(sum(actual), 0), count(*) FILTER (WHERE differs AND NOT is_tied), "
+            "count(*) FILTER (WHERE differs AND is_tied) "
+            f"FROM (SELECT *, expected <> actual AS differs, {is_tied} AS is_tied FROM compared)"
+        ).fetchall()
+        different = connection.sql(
+            f"SELECT {', '.join(columns)}, expected, actual FROM compared WHERE expected <> actual AND NOT {is_tied} "
+            f"LIMIT {int(most_differences)}"
+        ).to_arrow_table()
+        return Verification(
+            equal=counts[2] == 0,
+            epoch=epoch,
+            expected_rows=int(counts[0]),
+            actual_rows=int(counts[1]),
+            different_rows=int(counts[2]),
+            unjudged_rows=int(counts[3]),
+            differences=tuple(_told(line, schema) for line in shown_rows(different)),
+        )
+
+
+def batch_view(plan: QueryPlan, history: InputHistory, times: Sequence[BatchTimes]) -> pa.Table:
+    """Return the view as DuckDB computes it from everything that came.
+
+    Raises:
+        PlanError: DuckDB cannot run a part of the plan.
+    """
+    with _connection() as connection:
+        _register(connection, plan, history)
+        table = connection.sql(one_statement(batch_parts(plan, times, DUCKDB))).to_arrow_table()
+        return table.rename_columns(plan.output.schema.names).cast(plan.output.schema)
+
+
+@contextmanager
+def _connection() -> Iterator[Any]:
+    with needed_for("verify()"):
+        import duckdb
+
+    with duckdb.connect(config=dict(_CLOSED_BOX)) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET lock_configuration = true")
+        try:
+            yield connection
+        except duckdb.Error as error:
+            raise PlanError(
+                f"DuckDB cannot compute the batch query over what came: {error}. It keeps no text that is not UTF-8, and fewer "
+                "dates and numbers than Arrow does; leave such rows out with where(...), or compare inside Spark.",
+                code="NOT_VERIFIABLE",
+            ) from error
+
+
+def _register(connection: Any, plan: QueryPlan, history: InputHistory) -> None:
+    for number, source in enumerate(plan.sources):
+        connection.register(source_name(number), _changes_of(source, history))
+    past = list(history)
+    times = [pa.array([one.epoch for one in past], pa.int64()), pa.array([one.processing_time_us for one in past], pa.int64())]
+    connection.register(EPOCHS, pa.table(times, names=["e", "t"]))
+
+
+def _changes_of(source: PlanSource, history: InputHistory) -> pa.Table:
+    relation: Relation = source.relation
+    tables = []
+    place = 0
+    for past in history:
+        delta = past.deltas.get(source.name)
+        if delta is None:
+            continue
+        count = len(delta)
+        more = {
+            _WEIGHT: pa.array(delta.weights),
+            "e": pa.array(np.full(count, past.epoch, np.int64)),
+            "n": pa.array(np.arange(place, place + count, dtype=np.int64)),
+        }
+        tables.append(_numbered(delta.rows, more))
+        place += count
+    if tables:
+        return pa.concat_tables(tables, promote_options="permissive")
+    empty = pa.RecordBatch.from_pylist([], schema=relation.schema)
+    return _numbered(empty, {name: pa.array([], pa.int64()) for name in (_WEIGHT, "e", "n")})
+
+
+def _numbered(rows: pa.RecordBatch, more: dict[str, pa.Array]) -> pa.Table:
+    return pa.table({**{f"c{at}": column for at, column in enumerate(rows.columns)}, **more})
+
+
+def _compared(column: str, kind: pa.DataType) -> str:
+    """Return what two values of a column are compared by: floats by their first digits."""
+    if pt.is_floating(kind):
+        return f"CASE WHEN {column} = 0 THEN '0' ELSE format('{{:.{_DIGITS}e}}', CAST({column} AS DOUBLE)) END"
+    return column
+
+
+def _told(line: dict[str, Any], schema: pa.Schema) -> tuple[dict[str, Any], int, int]:
+    row = {name: line[f"c{at}"] for at, name in enumerate(schema.names)}
+    return row, int(line["expected"]), int(line["actual"])

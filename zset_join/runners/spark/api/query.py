@@ -1,0 +1,256 @@
+"""The handle of a running join, with the names of PySpark's StreamingQuery.
+
+What stops the query is kept as it was raised: `exception()` and `awaitTermination()` give the engine's own error, with its
+code and facts, not the text of a Java stack trace; so they do for records that Kafka has lost, which Spark notices itself.
+
+The query id is Spark's: it stays the same across restarts on one checkpoint, and state, log and output carry it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from zset_join.checkpoint.reading import stored_query_id
+from zset_join.core.errors import StateError, ZsetJoinError
+from zset_join.core.notebook import html_progress, html_text
+from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
+from zset_join.runners.spark.driver.epochs import DriverSettings
+from zset_join.runners.spark.driver.served import ServedEpochs, ServedQuery, ServedTools, refuse_served
+
+__all__ = ["JoinQuery", "start_query", "start_served"]
+
+
+class JoinQuery(StoredQuery):
+    """A running join; made by `JoinStreamWriter.start`.
+
+    Args:
+        spark_query: Spark's own handle.
+        runner: what runs the epochs.
+        tools: what answers questions.
+    """
+
+    def __init__(self, spark_query: StreamingQuery, runner: QueryRunner, tools: QueryTools) -> None:
+        super().__init__(runner, tools)
+        self.spark_query = spark_query
+        if runner.heartbeat is not None:
+            runner.heartbeat.start()
+        self._closer = threading.Thread(target=self._close_at_the_end, name="zset_join-closer", daemon=True)
+        self._closer.start()
+
+    def __repr__(self) -> str:
+        return f"JoinQuery(name={self.name!r}, id={self.id!r}, isActive={self.isActive})"
+
+    def _repr_html_(self) -> str:
+        """Return name, state and what the newest epoch did, for a notebook."""
+        entries = self._runner.progress.entries
+        return f"<p>{html_text(repr(self))}</p>{html_progress(entries[-1] if entries else None)}"
+
+    @property
+    def id(self) -> str:
+        """Return the id of the query; the same after a restart on the same checkpoint."""
+        return str(self.spark_query.id)
+
+    @property
+    def runId(self) -> str:  # noqa: N802 - the name PySpark users type
+        """Return the id of this run."""
+        return str(self.spark_query.runId)
+
+    @property
+    def name(self) -> str | None:
+        """Return the name given with `queryName`."""
+        return self.spark_query.name
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - the name PySpark users type
+        """Return whether the query runs."""
+        return self.spark_query.isActive
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Return what Spark says the query is doing."""
+        return dict(self.spark_query.status)
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802 - the name PySpark users type
+        """Return Spark's newest progress, with ours under the key `join`; None before the first epoch."""
+        progress = self.spark_query.lastProgress
+        return None if progress is None else self._with_ours([progress])[0]
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802 - the name PySpark users type
+        """Return the newest progresses, oldest first."""
+        return self._with_ours(self.spark_query.recentProgress)
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802 - the name PySpark users type
+        """Wait until the query stops.
+
+        Args:
+            timeout: seconds to wait at most; None waits for ever.
+
+        Returns:
+            With a timeout, whether the query has stopped.
+
+        Raises:
+            ZsetJoinError: what stopped the query, when it was the engine.
+            StreamingQueryException: what stopped it otherwise.
+        """
+        try:
+            stopped = self.spark_query.awaitTermination() if timeout is None else self._awaited(timeout)
+        except PySparkException as error:
+            self._closer.join()
+            self._raise_own(error)
+            raise
+        if stopped is not False:
+            self._closer.join()
+        return stopped
+
+    def processAllAvailable(self) -> None:  # noqa: N802 - the name PySpark users type
+        """Wait until everything the sources have now is in the output; for tests.
+
+        Raises:
+            ZsetJoinError: what stopped the query, when it was the engine.
+        """
+        try:
+            self.spark_query.processAllAvailable()
+        except PySparkException as error:
+            self._raise_own(error)
+            raise
+
+    def stop(self) -> None:
+        """Stop the query and close its output; what is committed stays."""
+        self.spark_query.stop()
+        self._closer.join()
+
+    def exception(self) -> BaseException | None:
+        """Return what stopped the query; None when it runs or was stopped."""
+        own = self._runner.error
+        if isinstance(own, ZsetJoinError):
+            return own
+        error = self.spark_query.exception()
+        return None if error is None else self._runner.failure_of(error) or error
+
+    def _awaited(self, timeout: float) -> bool:
+        return bool(self.spark_query.awaitTermination(timeout))  # type: ignore[arg-type]  # PySpark takes seconds as float
+
+    def _raise_own(self, error: PySparkException) -> None:
+        own = self._runner.error
+        failure = own if isinstance(own, ZsetJoinError) else self._runner.failure_of(error)
+        if failure is not None:
+            raise failure from error
+
+    def _with_ours(self, of_spark: Sequence[Any]) -> list[dict[str, Any]]:
+        progresses = [dict(one) for one in of_spark]
+        ours = self._runner.progress.of_epochs([one["batchId"] for one in progresses]) if progresses else {}
+        return [{**one, "join": ours[one["batchId"]]} for one in progresses]
+
+    def _close_at_the_end(self) -> None:
+        """Close the output when the query has stopped, however it stopped."""
+        try:
+            self.spark_query.awaitTermination()
+        except PySparkException:
+            pass  # told by exception() and awaitTermination()
+        finally:
+            if self._runner.heartbeat is not None:
+                self._runner.heartbeat.stop()
+            self._runner.close()
+
+
+class _Gate:
+    """Let the first epoch wait until the query's id is known and everything is open."""
+
+    def __init__(self, runner: QueryRunner) -> None:
+        self._runner = runner
+        self._is_ready = threading.Event()
+        self._failure: BaseException | None = None
+
+    def open(self, failure: BaseException | None = None) -> None:
+        self._failure = failure
+        self._is_ready.set()
+
+    def __call__(self, batch: DataFrame, epoch: int) -> None:
+        self._is_ready.wait()
+        if self._failure is not None:
+            raise self._failure
+        self._runner(batch, epoch)
+
+
+def start_query(
+    stream: Callable[[], DataStreamWriter],
+    runner: QueryRunner,
+    tools: QueryTools,
+    *,
+    checkpoint_location: str,
+) -> JoinQuery:
+    """Start the query.
+
+    A checkpoint that exists is opened before Spark starts; for a new one Spark chooses the id first.
+
+    Args:
+        stream: makes Spark's writer; called once the checkpoint and the outputs have accepted the query, where there is a
+            checkpoint: a refused start writes nothing.
+        runner: runs the epochs.
+        tools: what answers questions.
+        checkpoint_location: `checkpointLocation`.
+
+    Raises:
+        StateError: the checkpoint belongs to another query.
+        SinkError: the output does.
+    """
+    gate = _Gate(runner)
+    known_id = stored_query_id(checkpoint_location)
+    if known_id is not None:
+        runner.attach(known_id)
+    try:
+        spark_query = stream().foreachBatch(gate).start()
+    except BaseException:
+        runner.close()
+        raise
+    try:
+        if known_id is None:
+            runner.attach(str(spark_query.id))
+        elif str(spark_query.id) != known_id:
+            raise StateError(
+                f"the checkpoint {checkpoint_location} holds the state of query {known_id}, and Spark started query "
+                f"{spark_query.id} on it: Spark's own files there were removed. Start with a new checkpointLocation.",
+                code="FOREIGN_STATE",
+                found=known_id,
+                expected=str(spark_query.id),
+            )
+        runner.begin()
+    except BaseException as error:
+        gate.open(error)
+        spark_query.stop()
+        runner.close()
+        raise
+    gate.open()
+    return JoinQuery(spark_query, runner, tools)
+
+
+def start_served(
+    stream: DataStreamWriter, settings: DriverSettings, session: SparkSession, baseline: bytes | None = None
+) -> JoinQuery:
+    """Start a query over Spark Connect: its epochs run in a process of the server.
+
+    Args:
+        stream: Spark's writer of its rows.
+        settings: of the query.
+        session: of Spark Connect.
+        baseline: the plan of the rows before those of the first batch; None without.
+
+    Raises:
+        ZsetJoinError: checkpoint or outputs refuse the query.
+    """
+    refuse_served(settings, session)
+    query = stream.foreachBatch(ServedEpochs(settings, baseline)).start()
+
+    def is_active() -> bool:
+        return bool(query.isActive)
+
+    return JoinQuery(query, ServedQuery(settings, session, is_active), ServedTools(settings, session, is_active))

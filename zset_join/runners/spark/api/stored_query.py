@@ -1,0 +1,299 @@
+"""What can be asked about a query, whether it runs or not: is its output right, and where does a row come from.
+
+A running query is asked through its handle; epochs wait meanwhile. One that does not run is asked through
+`JoinStreamWriter.attach`, which opens checkpoint and output as a start would, and starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from zset_join.core.errors import ZsetJoinError
+from zset_join.core.progress_line import progress_line
+from zset_join.runners.spark.api.watched import open_query_console
+from zset_join.runners.spark.epoch.heartbeat import Heartbeat
+from zset_join.runners.spark.epoch.progress import ProgressLog
+from zset_join.runners.spark.epoch.runner import EpochRunner
+from zset_join.tools.dead_letters import read_letters
+from zset_join.zset import ZSet
+
+if TYPE_CHECKING:
+    from zset_join.checkpoint.row_history import RowHistory
+    from zset_join.console import Console
+    from zset_join.core.options import QueryOptions
+    from zset_join.runners.spark.tools.view_comparison import VerificationReport
+    from zset_join.tools.savepoint import Savepoint
+
+__all__ = ["ExecutorTools", "QueryRunner", "QueryTools", "StoredQuery"]
+
+
+class QueryRunner(Protocol):
+    """What runs the epochs of a query, wherever they run.
+
+    Attributes:
+        error: what stopped the query, as it was raised; None while it runs.
+        progress: what the newest epochs did.
+        heartbeat: brings an epoch when something is due though no row comes; None where nothing waits for a time.
+    """
+
+    error: BaseException | None
+    progress: ProgressLog
+    heartbeat: Heartbeat | None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the output."""
+        ...
+
+    @property
+    def options(self) -> QueryOptions:
+        """Return the options of the query."""
+        ...
+
+    @property
+    def dead_letters(self) -> str:
+        """Return where rows that were put aside are written."""
+        ...
+
+    def __call__(self, batch: DataFrame, epoch: int) -> None:
+        """Run one epoch."""
+        ...
+
+    def attach(self, query_id: str) -> None:
+        """Open checkpoint and output for a query."""
+        ...
+
+    def begin(self) -> None:
+        """End a start that nothing has refused."""
+        ...
+
+    def explanation(self) -> str:
+        """Return what `explain` prints."""
+        ...
+
+    def failure_of(self, error: BaseException) -> ZsetJoinError | None:
+        """Return what Spark, or Python, reports in its own words in ours; None where there is none."""
+        ...
+
+    def backup(self, directory: str | Path) -> Savepoint:
+        """Copy checkpoint and output between two epochs."""
+        ...
+
+    def close(self) -> None:
+        """Close the output and release the checkpoint."""
+        ...
+
+
+class QueryTools(Protocol):
+    """What answers questions about a query."""
+
+    def verify(
+        self,
+        *,
+        left_df: DataFrame | None,
+        right_df: DataFrame | None,
+        tables: Mapping[str, DataFrame] | None,
+        actual_df: DataFrame | None,
+        most_differences: int,
+        sample: float | None,
+    ) -> VerificationReport:
+        """Compare what was emitted with a batch query; see `StoredQuery.verify`."""
+        ...
+
+    def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+        """Return where a row comes from; see `StoredQuery.explain_row`."""
+        ...
+
+    def dead_letters(self, **chosen: Any) -> pa.Table:
+        """Return what was put aside; see `StoredQuery.dead_letters`."""
+        ...
+
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
+        """Return rows that an output holds; see `StoredQuery.view_rows`."""
+        ...
+
+
+class ExecutorTools:
+    """Answer questions about a query that runs on executors.
+
+    Args:
+        runner: what runs its epochs, attached to its checkpoint.
+    """
+
+    def __init__(self, runner: EpochRunner) -> None:
+        self._runner = runner
+
+    def verify(self, **given: Any) -> VerificationReport:
+        """Compare what was emitted with Spark's batch join."""
+        from zset_join.runners.spark.tools.verification import verify
+
+        return verify(self._runner.query, self._runner, **given)
+
+    def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+        """Find the row in the log that is kept."""
+        from zset_join.runners.spark.tools.row_explaining import explain_row
+
+        return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
+
+    def dead_letters(self, **chosen: Any) -> pa.Table:
+        """Return what was put aside; see `zset_join.dead_letters.read_letters`."""
+        options = self._runner.options
+        return read_letters(options.checkpoint_location, path=options.dead_letter_path, **chosen)
+
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:  # noqa: ARG002 - the only one
+        """Read an output with Spark."""
+        from zset_join.runners.spark.tools.emitted_rows import emitted_rows
+
+        return emitted_rows(self._runner, values, most_rows=most_rows)
+
+
+class StoredQuery:
+    """Ask about what a query has stored; a context manager, so that the checkpoint is let go.
+
+    Args:
+        runner: what runs its epochs, attached to its checkpoint.
+        tools: what answers questions.
+    """
+
+    def __init__(self, runner: QueryRunner, tools: QueryTools) -> None:
+        self._runner = runner
+        self._tools = tools
+
+    def __enter__(self) -> StoredQuery:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._runner.close()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the output."""
+        return self._runner.schema
+
+    def explain(self) -> None:
+        """Print what the query does and remembers."""
+        print(self._runner.explanation())  # noqa: T201 - printing is what explain() does in PySpark
+
+    def verify(
+        self,
+        left_df: DataFrame | None = None,
+        right_df: DataFrame | None = None,
+        *,
+        tables: Mapping[str, DataFrame] | None = None,
+        actual_df: DataFrame | None = None,
+        most_differences: int = 20,
+        sample: float | None = None,
+    ) -> VerificationReport:
+        """Compare what was emitted with Spark's own batch join of the inputs; see `zset_join.runners.spark.tools.verification`.
+
+        Args:
+            left_df: the final left table as a batch DataFrame; default: as it is in the checkpoint.
+            right_df: the final right table.
+            tables: name of a stream to its final table; for a chain of joins.
+            actual_df: what was emitted, with a column `_weight`; for outputs that cannot be read back.
+            most_differences: differing rows to put into the report.
+            sample: a share of the view to check, such as 0.01, the same rows every time; None checks everything.
+
+        Raises:
+            OptionError: an argument that is not allowed, or the output cannot be read back.
+            StateError: the checkpoint cannot be read.
+        """
+        with progress_line("verifying the outputs with a batch query"):
+            return self._tools.verify(
+                left_df=left_df,
+                right_df=right_df,
+                tables=tables,
+                actual_df=actual_df,
+                most_differences=most_differences,
+                sample=sample,
+            )
+
+    def backup(self, directory: str | Path) -> Savepoint:
+        """Copy checkpoint and output together, between two epochs; `zset_join.tools.savepoint.restore` brings both back.
+
+        Epochs wait meanwhile. What an output outside of files holds (a database, a topic, a function's own) is not copied.
+
+        Args:
+            directory: where the savepoint is made, a path or URI; empty or missing.
+
+        Raises:
+            OptionError: the directory has files in it.
+            StateError: the query has stopped, and another driver runs on its checkpoint.
+
+        Cost: every byte of checkpoint and output is read and written once.
+        """
+        return self._runner.backup(directory)
+
+    def explain_row(self, row: Mapping[str, Any], *, most_rows: int = 1_000) -> RowHistory:
+        """Return which input changes made and unmade the output rows with given values, from the log that is kept.
+
+        Epochs wait meanwhile. The log reaches back to the last snapshot of a bucket, or with `retainInputLog` to the start.
+
+        Args:
+            row: columns of the output to values; name its key, or at least few rows. Of a group, columns of its key: the answer
+                are the rows that came into it and left it.
+            most_rows: rows and input changes to report at most, per join of a chain.
+
+        Raises:
+            OptionError: `ROW_QUESTION`: an unknown or nested column, one that an aggregate made, a value of another type, or
+                too many rows.
+            StateError: the checkpoint cannot be read.
+
+        Cost: two or three passes over the log and the snapshots of each join, on the driver; behind steps a small Spark job,
+        and where only computed columns are requested, a batch join of what the log keeps.
+        """
+        return self._tools.explain_row(row, most_rows=most_rows)
+
+    def dead_letters(self, *, stream: str | None = None, epoch: int | None = None, code: str | None = None) -> pa.Table:
+        """Return the rows that were put aside in epochs that count, oldest first, as `zset_join.dead_letters.LETTER_SCHEMA`.
+
+        Args:
+            stream: only those of one stream.
+            epoch: only those of one epoch.
+            code: only those with one code.
+
+        Raises:
+            StateError: there is no checkpoint, or a file cannot be read.
+
+        Memory: all that are returned.
+        """
+        return self._tools.dead_letters(stream=stream, epoch=epoch, code=code)
+
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int = 1_000) -> tuple[ZSet, int]:
+        """Return rows that the view has now, as its first output that can be read back holds them, and how many there are.
+
+        Epochs wait meanwhile.
+
+        Args:
+            view: its name.
+            values: columns to the values that they have; None finds NULL.
+            most_rows: distinct rows to return at most.
+
+        Raises:
+            OptionError: `VERIFY_OUTPUT`: no output can be read back.
+
+        Cost: a pass over what the output holds.
+        """
+        return self._tools.view_rows(view, values, most_rows=most_rows)
+
+    def console(self, *, port: int = 0) -> Console:
+        """Serve a page about the query on this machine until it is closed; see `zset_join.console`.
+
+        It reads the checkpoint; verification, the history of a row and rows of the view are answered by this process. Close it
+        before the query is stopped for good.
+
+        Args:
+            port: of 127.0.0.1; 0 takes a free one. The address to open is the attribute `url` of the answer.
+
+        Raises:
+            MissingPackageError: the extra `console` is not installed.
+            StateError: `NO_CHECKPOINT`: this process cannot read the checkpoint, as over Spark Connect to another machine.
+            OptionError: the port is taken.
+        """
+        return open_query_console(self, self._runner.options, self._runner.dead_letters, port=port)

@@ -1,0 +1,525 @@
+"""Views of Spark: the words of a pipeline's views, over streaming DataFrames, with Spark's own expressions.
+
+A view is a tree (`zset_join.plan.tree`) over named sources; which stream a name represents lies beside it (`bound`). Joins,
+groups, versions and lookups are the words that a pipeline in process has. What is done to single rows may be written as PySpark
+users do, with text, Columns and functions of their own: such a step is Spark's, and opaque to the plan.
+
+All that follows from several streams is one query with one checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from zset_join.core.errors import OptionError, PlanError
+from zset_join.core.relation import Relation
+from zset_join.expressions import Expression
+from zset_join.expressions.rows import named
+from zset_join.lookup import DataFrameSource, Lookup, LookupSource
+from zset_join.plan.query_plan import PlanSource
+from zset_join.plan.row_steps import OpaqueStep
+from zset_join.plan.tree import Apply, Node, Operate, Read, changelog_of, sources_of
+from zset_join.query import looking_up
+from zset_join.query import view as words
+from zset_join.query.grouping import Aggregated
+from zset_join.query.rows import Rows
+from zset_join.runners.spark.api.bound import BoundSource, BoundTransform, bindings_of, opaque_after_dedup
+from zset_join.runners.spark.api.grouped import GroupedStream, Grouping
+from zset_join.runners.spark.api.stream_arguments import check_stream_name
+from zset_join.runners.spark.api.unknown_methods import missing_on_view
+from zset_join.runners.spark.api.writer import JoinStreamWriter
+from zset_join.runners.spark.driver.driver_query import DriverQuery, driver_query
+from zset_join.runners.spark.planning.collations import refuse_compared_collations
+from zset_join.runners.spark.planning.placed_query import PlacedQuery
+from zset_join.runners.spark.planning.placement import BoundStep, bound_plan
+from zset_join.runners.spark.planning.row_steps import Transform, row_step
+from zset_join.runners.spark.planning.source_stream import SourceStream
+from zset_join.runners.spark.rows.names import check_names, column_named
+from zset_join.runners.spark.rows.schemas import arrow_schema, spark_schema
+from zset_join.runners.spark.rows.watermark import with_watermark
+from zset_join.shapes.version_join import Emit, Late
+
+__all__ = ["ChangeStream", "GroupedStream", "JoinedStream", "UnionedStream", "View"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class View(words.View):
+    """Rows that follow from streams, which can be kept up to date with `writeStream`; made by `changes` and `appends`.
+
+    Every method returns another view and leaves this one as it is.
+    """
+
+    @classmethod
+    def over(cls, stream: SourceStream) -> View:
+        """Return the rows of a stream."""
+        bound = BoundSource.of(stream)
+        return cls(node=Read(bound.source), name=stream.name, bindings=(bound,), indexes=())
+
+    @classmethod
+    def of_tree(cls, root: Node, streams: Callable[[PlanSource], SourceStream]) -> View:
+        """Return a query that was written elsewhere, such as in SQL.
+
+        Args:
+            root: the query.
+            streams: gives the stream of a source; its columns are those of the source.
+        """
+        bindings = tuple(BoundSource(source=source, stream=streams(source)) for source in sources_of(root))
+        return cls(node=root, name=root.relation.name, bindings=bindings, indexes=())
+
+    if not TYPE_CHECKING:  # a type checker is to find unknown names
+        _missing = staticmethod(missing_on_view)
+    _warns = False
+
+    @property
+    def stream(self) -> SourceStream:
+        """Return the stream of a view that is one.
+
+        Raises:
+            OptionError: it is more than a stream.
+        """
+        if isinstance(self.node, Read):
+            return self._own_source.stream
+        raise OptionError(f'"{self.name}" is not a stream as it comes.', code="NOT_A_STREAM", name=self.name)
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of the streams."""
+        return self._sources[0].stream.session
+
+    @property
+    def output(self) -> Relation:
+        """Return the columns of the view, and its key where it has one."""
+        return replace(changelog_of(self.node), name=self.name)
+
+    @property
+    def schema(self) -> StructType:
+        """Return the columns of the view, as Spark types; an output adds its weight or row kind."""
+        return spark_schema(self.arrow_schema)
+
+    @cached_property
+    def placed(self) -> PlacedQuery:
+        """Return the query as executors run it: its plan, and its stages in their places.
+
+        Raises:
+            PlanError: it cannot be planned.
+        """
+        streams = self.streams
+        plan, by_name = bound_plan(self.node, lambda source: streams[id(source)], name=self.name)
+        return PlacedQuery(plan=plan, bindings=bindings_of(self.steps, by_name))
+
+    @property
+    def writeStream(self) -> JoinStreamWriter:  # noqa: N802 - the name PySpark users type
+        """Return a writer to choose options, an output and a trigger with."""
+        return JoinStreamWriter(_PlacedView(self.name, self.placed), lambda: self._on_driver)
+
+    @property
+    def _on_driver(self) -> DriverQuery:
+        """Return the query as the driver runs it."""
+        return driver_query(self.node, self.streams, bindings_of(self.steps, {}), name=self.name)
+
+    @property
+    def streams(self) -> dict[int, SourceStream]:
+        """Return the streams of its sources, by `id` of these."""
+        return {id(one.source): one.stream for one in self._sources}
+
+    def explain(self) -> None:
+        """Print what the query will do and what it must remember, as DataFrame.explain does."""
+        placed = self.placed
+        print("\n".join([*placed.explained_indexes(), placed.explanation()]))  # noqa: T201 - printing is what explain() does in PySpark
+
+    def alias(self, name: str) -> Self:
+        """Return the same rows under another name.
+
+        Raises:
+            OptionError: the name is empty, or one of those the dead-letter table needs.
+        """
+        check_stream_name(name)
+        if not isinstance(self.node, Read):
+            return super().alias(name)
+        own = self._own_source
+        bound = BoundSource.of(replace(own.stream, name=name), own.origin)
+        return replace(self, node=Read(bound.source), bindings=(bound,), name=name)
+
+    # ---------------------------------------------------------------- rows, one by one
+
+    def where(self, condition: str | Column | Expression) -> Self:
+        """Keep the rows that fulfil a condition; behind `agg` it is HAVING.
+
+        Args:
+            condition: SQL text, a Column, or an expression of `zset_join.expressions`.
+
+        Raises:
+            PlanError: Spark cannot make sense of it, or it depends on more than the row.
+        """
+        if isinstance(condition, Expression):
+            return super().where(condition)
+        return self._opaque(f"where({condition})", lambda rows, _: rows.where(condition), condition=condition)
+
+    def filter(self, condition: str | Column | Expression) -> Self:
+        """Keep the rows that fulfil a condition, as `where`."""
+        return self.where(condition)
+
+    def select(self, *columns: Any, **computed: Expression) -> Self:
+        """Choose and compute columns: names, Columns, or a list of them, as `DataFrame.select` takes them.
+
+        Args:
+            columns: of Spark's kind, or as `View.select` in process takes them.
+            computed: expressions by the names of their columns.
+
+        Raises:
+            PlanError: as `where`; or the view would have no column, or two of one name.
+        """
+        chosen = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+        if computed or any(isinstance(one, Mapping | Expression) for one in chosen):
+            return super().select(*chosen, **computed)
+        if chosen and all(isinstance(one, str) and one in self.columns for one in chosen) and len(set(chosen)) == len(chosen):
+            return super().select(*chosen)
+        shown = ", ".join(map(str, chosen))
+        return self._opaque(f"select({shown})", lambda rows, kept: rows.select(*chosen, *map(column_named, kept)))
+
+    def selectExpr(self, *expressions: str) -> Self:  # noqa: N802 - the name PySpark users type
+        """Choose and compute columns given as SQL text.
+
+        Raises:
+            PlanError: as `select`.
+        """
+        return self._opaque(f"selectExpr{expressions}", lambda rows, kept: rows.selectExpr(*expressions, *kept))
+
+    def withColumn(self, name: str, column: Column | Expression) -> Self:  # noqa: N802 - the name PySpark users type
+        """Add a computed column, or replace the one of that name.
+
+        Raises:
+            PlanError: as `where`.
+        """
+        if isinstance(column, Expression):
+            return super().withColumn(name, column)
+        return self._opaque(f"withColumn({name!r}, {column})", lambda rows, _: rows.withColumn(name, column))
+
+    def withColumns(self, columns: Mapping[str, Any]) -> Self:  # noqa: N802 - the name PySpark users type
+        """Add or replace several computed columns.
+
+        Raises:
+            PlanError: as `where`.
+        """
+        if all(isinstance(one, Expression) for one in columns.values()):
+            return super().withColumns(columns)
+        return self._opaque(f"withColumns({dict(columns)})", lambda rows, _: rows.withColumns(dict(columns)))
+
+    # ---------------------------------------------------------------- groups
+
+    def groupBy(self, *columns: Any, **computed: Expression) -> GroupedStream:  # type: ignore[override]  # noqa: N802 - as in PySpark
+        """Group the rows, for `.agg(...)`.
+
+        Args:
+            columns: names, Columns or expressions, or a list of them.
+            computed: expressions by the names of their columns.
+
+        Raises:
+            PlanError: a column that is not there, or cannot be grouped by.
+        """
+        return GroupedStream(Grouping.of(self, columns, computed))
+
+    groupby = groupBy  # type: ignore[assignment]
+
+    def agg(self, *calls: Aggregated | Column | Mapping[str, str]) -> Any:
+        """Aggregate all rows into one, which is there from the first epoch on; see `GroupedStream.agg`."""
+        return self.groupBy().agg(*calls)
+
+    # ---------------------------------------------------------------- several views
+
+    def join(
+        self,
+        other: Rows,
+        on: Any = None,
+        how: str = "inner",
+        *,
+        null_safe: bool | Sequence[bool] = False,
+        condition: Expression | str | None = None,
+        state_ttl: Any = None,
+    ) -> Self:
+        """Join with another stream or view, in one query; see `zset_join.query.View.join`."""
+        _check_view(other, "join")
+        return super().join(other, on, how, null_safe=null_safe, condition=condition, state_ttl=state_ttl)
+
+    def union(self, other: Rows) -> Self:
+        """Return the rows of this view and of another one, in the same query; equal rows stay apart, as in PySpark.
+
+        Raises:
+            OptionError: `other` is no view.
+            PlanError: the columns do not go together.
+        """
+        if not isinstance(other, View):
+            raise OptionError(f"union expects another view, got {type(other).__name__}.", code="NOT_A_VIEW")
+        return super().union(other)
+
+    unionAll = union  # noqa: N815 - the name PySpark users type
+
+    def versioned_by(self, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> Self:
+        """Say which column of this stream says when a row happened; see `zset_join.query.View.versioned_by`."""
+        if delay is None or not isinstance(self.node, Read):
+            raise PlanError(
+                f'versioned_by("{column}"): inside Spark a stream is given its event time and its delay where it is described, '
+                'as in changes(df, ..., watermark=("ts", "10 seconds")).',
+                code="VERSIONED_BY",
+                name=self.name,
+            )
+        stream = with_watermark(self.stream, (column, delay), max_watermark_jump)
+        return replace(self, **{name: getattr(View.over(stream), name) for name in ("node", "bindings")})
+
+    def describe(self) -> Any:
+        """Return whether these rows are versioned or latest-only, and why; and which indexes they have or are looked up by."""
+        titles = opaque_after_dedup(self.node)
+        if titles:
+            return f"latest-only: from a dedup with {' and '.join(titles)} behind it the versions cannot be told inside Spark"
+        return str(super().describe())
+
+    def temporal_join(
+        self,
+        other: Any,
+        on: Any = None,
+        how: str = "inner",
+        *,
+        as_of: Any = None,
+        emit: Emit = "on_watermark",
+        late: Late | None = None,
+        keep_probe_for: Any = None,
+        max_watermark_jump: Any = None,
+        delete_column: str | None = None,
+        is_change_time: bool = False,
+        snapshot: str = "current",
+        null_safe: bool | Sequence[bool] = False,
+        condition: Expression | str | None = None,
+        index: str | None = None,
+        reload_interval: Any = None,
+    ) -> Self:
+        """Join each row with another view as it was at the time of the row; see `zset_join.query.View.temporal_join`.
+
+        By processing time `other` may also be a batch DataFrame; it is read again every epoch, or after `reload_interval`.
+        """
+        titles = opaque_after_dedup(other.node) if isinstance(other, View) else []
+        if titles:
+            raise PlanError(
+                f'temporal_join: "{other.name}" is a dedup of versions with {" and ".join(titles)} behind it, of which the '
+                "versions cannot be told inside Spark. Join with the dedup itself, filter the version that is chosen with "
+                'condition=right("...") > ... (right of zset_join.expressions), and select from the answer.',
+                code="STEPS_AFTER_DEDUP",
+                name=other.name,
+                steps=titles,
+            )
+        if as_of == looking_up.PROCESSING_TIME and isinstance(other, DataFrame | DataFrameSource):
+            looking_up.check_reloaded(snapshot=snapshot, null_safe=null_safe, index=index)
+            source = _outside(other, None)
+            if reload_interval is not None and isinstance(source, DataFrameSource):
+                source = replace(source, reload_interval=reload_interval)
+            return self.lookup_join(source, on, how, condition=condition)
+        if isinstance(other, View) and isinstance(other.node, Operate) and other.node.stage.shows_newest:
+            other = other.alias(other.node.inputs[0].relation.name)  # the dedup is planned away: its rows are the versions
+        return super().temporal_join(
+            other,
+            on,
+            how,
+            as_of=as_of,
+            emit=emit,
+            late=late,
+            keep_probe_for=keep_probe_for,
+            max_watermark_jump=max_watermark_jump,
+            delete_column=delete_column,
+            is_change_time=is_change_time,
+            snapshot=snapshot,
+            null_safe=null_safe,
+            condition=condition,
+            index=index,
+            reload_interval=reload_interval,
+        )
+
+    def lookup_join(
+        self,
+        source: LookupSource | DataFrame,
+        on: Any = None,
+        how: str = "inner",
+        *,
+        hint: Lookup | None = None,
+        columns: Sequence[str] | None = None,
+        constants: Mapping[str, Any] | None = None,
+        condition: Expression | str | None = None,
+        alias: str | None = None,
+    ) -> Self:
+        """Join with what an outside table says when a row comes; see `zset_join.query.View.lookup_join`.
+
+        Args:
+            source: the outside table, such as `PostgresSource(...)`; workers open it, each with connections of its own. A batch
+                DataFrame is read once per epoch.
+            on: a column name, a list of names, or a list of pairs (column of the rows, or an expression or Column over them;
+                column of the table).
+            how: inner or left.
+            hint: how to ask.
+            columns: columns of the table that are wanted; default all.
+            constants: values that columns of the table must have.
+            condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
+            alias: what the table is called here; hints may use it.
+
+        Raises:
+            PlanError: see the message; it names the argument, its value and the cure.
+        """
+        given = [on] if isinstance(on, str) or (isinstance(on, tuple) and len(on) == 2) else list(on or ())
+        rows, pairs = self, []
+        for at, entry in enumerate(given):
+            if isinstance(entry, tuple | list) and len(entry) == 2 and isinstance(entry[0], Column):
+                name = f"__key_{at}"
+                rows = rows._with_hidden_column(name, entry[0])
+                entry = (named(name), entry[1])
+            pairs.append(entry)
+        return words.View.lookup_join(
+            rows,
+            _outside(source, alias),
+            pairs,
+            how,
+            hint=hint,
+            columns=columns,
+            constants=constants,
+            condition=condition,
+            alias=alias,
+        )
+
+    # ---------------------------------------------------------------- inside
+
+    @property
+    def row_source(self) -> object:
+        """Return what is the same object for the same rows: a stream that has a second name has the same ones."""
+        return self.stream.prepared if isinstance(self.node, Read) else self.node
+
+    @property
+    def _own_source(self) -> BoundSource:
+        """Return what a view that is one stream is bound to."""
+        return next(one for one in self._sources if isinstance(self.node, Read) and one.source is self.node.source)
+
+    @property
+    def _sources(self) -> list[BoundSource]:
+        return [one for one in self.bindings if isinstance(one, BoundSource)]
+
+    def every_change(self) -> Self:
+        """Return these rows where every change is a version: partial records and truncates are bad input."""
+        if not isinstance(self.node, Read):
+            return super().every_change()
+        own = self._own_source
+        whole = own.stream.of_whole_rows()
+        if whole is own.stream:
+            return self
+        bound = BoundSource.of(whole, own.origin)
+        return replace(self, node=Read(bound.source), bindings=(bound,))
+
+    def opaque(
+        self,
+        call: str,
+        transform: Transform,
+        *,
+        hides: tuple[str, ...] = (),
+        is_internal: bool = False,
+        condition: str | Column | None = None,
+    ) -> Self:
+        """Do something to every row that only Spark can do.
+
+        Args:
+            call: how the user wrote it, for messages.
+            transform: what it does to a DataFrame, given the columns to keep beside those it chooses.
+            hides: columns of its answer that no answer shows.
+            is_internal: its columns may have names that begin with two underscores.
+            condition: what rows must fulfil, of a filter.
+
+        Raises:
+            PlanError: Spark cannot make sense of it, or it depends on more than the row.
+        """
+        before = changelog_of(self.node)
+        step = row_step(self.session, before, call, transform, is_internal=is_internal or bool(hides))
+        after = {now: old for old, now in step.kept.items()}
+        names = step.relation.schema.names
+        if step.is_selection and not hides and set(names) <= set(after):
+            return self._select([(name, named(after[name])) for name in names])
+        is_filter = not step.is_selection and all(step.kept.get(name) == name for name in before.schema.names)
+        digest = hashlib.blake2b(json.dumps(step.description).encode(), digest_size=16).hexdigest()
+        opaque = OpaqueStep(
+            step.title,
+            digest,
+            "it was written for Spark",
+            step.relation,
+            tuple(sorted(step.reads)) if step.is_selection or is_filter else None,
+            is_filter=is_filter,
+            kept=tuple(sorted(step.kept.items())),
+        )
+        bound = BoundStep(call=call, transform=transform, step=step, before=before.schema, condition=condition)
+        node = Apply(self.node, opaque, hides)
+        view = replace(self, node=node, steps=(*self.steps, BoundTransform(opaque, bound)))
+        return view if is_internal else view._checked()
+
+    _opaque = opaque
+
+    def _with_hidden_column(self, name: str, column: Column) -> Self:
+        return self.opaque(f"on={column}", lambda found, _: found.withColumn(name, column), hides=(name,), is_internal=True)
+
+    def _checked(self) -> Self:
+        view = super()._checked()
+        check_names(view.columns)
+        if isinstance(view.node, Operate):
+            refuse_compared_collations(view.node.stage)
+        origins: dict[str, object] = {}
+        for one in view._sources:
+            if origins.setdefault(one.source.name, one.origin) is not one.origin:
+                raise OptionError(
+                    f'several streams of the query are called "{one.source.name}"; messages and the dead-letter table tell '
+                    "them apart by their names. Give each its own.",
+                    code="SAME_NAME",
+                    names=[one.source.name],
+                )
+        return view
+
+
+@dataclass(frozen=True)
+class _PlacedView:
+    """A view as its writer takes it: placed, so that what executors cannot run is refused at once."""
+
+    name: str
+    placed: PlacedQuery
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of its streams."""
+        return self.placed.session
+
+
+ChangeStream = View
+"""What `changes` and `appends` return, for annotations."""
+JoinedStream = View
+"""What `join` returns, for annotations."""
+UnionedStream = View
+"""What `union` returns, for annotations."""
+
+
+def _check_view(given: Any, call: str) -> None:
+    if not isinstance(given, View):
+        raise OptionError(
+            f"{call} expects another stream or view, got {type(given).__name__}. Wrap the DataFrame first: changes(df, "
+            "name=..., keys=[...]) or appends(df, name=...).",
+            code="NOT_A_STREAM",
+        )
+
+
+def _outside(source: Any, alias: str | None) -> LookupSource:
+    """Return the outside table; a batch DataFrame becomes one that is read once per epoch."""
+    if isinstance(source, DataFrame):
+        schema = arrow_schema(source.schema, relation=alias or "lookup")
+        return DataFrameSource(name=alias or "lookup", schema=schema, dataframe=source)
+    if not isinstance(source, LookupSource):
+        raise OptionError(
+            "lookup_join expects an outside table, such as PostgresSource(...), or a batch DataFrame, got "
+            f"{type(source).__name__}. For another stream use join, or temporal_join.",
+            code="NOT_A_SOURCE",
+        )
+    return source

@@ -1,0 +1,600 @@
+"""The builder behind `joined.writeStream`: options, an output and a trigger, checked before anything starts.
+
+    joined.writeStream.queryName("v").option("checkpointLocation", path).trigger(availableNow=True)
+          .toDuckDB("view.duckdb", "orders").start()
+
+A query may have several outputs: choose one after the other. Every method returns the builder itself. What PySpark's own
+writer has and makes no sense here (`format`, `outputMode`, `partitionBy`) raises and says what to use instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, cast
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from zset_join.changelog import ChangelogForm, encoded_schema, format_named
+from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
+from zset_join.core.errors import OptionError, PlanError, StateError
+from zset_join.core.options import QueryOptions
+from zset_join.kernels.machine.first_use import compile_rest_in_background
+from zset_join.query.several import PlannedQuery
+from zset_join.runners.spark.api.lookup_defaults import check_connections, is_lookup_option, job_defaults
+from zset_join.runners.spark.api.query import JoinQuery, start_query, start_served
+from zset_join.runners.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
+from zset_join.runners.spark.api.unknown_methods import missing_on_writer
+from zset_join.runners.spark.driver.choosing import Choice, chosen_mode, memory_budget
+from zset_join.runners.spark.driver.chosen_sink import ChosenSink
+from zset_join.runners.spark.driver.driver_query import DriverQuery
+from zset_join.runners.spark.driver.driver_tools import DriverTools
+from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
+from zset_join.runners.spark.driver.expecting import expected_state
+from zset_join.runners.spark.driver.served import ServedQuery, ServedTools, refuse_missing
+from zset_join.runners.spark.driver.starting import check_mode, driver_epochs, served_rows, streamed_rows
+from zset_join.runners.spark.epoch.heartbeat import Heartbeat
+from zset_join.runners.spark.epoch.named_outputs import TABLE, output_named
+from zset_join.runners.spark.epoch.outputs import ChosenOutput, FunctionOutput, SinkOutput
+from zset_join.runners.spark.epoch.runner import EpochRunner
+from zset_join.runners.spark.epoch.several_outputs import SeveralOutputs
+from zset_join.runners.spark.epoch.upsert_output import UpsertOutput
+from zset_join.runners.spark.frames.facts import is_connect, parallelism
+from zset_join.runners.spark.frames.sent import frame_bytes
+from zset_join.runners.spark.planning.buffer_limit import limited_join
+from zset_join.runners.spark.planning.normalise import TaggedStreams, tag
+from zset_join.runners.spark.planning.placed_query import PlacedQuery
+from zset_join.runners.spark.rows.baseline import has_baseline, with_start
+from zset_join.runners.spark.session import check_session
+from zset_join.sinks.sink import Sink
+from zset_join.stages import LookupJoinStage, Stage, StageOptions
+from zset_join.stages.lookup_join import explained_for
+from zset_join.stages.warm_up import warm_up
+from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
+from zset_join.storage.local import make_directories
+
+__all__ = ["JoinStreamWriter"]
+
+
+class WrittenQuery(Protocol):
+    """What is written: a view, or several."""
+
+    @property
+    def name(self) -> str:
+        """Return what messages call it."""
+        ...
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of its streams."""
+        ...
+
+    @property
+    def placed(self) -> PlacedQuery:
+        """Return it as executors run it.
+
+        Raises:
+            OptionError: they do not run it.
+        """
+        ...
+
+
+class JoinStreamWriter:
+    """Collect what a running join needs; made by `View.writeStream`.
+
+    Args:
+        plan: the view, for executors.
+        on_driver: gives the view as the driver runs it.
+    """
+
+    def __init__(self, plan: WrittenQuery, on_driver: Callable[[], DriverQuery]) -> None:
+        self._query = plan
+        self._on_driver = on_driver
+        self._options: dict[str, Any] = {}
+        self._name: str | None = None
+        self._trigger: dict[str, Any] = {}
+        self._outputs: list[ChosenOutput] = []
+        self._sinks: dict[str, list[ChosenSink]] = {plan.name: []}
+        self._view = plan.name
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_on_writer(name)
+
+    @property
+    def planned(self) -> PlannedQuery:
+        """Return the query as the driver runs it, for `zset_join.runners.local.stopped`: what a checkpoint may be changed to.
+
+        Raises:
+            PlanError: the driver cannot run it.
+        """
+        return self._on_driver().planned
+
+    def option(self, name: str, value: Any) -> JoinStreamWriter:
+        """Set one option; see `zset_join.core.options` for all of them."""
+        self._options[name] = value
+        return self
+
+    def options(self, **options: Any) -> JoinStreamWriter:
+        """Set several options."""
+        self._options.update(options)
+        return self
+
+    def queryName(self, name: str) -> JoinStreamWriter:  # noqa: N802 - the name PySpark users type
+        """Name the query; the name is shown in Spark's own pages and in progress."""
+        if not str(name).strip():
+            raise OptionError(f"queryName({name!r}): expected a name.", code="ARGUMENT", value=name)
+        self._name = name
+        return self
+
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,  # noqa: N803 - the name PySpark users type
+        once: bool | None = None,
+        continuous: str | None = None,
+        availableNow: bool | None = None,  # noqa: N803 - the name PySpark users type
+    ) -> JoinStreamWriter:
+        """Say when epochs run; exactly one argument.
+
+        Args:
+            processingTime: an interval such as "5 seconds".
+            once: all that is there in one epoch, then stop.
+            continuous: not possible; an epoch needs a batch.
+            availableNow: all that is there in as many epochs as the sources make of it, then stop.
+        """
+        given = {
+            name: value
+            for name, value in (
+                ("processingTime", processingTime),
+                ("once", once),
+                ("continuous", continuous),
+                ("availableNow", availableNow),
+            )
+            if value is not None
+        }
+        if len(given) != 1:
+            raise OptionError(
+                f"trigger takes exactly one of processingTime, once, availableNow; got {given or 'none'}.",
+                code="TRIGGER",
+                value=repr(given),
+            )
+        if continuous is not None:
+            raise OptionError(
+                f'trigger(continuous={continuous!r}): a join answers epoch by epoch. Use trigger(processingTime="1 second").',
+                code="TRIGGER",
+                value=continuous,
+            )
+        if once is False or availableNow is False:
+            raise OptionError(f"trigger({given}): the value must be True.", code="TRIGGER", value=repr(given))
+        if processingTime is not None and not str(processingTime).strip():
+            raise OptionError(
+                f'trigger(processingTime={processingTime!r}): expected an interval such as "5 seconds".',
+                code="TRIGGER",
+                value=processingTime,
+            )
+        self._trigger = given
+        return self
+
+    def to(self, connector: str, /, **options: Any) -> JoinStreamWriter:
+        """Choose an output by its name; every method `to...` is short for it.
+
+        Args:
+            connector: one of the outputs of `docs/reference/outputs.md`, such as `"csv"`.
+            options: those of the output.
+
+        Raises:
+            OptionError: no output has this name, or an option is not known, missing, or has a value that is not allowed.
+        """
+        output = output_named(connector, options)
+        is_of_spark = connector == TABLE
+        return self._to(output, ChosenSink(output.sink) if is_of_spark else ChosenSink(output.sink, connector, options))
+
+    def toDuckDB(  # noqa: N802 - in the manner of PySpark's names
+        self,
+        path: str | Path,
+        table: str,
+        *,
+        key: Sequence[str] | None = None,
+        hold_seconds: float | None = None,
+        patience_seconds: float | None = None,
+    ) -> JoinStreamWriter:
+        """Keep a view in a DuckDB file equal to the join.
+
+        Args:
+            path: the DuckDB file.
+            table: name of the view.
+            key: columns that identify a row of the view; default: what the keys of the inputs imply.
+            hold_seconds: how long the file stays open after an epoch, so that others wait; 0 gives it back at once.
+            patience_seconds: how long an epoch waits for others that have the file open.
+        """
+        times = {"hold_seconds": hold_seconds, "patience_seconds": patience_seconds}
+        return self.to("duckdb", path=path, table=table, key=key, **times)
+
+    def toParquet(self, path: str | Path, form: str = "weight") -> JoinStreamWriter:  # noqa: N802 - as toDuckDB
+        """Write every change to Parquet files, one directory per epoch.
+
+        Args:
+            path: directory of the changelog, a path or URI that the driver and all workers share.
+            form: weight, row_kind or change_data_feed.
+        """
+        return self.to("parquet", path=path, form=form)
+
+    def toDelta(  # noqa: N802 - as toDuckDB
+        self,
+        path: str | Path,
+        *,
+        form: str | None = None,
+        key: Sequence[str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        vacuum_hours: int | None = None,
+    ) -> JoinStreamWriter:
+        """Keep a Delta table equal to the join, or, with `form`, append every change to one.
+
+        Args:
+            path: the table, a path or URI that the driver (for a changelog: and all workers) can reach.
+            form: weight, row_kind or change_data_feed for a changelog; None for a view.
+            key: columns that identify a row of the view; default: what the keys of the inputs imply.
+            storage_options: what delta-rs needs to reach the table.
+            vacuum_hours: for a view: every 64 epochs, remove the files that no version of the last so many hours needs.
+        """
+        return self.to("delta", path=path, form=form, key=key, storage_options=storage_options, vacuum_hours=vacuum_hours)
+
+    def toTable(  # noqa: N802 - the name PySpark users type
+        self,
+        name: str,
+        *,
+        form: str | None = None,
+        key: Sequence[str] | None = None,
+        format: str | None = None,  # noqa: A002 - as in PySpark
+    ) -> JoinStreamWriter:
+        """Keep a table of a catalog of the session equal to the view by MERGE, or, with `form`, append every change to it.
+
+        Args:
+            name: of the table, as Spark's SQL writes it, such as `"lake.shop.orders"`; it is made where it is not there.
+            form: weight, row_kind or change_data_feed for a changelog, with the epoch in `_epoch`; None for a view.
+            key: columns that identify a row of the view; default: what the keys of the inputs imply.
+            format: of a table that is made, such as `"delta"`; default: the catalog's. A view needs one that has MERGE.
+        """
+        return self.to(TABLE, name=name, form=form, key=key, format=format)
+
+    def toPostgres(  # noqa: N802 - as toDuckDB
+        self, conninfo: str, table: str, *, key: Sequence[str] | None = None
+    ) -> JoinStreamWriter:
+        """Keep a view in PostgreSQL equal to the join; others may read it while the query runs.
+
+        Args:
+            conninfo: what libpq takes, such as `"host=db dbname=shop user=writer"`; leave passwords to the environment.
+            table: name of the view.
+            key: columns that identify a row of the view; default: what the keys of the inputs imply.
+        """
+        return self.to("postgres", conninfo=conninfo, table=table, key=key)
+
+    def toKafka(  # noqa: N802 - as toDuckDB
+        self, config: Mapping[str, Any], topic: str, form: str = "upsert", *, key: Sequence[str] | None = None
+    ) -> JoinStreamWriter:
+        """Write every change to a Kafka topic, one transaction per epoch.
+
+        Args:
+            config: what librdkafka takes; at least `bootstrap.servers`.
+            topic: the topic; it must be there.
+            form: upsert, weight, row_kind, change_data_feed or debezium.
+            key: columns that identify a row; default: what the keys of the inputs imply.
+        """
+        return self.to("kafka", config=config, topic=topic, form=form, key=key)
+
+    def toJsonLines(  # noqa: N802 - as toDuckDB
+        self, directory: str | Path, form: str = "upsert", *, key: Sequence[str] | None = None
+    ) -> JoinStreamWriter:
+        """Write every change to files of JSON lines, one per epoch, by the driver.
+
+        Args:
+            directory: a local directory.
+            form: upsert, weight, row_kind, change_data_feed or debezium.
+            key: columns that identify a row; default: what the keys of the inputs imply.
+        """
+        return self.to("json_lines", path=directory, form=form, key=key)
+
+    def foreachBatch(  # noqa: N802 - the name PySpark users type
+        self, function: Callable[..., Any], *, form: str = "weight", key: Sequence[str] | None = None
+    ) -> JoinStreamWriter:
+        """Call a function with the changes of every epoch, as a DataFrame, and the epoch's number.
+
+        The function may be called again for the same epoch, with the same rows; make it idempotent per epoch.
+
+        Args:
+            function: takes the DataFrame and the epoch; where it has an argument `chain`, also the epoch's digest: another one
+                under a number it has seen is not that epoch again, but one of a checkpoint that was restored.
+            form: weight, row_kind or change_data_feed; or upsert, for one net change per key.
+            key: for upsert, the columns that identify a row; default: what the keys of the inputs imply.
+        """
+        if not callable(function):
+            raise OptionError(f"foreachBatch({function!r}): expected a function of (DataFrame, epoch).", code="ARGUMENT")
+        if form == "upsert" and not isinstance(key, str):
+            return self._to(UpsertOutput(function, key))
+        if key is not None:
+            raise OptionError(
+                f'foreachBatch(form={form!r}, key={key!r}): a key is a list of column names, and is for form="upsert".',
+                code="ARGUMENT",
+                form=form,
+                key=key,
+            )
+        format_named(form)
+        return self._to(FunctionOutput(function, cast("ChangelogForm", form)))
+
+    def toSink(self, sink: Sink) -> JoinStreamWriter:  # noqa: N802 - as toDuckDB
+        """Hand the changes to a sink of your own; see `zset_join.sinks.sink.Sink`."""
+        if not isinstance(sink, Sink):
+            raise OptionError(
+                f"toSink({sink!r}): expected an object with open, last_epoch, write and close; see zset_join.sinks.sink.Sink.",
+                code="ARGUMENT",
+            )
+        return self._to(SinkOutput(sink))
+
+    def format(self, source: str) -> NoReturn:
+        """Refuse; an output is chosen with toDuckDB, toDelta, toParquet, foreachBatch or toSink."""
+        raise _not_here("format", source, "choose an output with toDuckDB, toDelta, toParquet, foreachBatch or toSink")
+
+    def outputMode(self, mode: str) -> NoReturn:  # noqa: N802 - the name PySpark users type
+        """Refuse; the answer is always what changed."""
+        raise _not_here("outputMode", mode, 'the answer is always what changed; choose how it is shown with form="..."')
+
+    def partitionBy(self, *columns: str) -> NoReturn:  # noqa: N802 - the name PySpark users type
+        """Refuse; a changelog has one directory per epoch."""
+        raise _not_here("partitionBy", columns, "a changelog has one directory per epoch; use foreachBatch for others")
+
+    def explain(self) -> None:
+        """Print what would be started: output, where the state is to be, and the plan.
+
+        Raises:
+            OptionError: an option is unknown, or its value is not allowed.
+        """
+        if self._of_driver():
+            self._explain_on_driver()
+            return
+        options = QueryOptions.draft(self._query_options)
+        defaults = job_defaults(self._query.session, self._options)
+        output = SeveralOutputs(self._outputs).describe() if self._outputs else None
+        with explained_for({} if defaults is None else {"lookup": defaults}):
+            explanation = self._query.placed.query_explanation(output, options)
+        print(explanation)  # noqa: T201 - printing is what explain() does in PySpark
+
+    def _explain_on_driver(self) -> None:
+        query = self._on_driver()
+        stages = [node.stage for node in query.plan.nodes]
+        with explained_for(self._lookup_options(stages, 1)):
+            outputs = [f"Output to {output.describe()}" for output in self._outputs]
+            budget = memory_budget(QueryOptions.draft(self._query_options))
+            place = f"Runs on the driver ({self._choice().reason}): budget {budget:,} bytes of state"
+            print("\n".join([*outputs, place, query.plan.explain(buckets=1)]))  # noqa: T201 - as above
+
+    def start(self) -> JoinQuery:
+        """Check everything and start the query.
+
+        Raises:
+            PlanError: an option, the session or the output is not usable; the message says what to do.
+            StateError: the checkpoint belongs to another query.
+            SinkError: the output belongs to another query or has other columns.
+        """
+        if self._of_driver():
+            return self._start_on_driver()
+        runner, tagged, location = self._prepared(makes_place=True)
+        return start_query(
+            lambda: self._stream(runner, tagged, location), runner, ExecutorTools(runner), checkpoint_location=location
+        )
+
+    def _start_on_driver(self) -> JoinQuery:
+        query, epochs, options = self._prepared_on_driver()
+        location = options.checkpoint_location
+        if is_connect(query.session):
+            stream = self._of_spark(served_rows(query, epochs), location)
+            baseline = None if epochs.baseline is None else frame_bytes(epochs.baseline)
+            return start_served(stream, replace(epochs.settings, is_served=True), query.session, baseline)
+        _make_place(location)
+        check_mode(location, "driver")
+        return start_query(
+            lambda: self._of_spark(streamed_rows(query, epochs), location),
+            epochs,
+            DriverTools(epochs),
+            checkpoint_location=location,
+        )
+
+    def _prepared_on_driver(self) -> tuple[DriverQuery, DriverEpochs, QueryOptions]:
+        """Check everything; return the query, what runs its epochs, and its options."""
+        options = QueryOptions.from_options(self._query_options)
+        checkpoint_folder(options.checkpoint_location)
+        self._check_output()
+        query = self._on_driver()
+        for view in query.plan.views:
+            encoded_schema(query.plan.output_of(view.name).schema, format_named("weight"))
+        stages = [node.stage for node in query.plan.nodes]
+        if not is_connect(query.session):
+            compile_rest_in_background()
+            warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
+        more = self._lookup_options(stages, 1)
+        epochs = driver_epochs(query, options, self._sinks, name=self._name or self._query.name, more=more)
+        return query, epochs, options
+
+    def attach(self) -> StoredQuery:
+        """Open the checkpoint and the output of the query while it does not run, to verify it or to explain a row.
+
+        Use it in a `with` statement: as long as it is open, the query cannot be started.
+
+        Raises:
+            PlanError: as `start`.
+            StateError: there is no checkpoint, it belongs to another query, or a driver runs on it.
+            SinkError: as `start`.
+        """
+        runner: QueryRunner
+        tools: QueryTools
+        if self._of_driver():
+            query, epochs, options = self._prepared_on_driver()
+            if is_connect(query.session):
+                return _attached_on_server(replace(epochs.settings, is_served=True), query.session)
+            check_mode(options.checkpoint_location, "driver")
+            runner, tools, location = epochs, DriverTools(epochs), options.checkpoint_location
+        else:
+            on_executors, _, location = self._prepared()
+            runner, tools = on_executors, ExecutorTools(on_executors)
+        query_id = stored_query_id(location)
+        if query_id is None:
+            raise no_checkpoint(location)
+        runner.attach(query_id)
+        try:
+            runner.begin()
+        except BaseException:
+            runner.close()
+            raise
+        return StoredQuery(runner, tools)
+
+    def _stream(self, runner: EpochRunner, tagged: TaggedStreams, location: str) -> DataStreamWriter:
+        """Return Spark's own writer of the rows; a source of ours that the checkpoint needs is made."""
+        rows = tagged.dataframe
+        if tagged.baseline is not None or has_baseline(stored_description(location)) or runner.is_timed:
+            rows = with_start(rows, location)
+        if runner.is_timed:
+            runner.heartbeat = Heartbeat(checkpoint_folder(location), runner.next_due)
+        return self._of_spark(rows, location)
+
+    def _of_spark(self, rows: DataFrame, location: str) -> DataStreamWriter:
+        stream = rows.writeStream.option("checkpointLocation", location)
+        if self._name is not None:
+            stream = stream.queryName(self._name)
+        return stream.trigger(**self._trigger) if self._trigger else stream
+
+    def _prepared(self, *, makes_place: bool = False) -> tuple[EpochRunner, TaggedStreams, str]:
+        """Check everything; return what runs the epochs, the rows it will be given, and the checkpoint's place."""
+        options = QueryOptions.from_options(self._query_options)
+        checkpoint_folder(options.checkpoint_location)
+        plan = self._query.placed
+        limited_join(plan.planned_stages, options.buffer_limit)
+        self._check_output()
+        encoded_schema(plan.output.schema, format_named("weight"))
+        session = plan.session
+        stages = [one.stage for one in plan.planned_stages]
+        compile_rest_in_background()
+        warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
+        check_session(session)
+        if makes_place:
+            _make_place(options.checkpoint_location)
+        check_mode(options.checkpoint_location, "executors")
+        plan = _as_stored(plan, options.checkpoint_location)
+        stored = stored_buckets(options.checkpoint_location)
+        buckets = options.buckets or stored or parallelism(session)
+        tagged = tag(plan.planned_stages, buckets)
+        if options.dead_letter_path is None:
+            quarantine = folder_below(options.checkpoint_location, "quarantine")
+        else:
+            quarantine = open_folder(options.dead_letter_path, option="deadLetterPath")
+        runner = EpochRunner(
+            plan,
+            tagged,
+            options,
+            buckets=buckets,
+            more=self._lookup_options(stages, buckets),
+            output=SeveralOutputs(self._outputs),
+            dead_letter_path=quarantine.location,
+        )
+        runner.name = self._name or runner.name
+        return runner, tagged, options.checkpoint_location
+
+    def _check_output(self) -> None:
+        if not self._outputs:
+            raise OptionError(
+                "no output was chosen; add .toDuckDB(path, table), .toDelta(path), .toParquet(path) or "
+                ".foreachBatch(function).",
+                code="MISSING_OUTPUT",
+            )
+
+    @property
+    def _query_options(self) -> dict[str, Any]:
+        return {name: value for name, value in self._options.items() if not is_lookup_option(name)}
+
+    def _lookup_options(self, stages: Sequence[Stage], buckets: int) -> dict[str, Any]:
+        """Return what lookup joins are told of the job; refuse more tasks than connections."""
+        session = self._query.session
+        defaults = job_defaults(session, self._options)
+        processes = 1 if buckets == 1 else min(buckets, parallelism(session))
+        more = {"lookup_processes": processes, **({} if defaults is None else {"lookup": defaults})}
+        for stage in stages:
+            if isinstance(stage, LookupJoinStage):  # of all stages these alone open connections
+                settings = stage.settings(StageOptions(more=more))
+                if settings.cache != "full":
+                    check_connections(settings.max_connections, processes=processes, source=stage.table.name)
+        return more
+
+    def _of_driver(self) -> bool:
+        """Return whether epochs run on the driver."""
+        return self._choice().mode == "driver"
+
+    def _choice(self) -> Choice:
+        if is_connect(self._query.session):
+            return self._choice_of_connect()
+        has_place = any(name.replace("_", "").lower() == "checkpointlocation" for name in self._options)
+        options = QueryOptions.draft(self._query_options)
+        return chosen_mode(
+            options,
+            has_place=has_place,
+            plan=self._on_driver,
+            expected=lambda: expected_state(options, self._on_driver().streams),
+        )
+
+    def _choice_of_connect(self) -> Choice:
+        """Return that the driver runs the epochs, which is the server's Python process here.
+
+        Raises:
+            PlanError: `SPARK_CONNECT`: executors are requested.
+        """
+        wanted = {str(value).lower() for name, value in self._options.items() if name.lower() == "execution"}
+        if wanted & {"executors"}:
+            raise PlanError(
+                'execution="executors" shuffles rows between Python workers by calls to a JVM beside the driver, and this is a '
+                "Spark Connect session. Leave the option out: over Spark Connect epochs run in a process of the server.",
+                code="SPARK_CONNECT",
+            )
+        return Choice("driver", "Spark Connect")
+
+    def _to(self, output: ChosenOutput, sink: ChosenSink | None = None) -> JoinStreamWriter:
+        if output.describe() in [chosen.describe() for chosen in self._outputs] and output.at_rest():
+            raise OptionError(
+                f"the output {output.describe()} was chosen twice; each of several outputs has a place of its own.",
+                code="SAME_OUTPUT",
+            )
+        self._outputs.append(output)
+        self._sinks.setdefault(self._view, []).append(sink or ChosenSink(output.sink))
+        return self
+
+
+def _as_stored(plan: PlacedQuery, location: str) -> PlacedQuery:
+    """Return a plan that shares tables only where its checkpoint does: one of an older version has a copy for every join."""
+    stored = stored_description(location)
+    return plan if stored is None or "shared" in stored else replace(plan, shares_tables=False)
+
+
+def _attached_on_server(settings: DriverSettings, session: SparkSession) -> StoredQuery:
+    """Return the questions of a client of Spark Connect to a query that does not run: every question opens its checkpoint."""
+    refuse_missing(settings, session)
+    return StoredQuery(ServedQuery(settings, session, lambda: False), ServedTools(settings, session, lambda: False))
+
+
+def _make_place(location: str) -> None:
+    """Make the directory of a checkpoint, so that it is our error that says why it cannot be.
+
+    Raises:
+        StateError: it cannot be made.
+    """
+    if not is_local(location):
+        return
+    try:
+        make_directories(local_path(location))
+    except OSError as error:
+        raise StateError(
+            f"the checkpoint {location} cannot be made: {error}. Give a checkpointLocation where this process may write.",
+            code="STORAGE_FAILED",
+            location=location,
+        ) from error
+
+
+def _not_here(method: str, value: Any, cure: str) -> OptionError:
+    return OptionError(f"{method}({value!r}) does not apply to a join: {cure}.", code="NOT_APPLICABLE", method=method)

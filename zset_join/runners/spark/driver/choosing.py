@@ -1,0 +1,166 @@
+"""Where the epochs of a query run, and how much memory they may have on the driver.
+
+    driver       the plan runs there, and no option requests executors; its state stays below the budget
+    executors    a step of Spark's own comes after a stage, or the option `buckets` requests several
+
+The law: a checkpoint keeps the mode it began with. A query that is new and whose state is not known yet begins on the driver
+where `execution` is `auto`; it stops with the cure when its state outgrows the budget.
+
+The budget is `driverMemory`, else half of what the machine, or the container this process runs in, has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from zset_join.checkpoint.local_state import default_local_state_dir
+from zset_join.checkpoint.reading import stored_description
+from zset_join.core.errors import OptionError, PlanError, StateError
+from zset_join.core.options import QueryOptions
+from zset_join.runners.spark.driver.expecting import Expectation
+from zset_join.runners.spark.driver.memory import memory_bytes
+
+__all__ = [
+    "Choice",
+    "chosen_mode",
+    "memory_budget",
+    "refuse_first_rows",
+    "refuse_outgrown",
+    "state_bytes",
+    "stored_mode",
+]
+
+Mode = Literal["driver", "executors"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Say where epochs run.
+
+    Args:
+        mode: `driver` or `executors`.
+        reason: why, for people.
+    """
+
+    mode: Mode
+    reason: str
+
+
+def stored_mode(location: str) -> Mode | None:
+    """Return where the epochs of a checkpoint run; None of a new one.
+
+    Args:
+        location: `checkpointLocation`.
+    """
+    stored = stored_description(location)
+    if stored is None:
+        return None
+    return "driver" if "keeps_view" in stored else "executors"
+
+
+def chosen_mode(
+    options: QueryOptions, *, has_place: bool, plan: Callable[[], object], expected: Callable[[], Expectation]
+) -> Choice:
+    """Return where the epochs of a query run.
+
+    Args:
+        options: of the query.
+        has_place: its checkpoint's place is chosen.
+        plan: plans it for the driver.
+        expected: returns how large its state is expected to be.
+    """
+    if options.execution != "auto":
+        return Choice(options.execution, f'execution="{options.execution}"')
+    stored = stored_mode(options.checkpoint_location) if has_place else None
+    if stored is not None:
+        return Choice(stored, "its checkpoint began there")
+    if (options.buckets or 1) > 1:
+        return Choice("executors", f"buckets={options.buckets}")
+    try:
+        plan()
+    except (PlanError, OptionError) as error:
+        return Choice("executors", f"the driver cannot run it: {error.message}")
+    expectation, budget = expected(), memory_budget(options)
+    if expectation.size is not None and expectation.size > budget:
+        return Choice("executors", f"{expectation}, and the driver may have {budget:,} (driverMemory)")
+    return Choice("driver", f"it is new, and nothing in it needs executors; {expectation}")
+
+
+def memory_budget(options: QueryOptions) -> int:
+    """Return how many bytes of state a query may have on the driver.
+
+    Args:
+        options: of the query.
+    """
+    return options.driver_memory or memory_bytes() // 2
+
+
+def state_bytes(options: QueryOptions, query_id: str) -> int:
+    """Return the bytes of the state of a query, as it lies in mapped files on this machine.
+
+    Args:
+        options: of the query.
+        query_id: of the query.
+
+    Cost: one look at each of its files, some per stage.
+    """
+    base = default_local_state_dir() if options.local_state_dir is None else Path(options.local_state_dir)
+    return sum(
+        os.stat(os.path.join(directory, name)).st_size  # noqa: PTH116, PTH118 - one of very many paths in a loop
+        for directory, _, names in os.walk(base / query_id)
+        for name in names
+    )
+
+
+def refuse_first_rows(size: int, options: QueryOptions, epoch: int) -> None:
+    """Refuse the first rows of a query where they are larger than the budget of its state; nothing is applied.
+
+    Args:
+        size: bytes of the rows.
+        options: of the query.
+        epoch: the epoch.
+
+    Raises:
+        StateError: `DRIVER_STATE_TOO_LARGE`.
+    """
+    budget = memory_budget(options)
+    if size > budget:
+        raise StateError(
+            f"the first rows of the query, of epoch {epoch}, have {size:,} bytes, and on the driver its state may have "
+            f"{budget:,} (driverMemory). Nothing was applied. Give it more, or start the query with "
+            'execution="executors", a new checkpointLocation and a new output.',
+            code="DRIVER_STATE_TOO_LARGE",
+            epoch=epoch,
+            held=size,
+            limit=budget,
+        )
+
+
+def refuse_outgrown(held: int, options: QueryOptions, epoch: int, *, is_served: bool = False) -> None:
+    """Refuse to go on where the state is larger than its budget; what is committed stays.
+
+    Args:
+        held: bytes of state.
+        options: of the query.
+        epoch: the epoch that was committed.
+        is_served: the query was started over Spark Connect, where executors are refused.
+
+    Raises:
+        StateError: `DRIVER_STATE_TOO_LARGE`.
+    """
+    budget = memory_budget(options)
+    if held > budget:
+        executors = "in a classic session " if is_served else ""
+        raise StateError(
+            f"after epoch {epoch} the state of the query has {held:,} bytes, and on the driver it may have {budget:,} "
+            '(driverMemory). Give it more, keep rows on disk with default_hash_join="hybrid" and max_hot_bytes, or start the '
+            f'query {executors}with execution="executors", a new checkpointLocation and a new output.',
+            code="DRIVER_STATE_TOO_LARGE",
+            epoch=epoch,
+            held=held,
+            limit=budget,
+        )

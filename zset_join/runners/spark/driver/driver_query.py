@@ -1,0 +1,105 @@
+"""A query of Spark's as the driver runs it: one plan over sources that Spark collects.
+
+The law: the plan is the one that a pipeline in process has, with one bucket. It knows nothing of Spark and can be pickled; the
+streams beside it stay where the query is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from zset_join.changelog import format_named
+from zset_join.core.errors import OptionError
+from zset_join.plan.planner import plan_query
+from zset_join.plan.query_plan import PlanSource, QueryPlan
+from zset_join.plan.tree import Root, Views
+from zset_join.query.reading import Reading
+from zset_join.query.several import PlannedQuery
+from zset_join.runners.spark.driver.collected import CollectedLayout, collected_layout
+from zset_join.runners.spark.driver.lowering import lowered, refuse_spark_steps
+from zset_join.runners.spark.planning.placement import Bindings
+from zset_join.runners.spark.planning.source_stream import SourceStream
+
+__all__ = ["DriverQuery", "driver_query"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverQuery:
+    """A query as the driver runs it.
+
+    Args:
+        plan: of its views.
+        streams: by the names of its sources; they are not to be pickled.
+        has_several: it was made of a mapping of views.
+    """
+
+    plan: QueryPlan
+    streams: Mapping[str, SourceStream] = field(repr=False)
+    has_several: bool = False
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of the streams."""
+        return next(iter(self.streams.values())).session
+
+    @property
+    def layout(self) -> CollectedLayout:
+        """Return how the rows of the sources are collected."""
+        return collected_layout(self.streams)
+
+    @property
+    def planned(self) -> PlannedQuery:
+        """Return what a pipeline is made of."""
+        given = format_named("weight")
+        readings = {
+            source.name: Reading(source=source, given=source.relation.schema, changelog_format=given)
+            for source in self.plan.sources
+        }
+        return PlannedQuery(plan=self.plan, readings=readings, has_several=self.has_several)
+
+
+def driver_query(root: Root, sources: Mapping[int, SourceStream], bindings: Bindings, *, name: str) -> DriverQuery:
+    """Return a query as the driver runs it.
+
+    Args:
+        root: the query as it was written, or several views.
+        sources: `id` of a source in it to its stream.
+        bindings: what its steps of Spark's own do.
+        name: what the only view is called.
+
+    Raises:
+        PlanError: it cannot be planned; `SPARK_ONLY_STEP`: a step of Spark's own comes after a stage.
+        OptionError: two sources share a name.
+    """
+
+    def stream(source: PlanSource) -> SourceStream:
+        return sources[id(source)]
+
+    _check_names(sources)
+    tree = lowered(root, stream, bindings.steps)
+    first: dict[Hashable, str] = {}
+    same = {known: first.setdefault(one.identity, known) for known, one in tree.streams.items()}
+    plan = plan_query(tree.root, name=name, same=same)
+    refuse_spark_steps(plan, tree.left)
+    used = {source.name: tree.streams[source.name] for source in plan.sources}
+    return DriverQuery(plan=plan, streams=used, has_several=isinstance(root, Views))
+
+
+def _check_names(sources: Mapping[int, SourceStream]) -> None:
+    """Refuse two streams of one name.
+
+    Raises:
+        OptionError: `SAME_NAME`.
+    """
+    by_name: dict[str, SourceStream] = {}
+    for stream in sources.values():
+        if by_name.setdefault(stream.name, stream).row_source is not stream.row_source:
+            raise OptionError(
+                f'several streams of the query are called "{stream.name}"; messages and dead letters tell them apart by their '
+                "names. Give each its own.",
+                code="SAME_NAME",
+                names=[stream.name],
+            )

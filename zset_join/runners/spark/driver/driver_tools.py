@@ -1,0 +1,183 @@
+"""Questions about a query whose epochs run on the driver; answered by its pipeline from the inputs that `retainInputLog` keeps.
+
+Expected: DuckDB's batch query over everything that came. Actual: what every output that can be read back holds. Epochs wait.
+
+Cost: of `verify`, one batch query per output over all that came; of `explain_row`, a replay of all that came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.changelog import format_named
+from zset_join.changelog.decoding import decode
+from zset_join.core.errors import OptionError
+from zset_join.core.relation import Relation
+from zset_join.core.row_conversion import rows_having, take_rows
+from zset_join.runners.spark.driver.epochs import DriverEpochs
+from zset_join.tools.dead_letters import read_letters
+from zset_join.zset import ZSet, single_batch
+
+if TYPE_CHECKING:
+    from zset_join.checkpoint.row_history import RowHistory
+    from zset_join.runners.spark.tools.view_comparison import VerificationReport
+
+__all__ = ["DriverTools", "refuse_given"]
+
+_FORMS = {"weight": "_weight", "row_kind": "_row_kind", "change_data_feed": "_change_type"}
+"""The column of each form that says what a line does."""
+
+
+class DriverTools:
+    """Answer questions about a query that runs on the driver.
+
+    Args:
+        epochs: what runs its epochs, attached to its checkpoint.
+    """
+
+    def __init__(self, epochs: DriverEpochs) -> None:
+        self._epochs = epochs
+
+    def verify(
+        self,
+        *,
+        actual_df: Any = None,
+        most_differences: int = 20,
+        actual: Callable[[], pa.Table] | None = None,
+        **given: Any,
+    ) -> VerificationReport:
+        """Compare what the outputs hold with DuckDB's batch query over everything that came.
+
+        Args:
+            actual_df: what was emitted, with a column `_weight`, in place of the outputs.
+            most_differences: differing rows to put into the report.
+            actual: the same as `actual_df`, as Arrow has it.
+            given: tables and a sample, which only executors take.
+
+        Raises:
+            OptionError: `INPUTS_NOT_KEPT`; `VERIFY_TABLE`: tables or a sample are given, or `actual_df` lacks columns;
+                `VERIFY_OUTPUT`: nothing can be read back.
+            PlanError: DuckDB cannot run a part of the query.
+        """
+        from zset_join.runners.spark.tools.view_comparison import VerificationReport
+
+        refuse_given(given)
+        epochs = self._kept("verify()")
+        schema = epochs.schema
+        with epochs.pause():
+            pipeline = epochs.opened()
+            if actual is None and actual_df is not None:
+                actual = actual_df.toArrow
+            emitted = _readable(epochs) if actual is None else {"": actual}
+            if not emitted:
+                raise OptionError(
+                    "no output can be read back; pass verify(actual_df=...) with the emitted changes and their column _weight.",
+                    code="VERIFY_OUTPUT",
+                )
+            found = {
+                name: pipeline.verify(contents=_emitted_rows(read(), schema), most_differences=most_differences)
+                for name, read in emitted.items()
+            }
+        differing = tuple(name for name, one in found.items() if not one.equal)
+        shown = found[differing[0]] if differing else next(iter(found.values()))
+        return VerificationReport(
+            equal=not differing,
+            epoch=shown.epoch,
+            basis=dict.fromkeys(pipeline.sources, "log"),
+            expected_rows=shown.expected_rows,
+            actual_rows=shown.actual_rows,
+            different_rows=shown.different_rows,
+            differences=shown.differences,
+            unjudged_rows=shown.unjudged_rows,
+            outputs=tuple(name for name in found if name),
+            differing=tuple(name for name in differing if name),
+        )
+
+    def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+        """Return which changes made and unmade rows, from everything that came.
+
+        Raises:
+            OptionError: `INPUTS_NOT_KEPT`; `ROW_QUESTION`, see `Pipeline.explain_row`.
+        """
+        epochs = self._kept("explain_row()")
+        with epochs.pause():
+            return epochs.opened().explain_row(row, most_changes=most_rows)
+
+    def dead_letters(self, **chosen: Any) -> pa.Table:
+        """Return what was put aside; see `zset_join.dead_letters.read_letters`."""
+        options = self._epochs.settings.options
+        return read_letters(options.checkpoint_location, path=options.dead_letter_path, **chosen)
+
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
+        """Return rows that the first output of a view that can be read back holds; see `StoredQuery.view_rows`.
+
+        Raises:
+            OptionError: `VERIFY_OUTPUT`: nothing can be read back, or not from here.
+        """
+        epochs = self._epochs
+        readers = list(_readable(epochs, view).values())
+        if not readers:
+            raise OptionError("no output can be read back from here.", code="VERIFY_OUTPUT")
+        schema = epochs.settings.query.plan.output_of(view).schema
+        with epochs.pause():
+            held = _emitted_rows(readers[0](), schema).consolidated()
+        chosen = np.flatnonzero(rows_having(held.rows, values).to_numpy(zero_copy_only=False))
+        few = chosen[:most_rows]
+        return ZSet(take_rows(held.rows, few), held.weights[few]), len(chosen)
+
+    def _kept(self, what: str) -> DriverEpochs:
+        """Return what runs the epochs, and keeps their inputs."""
+        if not self._epochs.settings.options.retain_input_log:
+            executors = "" if self._epochs.settings.is_served else ', or with option("execution", "executors")'
+            raise OptionError(
+                f"{what} needs every change that came, and this query does not keep them. Start it with a new "
+                f'checkpointLocation and option("retainInputLog", True){executors}.',
+                code="INPUTS_NOT_KEPT",
+            )
+        return self._epochs
+
+
+def refuse_given(given: Mapping[str, Any]) -> None:
+    """Refuse what verify() of executors takes, and of the driver does not.
+
+    Args:
+        given: the tables and the sample.
+
+    Raises:
+        OptionError: `VERIFY_TABLE`.
+    """
+    unfit = sorted(name for name, value in given.items() if value is not None)
+    if unfit:
+        raise OptionError(
+            f"verify() of a query on the driver compares with everything that came, and takes no {' and no '.join(unfit)}; "
+            "leave it out.",
+            code="VERIFY_TABLE",
+            missing=unfit,
+        )
+
+
+def _readable(epochs: DriverEpochs, view: str | None = None) -> dict[str, Callable[[], pa.Table]]:
+    """Return how each output that can be read back is read, of all views or of one."""
+    sinks = [one.sink for name, chosen in epochs.settings.sinks.items() for one in chosen if view in (None, name)]
+    readers = {f"{type(sink).__name__} {number}": getattr(sink, "read", None) for number, sink in enumerate(sinks, 1)}
+    return {name: read for name, read in readers.items() if read is not None}
+
+
+def _emitted_rows(lines: pa.Table, schema: pa.Schema) -> ZSet:
+    """Return what was emitted, in the columns of the view: a changelog in its form, or the rows of a view.
+
+    Raises:
+        OptionError: `VERIFY_TABLE`: columns are missing.
+    """
+    missing = [name for name in schema.names if name not in lines.column_names]
+    if missing:
+        raise OptionError(f"what was emitted lacks the columns {missing}.", code="VERIFY_TABLE", missing=missing)
+    for form, column in _FORMS.items():
+        if column in lines.column_names and column not in schema.names:
+            emitted = Relation(name="emitted", schema=schema, mode="changelog")
+            return decode(lines.select([*schema.names, column]), emitted, format_named(form)).delta
+    return ZSet(single_batch(lines.select(schema.names).cast(schema)), np.ones(len(lines), np.int64))

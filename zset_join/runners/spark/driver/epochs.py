@@ -1,0 +1,463 @@
+"""One epoch on the driver: what `foreachBatch` calls.
+
+    committed already? -> no: Spark's rows are collected -> the pipeline answers, commits, writes its outputs
+                       -> yes (a replay): the outputs that lack it are given the answer that was committed
+
+The law: epoch N is Spark's batch N; the chain of the pipeline decides whether it counts already. The digest of what Spark says
+a batch reads (`offsets/<N>` in its checkpoint) is kept with the epoch, so that a batch of the same number over other input is
+refused.
+
+All that is needed is a plan, options and sinks, which can be pickled: over Spark Connect the function runs in a process of
+the server, where the pipeline is opened with the first batch. No JVM is reached but through the batch itself.
+
+Memory: the rows of an epoch as Arrow has them, and the state of the query.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.reading import (
+    START_ANEW,
+    changed_plan_of,
+    checkpoint_folder,
+    has_commits,
+    read_committed,
+    read_record,
+)
+from zset_join.core.errors import StateError
+from zset_join.core.options import QueryOptions
+from zset_join.core.progress_line import progress_line
+from zset_join.core.shown_values import shown_names, shown_value
+from zset_join.core.tick import Tick
+from zset_join.query.several import PlannedQuery
+from zset_join.runners.common.rejected import Rejected
+from zset_join.runners.local.dead_letters import SCHEMA as DEAD_LETTERS
+from zset_join.runners.local.dead_letters import PartlyRead
+from zset_join.runners.local.pipeline import Pipeline
+from zset_join.runners.local.place import Place
+from zset_join.runners.local.processing_time import processing_time_us
+from zset_join.runners.spark.driver.choosing import memory_budget, refuse_first_rows, refuse_outgrown, state_bytes
+from zset_join.runners.spark.driver.chosen_sink import ChosenSink
+from zset_join.runners.spark.driver.collected import CollectedLayout, SourceRows
+from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
+from zset_join.runners.spark.driver.memory import refuse_without_memory
+from zset_join.runners.spark.epoch.disk_failures import disk_failure
+from zset_join.runners.spark.epoch.frame_sink import FrameSink, TakesSession
+from zset_join.runners.spark.epoch.heartbeat import Heartbeat
+from zset_join.runners.spark.epoch.lookup_rows import keep_epoch_rows
+from zset_join.runners.spark.epoch.lost_records import lost_records
+from zset_join.runners.spark.epoch.offsets import is_completed, offsets_digest
+from zset_join.runners.spark.epoch.progress import ProgressLog
+from zset_join.runners.spark.rows.baseline import resolve_baselines
+from zset_join.runners.spark.rows.user_functions import UserFunction, with_functions
+from zset_join.runners.spark.worker.quarantine import refusal, undecodable_reasons
+from zset_join.sinks.sink import Sink
+from zset_join.stages import StageOptions
+from zset_join.storage.folder import open_folder
+from zset_join.storage.full_disk import nothing_committed
+from zset_join.tools.dead_letters import record_in
+from zset_join.tools.savepoint import Savepoint, backup
+from zset_join.zset import ZSet
+
+__all__ = ["DriverEpochs", "DriverSettings", "spark_query_id"]
+
+_UNREAD = pa.schema([at for at in DEAD_LETTERS if at.name not in {"epoch", "source", "weight"}])
+"""What is told of a row that cannot be read."""
+_log = logging.getLogger("zset_join.epochs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverSettings:
+    """What the epochs of a query are run with; it can be pickled.
+
+    Args:
+        query: what is computed.
+        layout: how the rows of its sources are collected.
+        options: of the query.
+        stage_options: what operators take of them.
+        sinks: the outputs of each view, by its name.
+        dead_letters: where rows that were put aside are written.
+        name: what log lines call the query.
+        inputs: what a checkpoint remembers of the streams.
+        functions: the user's own functions in them.
+        is_served: a client of Spark Connect started the query, and a process of the server runs it.
+    """
+
+    query: PlannedQuery
+    layout: CollectedLayout
+    options: QueryOptions
+    stage_options: StageOptions
+    sinks: Mapping[str, Sequence[ChosenSink]]
+    dead_letters: str
+    name: str
+    inputs: tuple[Mapping[str, Any], ...] = ()
+    functions: tuple[UserFunction, ...] = ()
+    is_served: bool = False
+
+    def described(self, stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Return what a checkpoint remembers beside the plan, under which the query goes on.
+
+        Args:
+            stored: what it remembers so far; None of a new one.
+
+        Raises:
+            StateError: a baseline that comes too late or was not loaded; functions that have changed.
+        """
+        is_loaded = has_commits(self.options.checkpoint_location)
+        given = resolve_baselines({"inputs": list(self.inputs)}, stored, is_loaded=is_loaded)
+        return with_functions(given, stored, self.functions, self.options.udf_version)
+
+    @property
+    def is_timed(self) -> bool:
+        """Return whether a stage may have rows to emit when time passes."""
+        return any(node.stage.waits_for_time for node in self.query.plan.nodes)
+
+
+@dataclass(eq=False)
+class DriverEpochs:
+    """Run the epochs of one query on the driver; callable, for `foreachBatch`.
+
+    Args:
+        settings: what they are run with.
+        baseline: the rows that come before those of the first batch, as these are collected; it does not travel.
+        topics: the Kafka topics of its streams, where the JVM beside this process can ask for their ids; they do not travel.
+
+    Attributes:
+        error: what stopped the query, as it was raised here; None while it runs.
+        progress: what the newest epochs did.
+        heartbeat: brings an epoch when something is due though no row comes; None where nothing waits for a time.
+        lock: held while an epoch runs.
+    """
+
+    settings: DriverSettings
+    baseline: DataFrame | None = None
+    topics: Any = None
+    error: BaseException | None = None
+    heartbeat: Heartbeat | None = None
+    progress: ProgressLog = field(default_factory=ProgressLog)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    _pipeline: Pipeline[Any] | None = None
+    _query_id: str = ""
+    _topic_ids: Mapping[str, Any] = field(default_factory=dict)
+    _last_outcome: Callable[[], Any] = nothing_committed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as the settings alone: what is open stays where it is."""
+        return (DriverEpochs, (self.settings,))
+
+    @property
+    def location(self) -> str:
+        """Return `checkpointLocation`."""
+        return self.settings.options.checkpoint_location
+
+    @property
+    def options(self) -> QueryOptions:
+        """Return the options of the query."""
+        return self.settings.options
+
+    @property
+    def dead_letters(self) -> str:
+        """Return where rows that were put aside are written."""
+        return self.settings.dead_letters
+
+    @property
+    def _sinks(self) -> dict[str, list[Sink]]:
+        """Return the outputs of each view, by its name."""
+        return {view: [one.sink for one in chosen] for view, chosen in self.settings.sinks.items()}
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the checkpoint is held."""
+        return self._pipeline is not None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the only view."""
+        return self.settings.query.plan.output.schema
+
+    def attach(self, query_id: str | None, session: SparkSession | None = None) -> None:
+        """Open checkpoint and outputs, and give the outputs the last epoch where they lack it.
+
+        Args:
+            query_id: Spark's; None where it keeps none.
+            session: for outputs that are given DataFrames; default: the one that is active.
+
+        Raises:
+            StateError: the checkpoint does not fit, or is in use.
+            SinkError: an output does not fit.
+        """
+        given = self.settings
+        self._query_id = query_id or ""
+        options = given.options
+        for sink in self._spark_sinks():
+            sink.session = session or SparkSession.active()
+            if isinstance(sink, FrameSink):
+                sink.goes_on_behind(_completed_epoch(options.checkpoint_location))
+        place = Place(
+            location=options.checkpoint_location,
+            query_id=query_id,
+            local_state_dir=options.local_state_dir,
+            local_state_retention_seconds=options.local_state_retention_seconds,
+            dead_letters=given.dead_letters,
+            retain_input_log=options.retain_input_log,
+            described=given.described,
+        )
+        self._pipeline = Pipeline(
+            given.query,
+            place,
+            keep_view=False,
+            keep_inputs=options.retain_input_log,
+            outputs=self._sinks if given.query.has_several else [*next(iter(self._sinks.values()))],
+            options=given.stage_options,
+            idle_timeout_seconds=options.idle_timeout_seconds,
+            snapshot_after_bytes=options.snapshot_after_bytes,
+            before_begin=self._check_topics,
+        )
+
+    def _check_topics(self, positions: Mapping[str, Any]) -> None:
+        """Compare the ids of Kafka topics with those of the last epoch.
+
+        Raises:
+            StateError: `SOURCE_LOST_ROWS`: a topic was deleted and created again, or is gone.
+        """
+        self._topic_ids = positions if self.topics is None else self.topics.start(positions)
+
+    def begin(self) -> None:
+        """Let `join_progress` find the counts of the query: the end of a start that nothing has refused."""
+        self.opened()
+        self.progress.publish(self._query_id)
+
+    def explanation(self) -> str:
+        """Return what `explain` prints."""
+        outputs = [repr(sink) for sinks in self._sinks.values() for sink in sinks]
+        return "\n".join(
+            [
+                f"Output to {'; '.join(outputs)}",
+                f"Runs on the driver: budget {memory_budget(self.settings.options):,} bytes of state",
+                self.settings.query.plan.explain(buckets=1),
+            ]
+        )
+
+    def next_due(self) -> tuple[int, int] | None:
+        """Return the last epoch, and the processing time at which a stage must be asked though no row comes; None for never."""
+        pipeline = self._pipeline
+        due_us = None if pipeline is None else pipeline.directory.next_time_us()
+        return None if pipeline is None or due_us is None else (pipeline.epoch - 1, due_us)
+
+    def __call__(self, batch: DataFrame, epoch: int) -> None:
+        """Run one epoch.
+
+        Raises:
+            ZsetJoinError: whatever is wrong with input, state or output; see `Pipeline.step`.
+        """
+        try:
+            with self.lock:
+                if epoch:
+                    self._run(batch, epoch)
+                    return
+                with progress_line(f"{self.settings.name}: first load"):
+                    self._run(batch, epoch)
+        except BaseException as error:
+            failure = self.failure_of(error)
+            self.error = error if failure is None else failure
+            if failure is not None:
+                raise failure from error
+            raise
+
+    def failure_of(self, error: BaseException) -> StateError | None:
+        """Return what Spark, or Python, reports in its own words in ours; None where we have none for it."""
+        return disk_failure(error, self.location, self._last_outcome) or lost_records(error, self.location)
+
+    def close(self) -> None:
+        """Close the outputs and release the checkpoint, once no epoch runs."""
+        with self.lock:
+            pipeline, self._pipeline = self._pipeline, None
+            if pipeline is not None:
+                pipeline.close()
+            if self.topics is not None:
+                self.topics.close()
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Keep epochs from running."""
+        with self.lock:
+            yield
+
+    def backup(self, directory: str | Path) -> Savepoint:
+        """Copy checkpoint and outputs between two epochs, also after the query has stopped."""
+        with self.pause():
+            places = [place for sinks in self._sinks.values() for sink in sinks for place in _at_rest(sink)]
+            return backup(self.location, directory, outputs=tuple(places), is_held=self.is_open)
+
+    def opened(self) -> Pipeline[Any]:
+        """Return the pipeline.
+
+        Raises:
+            StateError: `NOT_ATTACHED`: the checkpoint is not held.
+        """
+        if self._pipeline is None:
+            raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
+        return self._pipeline
+
+    def _spark_sinks(self) -> list[TakesSession]:
+        return [sink for sinks in self._sinks.values() for sink in sinks if isinstance(sink, TakesSession)]
+
+    def _run(self, batch: DataFrame, epoch: int) -> None:
+        session = batch.sparkSession
+        if self._pipeline is None:
+            self.attach(spark_query_id(self.location), session)
+            self.begin()
+        pipeline = self.opened()
+        for sink in self._spark_sinks():
+            sink.session = session
+        started = time.perf_counter()
+        seconds: dict[str, float] = {}
+        read = offsets_digest(self.location, epoch)
+        checkpoint = pipeline.directory.checkpoint
+        if (changed := checkpoint.changed) is not None:
+            epoch += changed.changes
+            if epoch == changed.epoch and changed.unseen:  # outputs got it at the start, before the change
+                check_same_batch(checkpoint, changed.unseen[0], read)
+                return
+        is_replay = checkpoint.committed(epoch, read) is not None
+        rows: dict[str, Any] = {}
+        now_us = processing_time_us(None, None if checkpoint.last is None else checkpoint.last.processing_time_us)
+        if not is_replay:
+            rows = self._collected(batch, epoch)
+            keep_epoch_rows(self.settings.query.plan.nodes, checkpoint_folder(self.location), Tick(epoch, now_us))
+            if self.topics is not None:  # behind the reading: a topic that was exchanged meanwhile is noticed
+                self._topic_ids = self.topics.check_epoch(self._topic_ids)
+            seconds["collect"] = time.perf_counter() - started
+        pipeline.directory.runner = "driver"
+        pipeline.directory.seconds_outside = {name: round(value, 4) for name, value in seconds.items()}
+        answering = time.perf_counter()
+        pipeline.step(rows, epoch=epoch, read=read, processing_time=now_us, positions=self._topic_ids)
+        finished = time.perf_counter()
+        seconds |= {"answer": finished - answering, "total": finished - started}
+        held = state_bytes(self.settings.options, pipeline.directory.query_id)
+        rounded = {name: round(value, 4) for name, value in seconds.items()}
+        self.progress.entries.append({**pipeline.progress, "replayed": is_replay, "state_bytes": held, "seconds": rounded})
+        _log.info("%s: epoch %d on the driver, %s", self.settings.name, epoch, rounded)
+        if self.heartbeat is not None:
+            self.heartbeat.wake()
+        refuse_outgrown(held, self.settings.options, epoch, is_served=self.settings.is_served)
+
+    def _collected(self, batch: DataFrame, epoch: int) -> dict[str, Any]:
+        """Return the rows of an epoch; those of baselines come before the first ones of any stream."""
+        options = self.settings.options
+        if epoch:
+            table = collected_table(batch, epoch, options.max_delta_bytes)
+            refuse_without_memory(table.nbytes, epoch)
+            return self._rows(self.settings.layout.parted(table), epoch)
+        parts: dict[str, list[Any]] = {}
+        size = 0
+        for table in self._first_tables(batch, epoch):
+            size += table.nbytes
+            refuse_first_rows(size, options, epoch)
+            for name, rows in self._rows(self.settings.layout.parted(table), epoch).items():
+                parts.setdefault(name, []).append(rows)
+        return {name: _together(parts.pop(name)) for name in list(parts)}
+
+    def _first_tables(self, batch: DataFrame, epoch: int) -> Iterator[pa.Table]:
+        """Yield the rows of baselines, then those of the first batch."""
+        if self.baseline is not None:
+            yield from collected_slices(self.baseline, epoch, 0)
+        yield from first_tables(batch, epoch, self.settings.options.max_delta_bytes)
+
+    def _rows(self, parted: Mapping[str, SourceRows], epoch: int) -> dict[str, Any]:
+        """Return what the pipeline is given.
+
+        Raises:
+            BadInputError: rows that cannot be read, and bad input is refused.
+        """
+        return {name: self._of_source(name, rows, epoch) for name, rows in parted.items()}
+
+    def _of_source(self, name: str, rows: SourceRows, epoch: int) -> Any:
+        if not len(rows.rejected):
+            return rows.delta
+        rejected = Rejected()
+        rejected.add(rows.rejected, *undecodable_reasons(rows.raw))
+        if self.settings.options.on_bad_input == "error":
+            key = self.settings.query.plan.source(name).relation.primary_key
+            raise refusal(name, key, rejected, Tick(epoch))
+        return PartlyRead(rows.delta, _letters(rejected))
+
+
+def _together(given: list[Any]) -> Any:
+    """Return the rows of a source, in the order in which they were collected."""
+    if len(given) == 1:
+        return given[0]
+    deltas = [one.rows if isinstance(one, PartlyRead) else one for one in given]
+    unread = [one.unread for one in given if isinstance(one, PartlyRead)]
+    rows = ZSet.concat(deltas, schema=deltas[0].schema)
+    return PartlyRead(rows, pa.concat_tables(unread)) if unread else rows
+
+
+def _letters(rejected: Rejected) -> pa.Table:
+    """Return rows that cannot be read as `Undecodable` has them: records as they came, other rows as JSON."""
+    lines: list[dict[str, Any]] = []
+    for piece in rejected.rows:
+        names = shown_names(piece.rows.schema.names)
+        for at in range(len(piece)):
+            code, reason = rejected.codes[len(lines)], rejected.reasons[len(lines)]
+            row = {name: shown_value(piece.rows.column(name), at) for name in names}
+            told = record_in(reason) or {"row": json.dumps(row, default=str, ensure_ascii=False)}
+            lines.append({"code": code, "reason": reason, **told})
+    return pa.Table.from_pylist(lines, schema=_UNREAD)
+
+
+def _completed_epoch(location: str) -> int | None:
+    """Return the last committed epoch, where Spark has completed it and does not request it again."""
+    committed = read_committed(location)
+    last = None if committed is None else committed.last
+    if committed is None or last is None:
+        return None
+    changed = changed_plan_of(committed.files.folder, last)
+    batch = last.epoch - (0 if changed is None else changed.changes)
+    newest = changed.unseen[0] if changed is not None and changed.epoch == last.epoch and changed.unseen else last.epoch
+    return newest if is_completed(location, batch) else None
+
+
+def check_same_batch(checkpoint: Checkpoint, epoch: int, read: str | None) -> None:
+    """Refuse a batch of Spark's that is not the one which an epoch before a change of the query has taken.
+
+    Raises:
+        StateError: `EPOCH_REPLANNED`.
+    """
+    record = read_record(checkpoint.files, epoch)
+    if record is None or record.offsets is None or read is None or record.offsets == read:
+        return
+    raise StateError(
+        f"epoch {epoch} is committed in the checkpoint {checkpoint.files.folder.location}, and Spark runs it again with other "
+        f"input: Spark's own files beside it were rolled back. {START_ANEW}",
+        code="EPOCH_REPLANNED",
+        epoch=epoch,
+    )
+
+
+def _at_rest(sink: Sink) -> tuple[str, ...]:
+    rest: Callable[[], tuple[str, ...]] | None = getattr(sink, "at_rest", None)
+    return () if rest is None else rest()
+
+
+def spark_query_id(location: str) -> str | None:
+    """Return the id of the query that Spark keeps in its checkpoint; None where it keeps none.
+
+    Args:
+        location: `checkpointLocation`.
+    """
+    content = open_folder(location).read("metadata")
+    return None if content is None else str(json.loads(bytes(content))["id"])

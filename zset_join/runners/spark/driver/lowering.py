@@ -1,0 +1,316 @@
+"""Steps that only Spark can do, done to the rows of their source before these are collected.
+
+    where(text or Column)     a column holds whether a row passes; rows without key and event time are left out by Spark
+    select, withColumn, ...   the columns are computed beside the key, what orders changes, and the event time
+
+The law: the rows that the plan sees after the steps are those of the steps done behind the source. A step depends on the row
+alone, so what is computed of the newest row of a key is the newest of what is computed: upserts stay upserts, with their key as
+it was before the step, under names of its own where the step leaves it out.
+
+A step behind a stage (a join, an aggregate) becomes one of the plan where this library computes the same; see `translated`.
+
+Limits: other steps behind a stage are refused, and so is one over records that leave columns out, whose rows
+are known only behind the state. Behind a filter over upserts, a step is given the rows that did not pass as well, with NULL in
+every column but the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import ChangelogMode
+from zset_join.expressions.rows import named
+from zset_join.plan.query_plan import PlanSource, QueryPlan
+from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
+from zset_join.plan.row_steps import RowStep as PlanStep
+from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, changelog_of, each_root
+from zset_join.runners.spark.driver.translated import translated
+from zset_join.runners.spark.planning.job_settings import job_settings
+from zset_join.runners.spark.planning.placement import BoundStep
+from zset_join.runners.spark.planning.row_steps import ZONE, RowStep
+from zset_join.runners.spark.planning.source_stream import SourceStream
+from zset_join.runners.spark.planning.stream_steps import spark_step, step_text
+from zset_join.runners.spark.rows.names import column_named, quoted
+from zset_join.runners.spark.rows.row_reading import RAW, REJECT, WEIGHT
+from zset_join.runners.spark.rows.schemas import arrow_schema
+from zset_join.stages.latest import LatestRequest
+
+__all__ = ["LoweredTree", "lowered", "refuse_spark_steps"]
+
+_CURE = 'Write it as an expression of zset_join.expressions, or run the query with option("execution", "executors")'
+_BESIDE = (WEIGHT, REJECT, RAW)
+
+
+@dataclass
+class LoweredTree:
+    """A query over sources whose rows Spark prepares.
+
+    Args:
+        root: the query.
+        streams: by the names of its sources.
+        left: `id` of a step behind a stage that stays Spark's own, to why.
+    """
+
+    root: Root
+    streams: Mapping[str, SourceStream]
+    left: Mapping[int, str]
+
+
+@dataclass
+class _Sources:
+    """Give every source its stream, once.
+
+    Args:
+        given: gives the stream of a source as it was written.
+    """
+
+    given: Callable[[PlanSource], SourceStream]
+    steps: Mapping[int, BoundStep]
+    streams: dict[str, SourceStream] = field(default_factory=dict)
+    _made: dict[int, Node] = field(default_factory=dict)
+
+    def read(self, written: PlanSource) -> Node:
+        """Return a source as it is collected; what orders the changes of its keys may not be in the query as it was written."""
+        if id(written) not in self._made:
+            stream = self.given(written)
+            source = _plan_source(replace(stream, name=written.name))
+            self.streams.setdefault(source.name, stream)
+            read: Node = Read(written if source == written else source)
+            if source.relation.mode == "upsert" and (stream.control is not None or (source.hidden and not written.hidden)):
+                read = Operate(LatestRequest(control=stream.control), (read,))
+            self._made[id(written)] = read
+        return self._made[id(written)]
+
+    def stepped(self, written: PlanSource, steps: Sequence[Apply]) -> Node:
+        """Return what is done to a source by steps of which one is Spark's own."""
+        stream = replace(self.given(written), name=written.name)
+        opaque = next(one.step for one in steps if isinstance(one.step, OpaqueStep))
+        if stream.control is not None:
+            raise PlanError(
+                f'"{stream.name}": {opaque.text} is done by Spark before rows are collected, and records of this stream may '
+                f"leave columns out. {_CURE}.",
+                code="SPARK_ONLY_STEP",
+                step=opaque.text,
+                reason="records may leave columns out",
+            )
+        rows = _SteppedRows(stream)
+        for one in steps:
+            rows.add(one.step, one.hides, self.steps)
+        name = next(one for one in _names_of(stream.name) if one not in self.streams)
+        collected = rows.stream(name)
+        self.streams[name] = collected
+        return rows.shown(Read(_plan_source(collected)))
+
+
+class _SteppedRows:
+    """Do one step after the other to the rows of a stream.
+
+    Args:
+        stream: the stream.
+    """
+
+    def __init__(self, stream: SourceStream) -> None:
+        self._stream = stream
+        relation = stream.relation(())
+        visible = pa.schema([at for at in relation.schema if at.name not in stream.hidden])
+        mode: ChangelogMode = "changelog" if stream.mode == "upsert" else stream.mode
+        self._before = replace(relation, schema=visible, mode=mode, sequence_by=())
+        self._prepared = stream.prepared
+        time = () if stream.event_time is None else (stream.event_time,)
+        self._needed = tuple(dict.fromkeys([*stream.keys, *time]))
+        self._kept = {name: name for name in (*self._needed, *stream.sequence_by)}
+        self._flags: list[str] = []
+        self._hides: list[str] = []
+        self._functions = list(stream.functions)
+        self._description = list(stream.operation)
+
+    @property
+    def _visible(self) -> list[str]:
+        return list(self._before.schema.names)
+
+    def add(self, step: PlanStep, hides: tuple[str, ...], bound: Mapping[int, BoundStep]) -> None:
+        """Do one more step."""
+        session, before = self._stream.session, self._before
+        match step:
+            case OpaqueStep():
+                known = bound[id(step)]
+                done, condition = known.over(session, before), known.condition
+            case WhereStep():
+                done, condition = spark_step(session, before, step), step_text(step.condition, before.schema)
+            case SelectStep():
+                done, condition = spark_step(session, before, step), None
+        self._functions += done.functions
+        self._description += done.description
+        self._hides += hides
+        if condition is None:
+            self._select(done)
+        else:
+            with job_settings(session, {ZONE: done.zone}):
+                self._keep(F.expr(condition) if isinstance(condition, str) else condition)
+
+    def _keep(self, condition: Column) -> None:
+        """Keep the rows that pass, or mark them where those that do not still mean something."""
+        if self._stream.mode != "upsert" and self._stream.event_time is None:
+            self._prepared = self._prepared.where(F.col(REJECT).isNotNull() | condition)
+            return
+        flag = f"__passes_{len(self._flags)}"
+        self._prepared = self._prepared.withColumn(flag, F.coalesce(condition, F.lit(False)))
+        self._flags.append(flag)
+
+    def _select(self, step: RowStep) -> None:
+        """Compute columns beside those that rows are distinguished and ordered by."""
+        kept = {*self._kept.values()}
+        for flag in self._flags:
+            masked = {name: F.when(F.col(flag), F.col(quoted(name))) for name in self._visible if name not in kept}
+            self._prepared = self._prepared.withColumns(masked)
+        beside, places, visible = list(self._flags), {}, self._visible
+        for original, now in self._kept.items():
+            if now in visible and now in step.kept:
+                places[original] = step.kept[now]
+                continue
+            places[original] = f"__kept_{original}" if now in visible else now
+            if now in visible:
+                self._prepared = self._prepared.withColumn(places[original], F.col(quoted(now)))
+            beside.append(places[original])
+        self._kept = places
+        self._prepared = step.apply(
+            self._prepared.select(*map(column_named, (*visible, *beside, *_BESIDE))), (*beside, *_BESIDE)
+        )
+        self._before = step.relation
+
+    def stream(self, name: str) -> SourceStream:
+        """Return the rows after all steps as a stream."""
+        visible, stream = self._visible, self._stream
+        extra = [one for one in dict.fromkeys([*self._kept.values(), *self._flags]) if one not in visible]
+        told_by = {self._kept[one] for one in self._needed}
+        hidden = tuple(one for one in extra if one not in told_by)
+        columns = (*visible, *(one for one in extra if one in told_by))
+        prepared = self._prepared.select(*map(column_named, (*columns, *hidden, *_BESIDE)))
+        return replace(
+            stream,
+            name=name,
+            prepared=prepared,
+            columns=columns,
+            keys=tuple(self._kept[key] for key in stream.keys),
+            sequence_by=tuple(self._kept[column] for column in stream.sequence_by),
+            hidden=hidden,
+            schema=arrow_schema(prepared.drop(*_BESIDE).schema, relation=name),
+            operation=tuple(self._description),
+            functions=tuple(dict.fromkeys(self._functions)),
+            event_time=None if stream.event_time is None else self._kept[stream.event_time],
+            made_of=None,
+        )
+
+    def shown(self, node: Node) -> Node:
+        """Return the rows that pass, with the columns of the last step."""
+        for flag in self._flags:
+            node = Apply(node, WhereStep(named(flag)))
+        visible, names = self._visible, node.relation.schema.names
+        is_keyed = {self._kept[key] for key in self._stream.keys} <= {*visible}
+        order = [one for one in node.relation.sequence_by if one not in visible] if is_keyed else []
+        hides = tuple(one for one in self._hides if one in visible)
+        if hides or [*visible, *order] != names:
+            node = Apply(node, SelectStep(tuple((name, named(name)) for name in (*visible, *order))), hides)
+        return node
+
+
+def lowered(root: Root, streams: Callable[[PlanSource], SourceStream], steps: Mapping[int, BoundStep]) -> LoweredTree:
+    """Return a query whose steps of Spark's own are done to the rows of its sources.
+
+    Args:
+        root: the query as it was written.
+        streams: gives the stream of a source.
+        steps: `id` of a step that only Spark can do, to what it does.
+
+    Raises:
+        PlanError: `SPARK_ONLY_STEP`: such a step stands over records that leave columns out.
+    """
+    sources = _Sources(streams, steps)
+    left: dict[int, str] = {}
+    done: dict[int, tuple[Node, Node]] = {}  # with the node itself, whose id is then not given to another one
+
+    def visit(node: Node) -> Node:
+        if id(node) not in done:
+            done[id(node)] = node, change(node)
+        return done[id(node)][1]
+
+    def change(node: Node) -> Node:
+        found = _steps_over_source(node)
+        if found is not None:
+            return sources.stepped(*found)
+        match node:
+            case Read():
+                return sources.read(node.source)
+            case Apply(Merge(parts), OpaqueStep()):
+                return Merge(tuple(visit(Apply(part, node.step, node.hides)) for part in parts))
+            case Apply(step=OpaqueStep() as step):
+                child = visit(node.child)
+                ours = translated(step, steps[id(step)], changelog_of(child))
+                if isinstance(ours, str):
+                    left[id(step)] = ours
+                    return replace(node, child=child)
+                return Apply(child, ours, node.hides)
+            case Apply():
+                return replace(node, child=visit(node.child))
+            case Merge():
+                return Merge(tuple(map(visit, node.parts)))
+            case Operate():
+                return replace(node, inputs=tuple(map(visit, node.inputs)))
+
+    return LoweredTree(each_root(root, visit), sources.streams, left)
+
+
+def _steps_over_source(node: Node) -> tuple[PlanSource, list[Apply]] | None:
+    """Return a source and the steps over it, where the last of these is Spark's own; None for other nodes."""
+    if not isinstance(node, Apply) or not isinstance(node.step, OpaqueStep):
+        return None
+    steps: list[Apply] = []
+    while isinstance(node, Apply):
+        steps.append(node)
+        node = node.child
+    return (node.source, steps[::-1]) if isinstance(node, Read) else None
+
+
+def _names_of(name: str) -> Iterator[str]:
+    """Yield what a source may be called: rows that Spark prepares in two ways are two sources."""
+    yield name
+    yield from (f"{name} ({at})" for at in count(2))
+
+
+def refuse_spark_steps(plan: QueryPlan, reasons: Mapping[int, str]) -> None:
+    """Refuse a plan with a step that only Spark can do.
+
+    Args:
+        plan: the plan.
+        reasons: `id` of such a step to why.
+
+    Raises:
+        PlanError: `SPARK_ONLY_STEP`.
+    """
+    feeds = [feed for node in plan.nodes for feeds in node.feeds for feed in feeds]
+    feeds += [feed for view in plan.views for feed in view.feeds]
+    for step in [step for feed in feeds for step in feed.steps]:
+        if isinstance(step, OpaqueStep):
+            raise PlanError(
+                f"{step.text} comes after a stage, and on the driver Spark sees rows only before the first one; this library "
+                f"cannot compute it itself: {reasons.get(id(step), 'it was written for Spark')}. {_CURE}.",
+                code="SPARK_ONLY_STEP",
+                step=step.text,
+                reason=reasons.get(id(step), "it comes after a stage"),
+            )
+
+
+def _plan_source(stream: SourceStream) -> PlanSource:
+    return PlanSource(
+        relation=stream.relation(()),
+        hidden=stream.hidden,
+        has_baseline=stream.baseline is not None,
+        max_watermark_jump=stream.max_watermark_jump,
+    )

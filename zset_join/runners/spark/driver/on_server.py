@@ -1,0 +1,169 @@
+"""Functions that run in a Python process of a Spark Connect server; client and server share no disk.
+
+The law: what a function returns there is returned here, and the error of this library that it raises is raised here, with its
+code, message and facts. Both travel as bytes of one row; they are unpickled by `unpacked`, which makes values, reports and
+errors of this library, and nothing else.
+
+Cost: one job with one task per call.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from zset_join.checkpoint.reading import stored_description
+from zset_join.core.errors import StateError, ZsetJoinError
+from zset_join.runners.spark.rows.baseline import has_baseline, make_start
+
+__all__ = ["on_server", "on_server_with", "packed", "start_on_server", "table_bytes", "table_of", "unpacked"]
+
+_PLAIN = (str, bytes, bool, int, float, date, datetime, time, timedelta, Decimal, type(None))
+_MADE_HERE: Mapping[str, frozenset[str]] = {
+    "builtins": frozenset({"frozenset", "set"}),
+    "datetime": frozenset({"date", "datetime", "time", "timedelta", "timezone"}),
+    "decimal": frozenset({"Decimal"}),
+    "uuid": frozenset({"UUID"}),
+    "zoneinfo": frozenset({"ZoneInfo", "ZoneInfo._unpickle"}),
+    "zset_join.checkpoint.row_history": frozenset({"InputChange", "RowEvent", "RowHistory"}),
+    "zset_join.runners.spark.tools.view_comparison": frozenset({"VerificationReport"}),
+    "zset_join.tools.savepoint": frozenset({"Savepoint"}),
+}
+"""What an answer may consist of beside plain values and errors of this library, by module."""
+_ERRORS = "zset_join.core.errors"
+
+
+def on_server(session: SparkSession, function: Callable[[], Any]) -> Any:
+    """Return what a function returns in a Python process of the server.
+
+    Args:
+        session: of Spark Connect.
+        function: takes nothing; it is pickled.
+
+    Raises:
+        ZsetJoinError: what it raises of this library.
+        PySparkException: what else it raises, as Spark reports it.
+    """
+
+    def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"answer": pa.array([packed(function)], pa.binary())})
+
+    (row,) = session.range(1).coalesce(1).mapInArrow(answer, "answer binary").collect()
+    return unpacked(bytes(row[0]))
+
+
+def on_server_with(rows: DataFrame, function: Callable[[pa.Table], Any]) -> Any:
+    """Return what a function of all rows returns in a Python process of the server; the rows do not pass the client.
+
+    Args:
+        rows: of a session of Spark Connect.
+        function: takes them as one table; it is pickled.
+
+    Raises:
+        ZsetJoinError: what it raises of this library.
+        PySparkException: what else it raises, as Spark reports it.
+
+    Memory: all rows, in the process of one task.
+    """
+
+    def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        collected = list(batches)
+        if collected:
+            table = pa.Table.from_batches(collected)
+            yield pa.RecordBatch.from_pydict({"answer": pa.array([packed(lambda: function(table))], pa.binary())})
+
+    found = rows.coalesce(1).mapInArrow(answer, "answer binary").collect()
+    if found:
+        return unpacked(bytes(found[0][0]))
+    empty = table_bytes(rows.limit(0).toArrow())
+    return on_server(rows.sparkSession, lambda: function(table_of(empty)))
+
+
+def start_on_server(session: SparkSession, location: str, *, is_needed: bool) -> bool:
+    """Make the directory of the source that brings epochs when none has a row, where the query reads one.
+
+    Args:
+        session: of Spark Connect.
+        location: `checkpointLocation`.
+        is_needed: the query reads it; False: it does where its checkpoint began with a baseline.
+
+    Returns:
+        Whether the query reads it.
+    """
+
+    def make() -> bool:
+        if not is_needed and not has_baseline(stored_description(location)):
+            return False
+        make_start(location)
+        return True
+
+    return bool(on_server(session, make))
+
+
+def packed(function: Callable[[], Any]) -> bytes:
+    """Return what a function returns, or the error of this library that it raises, as bytes for `unpacked`."""
+    try:
+        return pickle.dumps((True, function()))
+    except ZsetJoinError as error:
+        facts = {name: _plain(value) for name, value in error.facts.items()}
+        return pickle.dumps((False, (type(error).__name__, error.message, error.code, facts)))
+
+
+def unpacked(content: bytes) -> Any:
+    """Return what was packed, or raise it.
+
+    Raises:
+        ZsetJoinError: the error that was packed.
+        StateError: `UNKNOWN_ANSWER`: the bytes hold objects of other kinds.
+    """
+    is_value, value = _Unpickler(io.BytesIO(content)).load()
+    if is_value:
+        return value
+    kind, message, code, facts = value
+    error: type[ZsetJoinError] = getattr(importlib.import_module(_ERRORS), kind, ZsetJoinError)
+    raise error(message, code=code, **facts)
+
+
+def table_bytes(table: pa.Table) -> bytes:
+    """Return a table as bytes, in Arrow's stream format."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def table_of(content: bytes) -> pa.Table:
+    """Return the table that bytes hold."""
+    return pa.ipc.open_stream(content).read_all()
+
+
+class _Unpickler(pickle.Unpickler):
+    """Make values, reports and errors, and call nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in _MADE_HERE.get(module, frozenset()):
+            raise StateError(
+                f"an answer of the server holds a {module}.{name}, which this version of the library does not know. Install "
+                "the same version on client and server.",
+                code="UNKNOWN_ANSWER",
+                found=f"{module}.{name}",
+            )
+        return super().find_class(module, name)
+
+
+def _plain(value: Any) -> Any:
+    """Return a fact as it can travel: values as they are, others as text."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return type(value)(_plain(one) for one in value) if not hasattr(value, "_fields") else tuple(map(_plain, value))
+    return value if type(value) in _PLAIN else str(value)

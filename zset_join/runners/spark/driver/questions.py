@@ -1,0 +1,296 @@
+"""Questions of a client of Spark Connect to the process of the server that runs the epochs of a query.
+
+    <checkpoint>/zset/questions/<name>.asked     the question, and with it the rows that were emitted, where they are given
+    <checkpoint>/zset/questions/<name>.taken     the process that runs the epochs has read it
+    <checkpoint>/zset/questions/<name>.answer    the answer, or the error
+
+Jobs of the client put the first and take the last; nothing else that the two processes can reach is shared. Where no process
+takes a question, the job that puts it opens the checkpoint, answers it, and releases it.
+
+The law: a question is answered between two epochs, by the process that holds the checkpoint, and once; what a client that died
+left behind is removed by the next process.
+
+Cost: a thread that lists one folder twice a second, every two seconds where it is not on a local disk.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
+from zset_join.core.errors import OptionError, StateError
+from zset_join.runners.spark.driver.driver_tools import DriverTools
+from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
+from zset_join.runners.spark.driver.on_server import on_server, on_server_with, packed, table_bytes, table_of, unpacked
+from zset_join.runners.spark.driver.starting import check_mode
+from zset_join.runners.spark.epoch.frame_sink import TakesSession
+from zset_join.storage.folder import Folder, is_local
+
+__all__ = ["Question", "QuestionWatch", "answer_of", "opened_for_a_look"]
+
+_FOLDER = "questions"
+_ASKED, _TAKEN, _ANSWER = ".asked", ".taken", ".answer"
+_UNTAKEN_SECONDS, _LOOK_SECONDS, _PAUSE_SECONDS = 3.0, 1.5, 0.1
+_IN_USE_SECONDS = 60.0
+_WAITS = "waits"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a query.
+
+    Args:
+        about: which question: `verify`, `explain_row`, `view_rows` or `backup`.
+        given: its arguments, plain values.
+        rows: what was emitted, in Arrow's stream format; None where outputs are to be read.
+    """
+
+    about: str
+    given: Mapping[str, Any]
+    rows: bytes | None = None
+
+    def answered(self, epochs: DriverEpochs) -> Any:
+        """Return the answer, from what runs the epochs."""
+        tools, given = DriverTools(epochs), dict(self.given)
+        if self.about == "explain_row":
+            return tools.explain_row(given["row"], most_rows=given["most_rows"])
+        if self.about == "view_rows":
+            held, count = tools.view_rows(given["view"], given["values"], most_rows=given["most_rows"])
+            return table_bytes(pa.Table.from_batches([held.rows])), held.weights.tolist(), count
+        if self.about == "backup":
+            return epochs.backup(given["directory"])
+        rows = self.rows
+        return tools.verify(actual=None if rows is None else lambda: table_of(rows), **given)
+
+
+def answer_of(
+    question: Question,
+    settings: DriverSettings,
+    session: SparkSession,
+    *,
+    rows: DataFrame | None,
+    is_active: Callable[[], bool],
+) -> Any:
+    """Return the answer to a question, from the process that runs the epochs, or from a task that opens the checkpoint.
+
+    Args:
+        question: what is to be answered.
+        settings: of the query.
+        session: of Spark Connect.
+        rows: what was emitted; None where outputs are to be read.
+        is_active: returns whether the query runs.
+
+    Raises:
+        ZsetJoinError: what the question raises.
+        StateError: there is no checkpoint, or `CHECKPOINT_IN_USE`: a driver of another session runs on it.
+
+    Cost: a job with the question, and one per second and a half until the answer is there.
+    """
+    name = uuid.uuid4().hex
+    location, waits = settings.options.checkpoint_location, is_active()
+
+    def put(given: Question) -> Any:
+        if waits:
+            _put(location, name, given)
+            return _taken_answer(location, name)
+        return _answer_beside(settings, given)
+
+    def first() -> Any:
+        return put(question)
+
+    def first_with(table: Any) -> Any:
+        return put(replace(question, rows=table_bytes(table)))
+
+    began = time.monotonic()
+    found = _patiently(lambda: on_server(session, first) if rows is None else on_server_with(rows, first_with))
+    while found == _WAITS:
+        is_late = time.monotonic() > began + _UNTAKEN_SECONDS
+
+        waits = is_active()
+
+        def again(is_late: bool = is_late, runs: bool = waits) -> Any:
+            return _answered_later(settings, name, is_late=is_late, runs=runs)
+
+        try:
+            found = on_server(session, again)
+        except StateError as error:
+            if error.code != "CHECKPOINT_IN_USE" or time.monotonic() > began + _IN_USE_SECONDS:
+                raise
+            found = _WAITS
+    return found
+
+
+class QuestionWatch:
+    """Answer the questions that are put into a checkpoint, in a thread.
+
+    Args:
+        epochs: what runs the epochs, attached to its checkpoint.
+    """
+
+    def __init__(self, epochs: DriverEpochs) -> None:
+        self._epochs = epochs
+        self._folder = checkpoint_folder(epochs.location)
+        self._pause = 0.5 if is_local(epochs.location) else 2.0
+        self._thread = threading.Thread(target=self._run, name="zset_join-questions", daemon=True)
+
+    def start(self) -> None:
+        """Begin; it ends with the process."""
+        for name in list(self._folder.names(_FOLDER)):
+            if name.endswith((_ANSWER, _TAKEN)):
+                self._folder.remove(name)
+        self._thread.start()
+
+    def answer_all(self) -> int:
+        """Answer the questions that are there; return how many."""
+        waiting = [name for name in self._folder.names(_FOLDER) if name.endswith(_ASKED)]
+        for name in waiting:
+            _answer(self._folder, name.removeprefix(f"{_FOLDER}/").removesuffix(_ASKED), self._epochs)
+        return len(waiting)
+
+    def _run(self) -> None:
+        while True:
+            self.answer_all()
+            time.sleep(self._pause)
+
+
+def opened_for_a_look(settings: DriverSettings) -> DriverEpochs:
+    """Return what runs the epochs of a checkpoint that exists, attached, with a state directory of its own.
+
+    Outputs that write by Spark are left out: a task has no session.
+
+    Raises:
+        StateError: there is no checkpoint, it is in use, or it does not fit.
+    """
+    location = settings.options.checkpoint_location
+    query_id = stored_query_id(location)
+    if query_id is None:
+        raise no_checkpoint(location)
+    check_mode(location, "driver", is_served=True)
+    directory = tempfile.TemporaryDirectory(prefix="zset_join-look-")
+    sinks = {view: [one for one in chosen if not isinstance(one.sink, TakesSession)] for view, chosen in settings.sinks.items()}
+    options = replace(settings.options, local_state_dir=directory.name)
+    epochs = _Looking(replace(settings, options=options, sinks=sinks), directory)
+    try:
+        epochs.attach(query_id)
+    except BaseException:
+        epochs.close()
+        raise
+    return epochs
+
+
+class _Looking(DriverEpochs):
+    """Epochs that do not run; they remove their state when they are closed."""
+
+    def __init__(self, settings: DriverSettings, directory: tempfile.TemporaryDirectory[str]) -> None:
+        super().__init__(settings)
+        self._directory = directory
+
+    def close(self) -> None:
+        super().close()
+        self._directory.cleanup()
+
+
+def _put(location: str, name: str, question: Question) -> None:
+    folder = checkpoint_folder(location)
+    content = packed(lambda: (question.about, dict(question.given), question.rows))
+    folder.put(f"{_FOLDER}/{name}{_ASKED}", content)
+
+
+def _read(folder: Folder, name: str) -> Question | None:
+    content = folder.read(f"{_FOLDER}/{name}{_ASKED}")
+    return None if content is None else Question(*unpacked(content.to_pybytes()))
+
+
+def _answer(folder: Folder, name: str, epochs: DriverEpochs) -> None:
+    """Answer a question, and put the answer where the client looks for it."""
+    question = _read(folder, name)
+    if question is None:
+        return
+    folder.put(f"{_FOLDER}/{name}{_TAKEN}", b"")
+    folder.remove(f"{_FOLDER}/{name}{_ASKED}")
+    folder.put(f"{_FOLDER}/{name}{_ANSWER}", _whatever_comes(question, epochs))
+    folder.remove(f"{_FOLDER}/{name}{_TAKEN}")
+
+
+def _whatever_comes(question: Question, epochs: DriverEpochs) -> bytes:
+    """Return an answer as bytes, or the error, of whatever kind: the thread goes on."""
+
+    def answered() -> Any:
+        try:
+            return question.answered(epochs)
+        except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+            raise StateError(
+                f"{question.about}() failed in the process of the server: {type(error).__name__}: {error}. The query goes on; "
+                "its log on the server has more.",
+                code="QUESTION_FAILED",
+            ) from error
+
+    return packed(answered)
+
+
+def _answer_beside(settings: DriverSettings, question: Question) -> Any:
+    """Return the answer from a checkpoint that nobody holds."""
+    if any(isinstance(one.sink, TakesSession) for chosen in settings.sinks.values() for one in chosen):
+        readable = any(not isinstance(one.sink, TakesSession) for chosen in settings.sinks.values() for one in chosen)
+        if question.about == "verify" and question.rows is None and not readable:
+            raise OptionError(
+                "the output is written by Spark, and a query that does not run has no session on the server to read it. Pass "
+                "verify(actual_df=...) with the emitted changes and their column _weight, or ask while the query runs.",
+                code="VERIFY_OUTPUT",
+            )
+    epochs = opened_for_a_look(settings)
+    try:
+        return question.answered(epochs)
+    finally:
+        epochs.close()
+
+
+def _answered_later(settings: DriverSettings, name: str, *, is_late: bool, runs: bool) -> Any:
+    """Return the answer to a question that was put; where nobody takes it, open the checkpoint and answer it here."""
+    location = settings.options.checkpoint_location
+    folder = checkpoint_folder(location)
+    if (is_late or not runs) and folder.size(f"{_FOLDER}/{name}{_ANSWER}") is None:
+        question = _read(folder, name)
+        if question is not None:
+            found = _answer_beside(settings, question)
+            folder.remove(f"{_FOLDER}/{name}{_ASKED}")
+            return found
+    found = _taken_answer(location, name)
+    if found == _WAITS and not runs and folder.size(f"{_FOLDER}/{name}{_TAKEN}") is not None:
+        raise StateError("the query ended before it had answered; ask again.", code="QUESTION_FAILED", location=location)
+    return found
+
+
+def _taken_answer(location: str, name: str) -> Any:
+    """Return the answer, if it comes soon."""
+    folder, path = checkpoint_folder(location), f"{_FOLDER}/{name}{_ANSWER}"
+    ends = time.monotonic() + _LOOK_SECONDS
+    while True:
+        content = folder.read(path)
+        if content is not None:
+            folder.remove(path)
+            return unpacked(content.to_pybytes())
+        if time.monotonic() > ends:
+            return _WAITS
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _patiently(function: Callable[[], Any]) -> Any:
+    """Return what a function returns; a process that is about to end may hold the checkpoint for some seconds."""
+    ends = time.monotonic() + _IN_USE_SECONDS / 4
+    while True:
+        try:
+            return function()
+        except StateError as error:
+            if error.code != "CHECKPOINT_IN_USE" or time.monotonic() > ends:
+                raise
+        time.sleep(1)

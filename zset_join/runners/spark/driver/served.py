@@ -1,0 +1,322 @@
+"""Epochs of a query that a client of Spark Connect started: they run in a process of the server.
+
+The client sends settings; checkpoint, inputs and outputs are the server's alone. Client and server share no disk, so the client
+reads nothing of them itself: `on_server` runs a function there, as a job with one task, and brings its answer back as text.
+
+The law: a query that was started over Spark Connect and one that was started beside the server have one checkpoint and one
+output. An error that stops a query reaches the client with its code and its message; its facts are kept in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
+from zset_join.core import errors
+from zset_join.core.errors import PlanError, StateError, ZsetJoinError
+from zset_join.core.options import QueryOptions
+from zset_join.kernels.machine.first_use import compile_rest_in_background
+from zset_join.runners.spark.driver.driver_tools import refuse_given
+from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings, spark_query_id
+from zset_join.runners.spark.driver.on_server import on_server, table_bytes, table_of
+from zset_join.runners.spark.driver.questions import Question, QuestionWatch, answer_of, opened_for_a_look
+from zset_join.runners.spark.driver.starting import check_mode
+from zset_join.runners.spark.epoch.frame_sink import TakesSession
+from zset_join.runners.spark.epoch.heartbeat import Heartbeat
+from zset_join.runners.spark.epoch.progress import ProgressLog
+from zset_join.runners.spark.frames.sent import frame_of
+from zset_join.tools.dead_letters import read_letters
+from zset_join.tools.savepoint import Savepoint
+from zset_join.zset import ZSet, single_batch
+
+if TYPE_CHECKING:
+    from zset_join.checkpoint.row_history import RowHistory
+    from zset_join.runners.spark.tools.view_comparison import VerificationReport
+
+__all__ = ["ServedEpochs", "ServedQuery", "ServedTools", "refuse_missing", "refuse_served"]
+
+_ENDING_SECONDS = 15
+"""How long the process of an earlier run may still hold the checkpoint."""
+
+_ERROR = re.compile(
+    r"zset_join\.core\.errors\.(\w+): \[(\w+)\] (.*?)(?=\n\s*(?:\n|at |During handling|The above)|\Z)", re.DOTALL
+)
+
+
+@dataclass(eq=False)
+class ServedEpochs:
+    """Run the epochs of a query in a process of the server; callable, for `foreachBatch`; travels as its settings.
+
+    Args:
+        settings: of the query.
+        baseline: the plan of the rows that come before those of the first batch; None without.
+    """
+
+    settings: DriverSettings
+    baseline: bytes | None = None
+    _epochs: DriverEpochs | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ServedEpochs, (self.settings, self.baseline))
+
+    def __call__(self, batch: DataFrame, epoch: int) -> None:
+        """Run one epoch.
+
+        Raises:
+            ZsetJoinError: as `DriverEpochs`.
+        """
+        if self._epochs is None:
+            compile_rest_in_background()
+            check_mode(self.settings.options.checkpoint_location, "driver", is_served=True)
+            self._epochs = DriverEpochs(self.settings)
+        epochs, session = self._epochs, batch.sparkSession
+        is_new = not epochs.is_open
+        if is_new:
+            epochs.baseline = None if self.baseline is None else frame_of(self.baseline, session)
+            query_id = spark_query_id(epochs.location)
+            _once_free(lambda: epochs.attach(query_id, session))
+            epochs.begin()
+            QuestionWatch(epochs).start()
+        epochs(batch, epoch)
+        if is_new and self.settings.is_timed:
+            epochs.heartbeat = Heartbeat(checkpoint_folder(epochs.location), epochs.next_due)
+            epochs.heartbeat.start()
+
+
+@dataclass(eq=False)
+class ServedQuery:
+    """What a client knows of a query whose epochs run on the server.
+
+    Args:
+        settings: of the query.
+        session: of Spark Connect.
+        is_active: returns whether the query runs.
+
+    Attributes:
+        error: what stopped the query; None while it runs, and where Spark did.
+        progress: what the newest epochs did, as the checkpoint has it.
+        heartbeat: None: it is the server's.
+    """
+
+    settings: DriverSettings
+    session: SparkSession
+    is_active: Callable[[], bool]
+    error: BaseException | None = None
+    heartbeat: Heartbeat | None = None
+    progress: ProgressLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.progress = _Progress(self.session, self.settings.options.checkpoint_location)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the only view."""
+        return self.settings.query.plan.output.schema
+
+    @property
+    def options(self) -> QueryOptions:
+        """Return the options of the query."""
+        return self.settings.options
+
+    @property
+    def dead_letters(self) -> str:
+        """Return where rows that were put aside are written."""
+        return self.settings.dead_letters
+
+    def __call__(self, batch: DataFrame, epoch: int) -> None:
+        """Refuse: epochs run on the server.
+
+        Raises:
+            PlanError: always.
+        """
+        raise PlanError(f"epoch {epoch} of {batch} runs on the server, not in this client.", code="SPARK_CONNECT")
+
+    def attach(self, query_id: str) -> None:
+        """Return: the server opens checkpoint and outputs with the first epoch."""
+
+    def begin(self) -> None:
+        """Return: the server begins the query with the first epoch."""
+
+    def explanation(self) -> str:
+        """Return what `explain` prints."""
+        return DriverEpochs(self.settings).explanation()
+
+    def failure_of(self, error: BaseException) -> ZsetJoinError | None:
+        """Return the error of this library that an error of the server's carries as text; None where there is none."""
+        return _failure_of(error)
+
+    def backup(self, directory: str | Path) -> Savepoint:
+        """Copy checkpoint and outputs between two epochs, on the server; the directory is one of the server's."""
+        found: Savepoint = answer_of(
+            Question("backup", {"directory": str(directory)}),
+            self.settings,
+            self.session,
+            rows=None,
+            is_active=self.is_active,
+        )
+        return found
+
+    def close(self) -> None:
+        """Return: the server closes checkpoint and outputs when its process ends."""
+
+
+def refuse_served(settings: DriverSettings, session: SparkSession) -> None:
+    """Open checkpoint and outputs on the server and release them, so that a start which they refuse writes nothing.
+
+    A new checkpoint is not looked at, nor one with an output that writes by Spark.
+
+    Args:
+        settings: of the query.
+        session: of Spark Connect.
+
+    Raises:
+        ZsetJoinError: what they raise.
+
+    Cost: one job with one task; of a checkpoint that exists, it restores the state into a temporary directory.
+    """
+
+    def opened() -> None:
+        _open_and_close(settings)
+
+    _once_free(lambda: on_server(session, opened))
+
+
+def refuse_missing(settings: DriverSettings, session: SparkSession) -> None:
+    """Refuse a checkpoint that is not there, or does not take the query.
+
+    Raises:
+        ZsetJoinError: what it raises.
+    """
+    location = settings.options.checkpoint_location
+
+    def known() -> None:
+        if stored_query_id(location) is None:
+            raise no_checkpoint(location)
+
+    on_server(session, known)
+    refuse_served(settings, session)
+
+
+def _once_free(function: Callable[[], None]) -> None:
+    """Call a function that opens the checkpoint, again where the process of an earlier run still ends."""
+    ends = time.monotonic() + _ENDING_SECONDS
+    while True:
+        try:
+            function()
+        except StateError as error:
+            if error.code != "CHECKPOINT_IN_USE" or time.monotonic() > ends:
+                raise
+            time.sleep(1)
+        else:
+            return
+
+
+def _open_and_close(settings: DriverSettings) -> None:
+    location = settings.options.checkpoint_location
+    if stored_query_id(location) is None:
+        return
+    check_mode(location, "driver", is_served=True)
+    if not any(isinstance(one.sink, TakesSession) for sinks in settings.sinks.values() for one in sinks):
+        opened_for_a_look(settings).close()
+
+
+class ServedTools:
+    """Answer questions about a query whose epochs run on the server.
+
+    Args:
+        settings: of the query.
+        session: of Spark Connect.
+        is_active: returns whether the query runs.
+    """
+
+    def __init__(self, settings: DriverSettings, session: SparkSession, is_active: Callable[[], bool]) -> None:
+        self._settings = settings
+        self._session = session
+        self._is_active = is_active
+
+    def verify(self, *, actual_df: DataFrame | None = None, most_differences: int = 20, **given: Any) -> VerificationReport:
+        """Compare what the outputs hold with DuckDB's batch query over everything that came; see `DriverTools.verify`."""
+        refuse_given(given)
+        found: VerificationReport = self._asked("verify", {"most_differences": most_differences}, actual_df)
+        return found
+
+    def explain_row(self, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+        """Return which changes made and unmade rows; see `DriverTools.explain_row`."""
+        found: RowHistory = self._asked("explain_row", {"row": dict(row), "most_rows": most_rows})
+        return found
+
+    def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int) -> tuple[ZSet, int]:
+        """Return rows that an output holds; see `DriverTools.view_rows`."""
+        given = {"view": view, "values": dict(values), "most_rows": most_rows}
+        content, weights, count = self._asked("view_rows", given)
+        return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
+
+    def dead_letters(self, **chosen: Any) -> pa.Table:
+        """Return what was put aside; see `zset_join.dead_letters.read_letters`."""
+        location, path = self._settings.options.checkpoint_location, self._settings.options.dead_letter_path
+
+        def letters() -> bytes:
+            return table_bytes(read_letters(location, path=path, **chosen))
+
+        return table_of(on_server(self._session, letters))
+
+    def _asked(self, about: str, given: Mapping[str, Any], rows: DataFrame | None = None) -> Any:
+        return answer_of(Question(about, given), self._settings, self._session, rows=rows, is_active=self._is_active)
+
+
+def _failure_of(error: BaseException) -> ZsetJoinError | None:
+    """Return the error of this library that an error of the server's carries as text; None where there is none."""
+    found = _ERROR.search(str(error)) if isinstance(error, PySparkException) else None
+    if found is None:
+        return None
+    kind: type[ZsetJoinError] = getattr(errors, found[1], ZsetJoinError)
+    return kind(found[3].strip(), code=found[2])
+
+
+class _Progress(ProgressLog):
+    """Read the counts of epochs from the checkpoint, by a job on the server.
+
+    Args:
+        session: of Spark Connect.
+        location: `checkpointLocation`.
+    """
+
+    def __init__(self, session: SparkSession, location: str) -> None:
+        super().__init__()
+        self._session = session
+        self._location = location
+
+    def of_epoch(self, epoch: int) -> dict[str, Any] | None:
+        """Return the counts of a committed epoch; None where it is not committed, or its record is gone."""
+        return self.of_epochs([epoch])[epoch]
+
+    def of_epochs(self, epochs: Sequence[int]) -> dict[int, dict[str, Any] | None]:
+        """Return the counts of epochs, by one job."""
+        location, wanted = self._location, list(epochs)
+        found: dict[str, Any] = json.loads(on_server(self._session, lambda: _counts(location, wanted)))
+        return {epoch: found[str(epoch)] for epoch in wanted}
+
+
+def _counts(location: str, epochs: Sequence[int]) -> str:
+    """Return the counts in the records of epochs as JSON, by their numbers; null where there is no record."""
+    from zset_join.checkpoint.reading import read_committed, read_record, record_name
+
+    committed = read_committed(location)
+    found: dict[int, Any] = dict.fromkeys(epochs)
+    for epoch in epochs:
+        if committed is None or committed.files.folder.size(record_name(epoch)) is None:
+            continue
+        record = read_record(committed.files, epoch)
+        found[epoch] = None if record is None else dict(record.progress)
+    return json.dumps(found, default=str)

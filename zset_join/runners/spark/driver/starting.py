@@ -1,0 +1,131 @@
+"""From a query and its options to what runs its epochs on the driver, and to the rows that Spark is to bring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from zset_join.checkpoint.reading import checkpoint_folder, stored_description
+from zset_join.core.errors import StateError
+from zset_join.core.options import QueryOptions
+from zset_join.runners.spark.driver.choosing import stored_mode
+from zset_join.runners.spark.driver.chosen_sink import ChosenSink
+from zset_join.runners.spark.driver.collected import united_rows
+from zset_join.runners.spark.driver.driver_query import DriverQuery
+from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
+from zset_join.runners.spark.driver.on_server import start_on_server
+from zset_join.runners.spark.epoch.heartbeat import Heartbeat
+from zset_join.runners.spark.frames.facts import is_connect
+from zset_join.runners.spark.planning.source_stream import SourceStream
+from zset_join.runners.spark.planning.stages import hybrid_stages
+from zset_join.runners.spark.rows.baseline import has_baseline, with_made_start, with_start
+from zset_join.stages import StageOptions
+from zset_join.storage.folder import folder_below, open_folder
+
+__all__ = ["check_mode", "driver_epochs", "served_rows", "streamed_rows"]
+
+
+def check_mode(location: str, mode: str, *, is_served: bool = False) -> None:
+    """Refuse a checkpoint whose epochs ran elsewhere.
+
+    Args:
+        location: `checkpointLocation`.
+        mode: `driver` or `executors`.
+        is_served: the query is started over Spark Connect, where executors are refused.
+
+    Raises:
+        StateError: `EXECUTION_CHANGED`.
+    """
+    found = stored_mode(location)
+    if found is not None and found != mode:
+        session = "from a classic session " if is_served else ""
+        raise StateError(
+            f'the checkpoint {location} is of a query that runs with execution="{found}", and its state lies in another form '
+            f'than with execution="{mode}". Start it {session}with option("execution", "{found}"), or with a new '
+            "checkpointLocation and a new output.",
+            code="EXECUTION_CHANGED",
+            location=location,
+            found=found,
+            expected=mode,
+        )
+
+
+def driver_epochs(
+    query: DriverQuery,
+    options: QueryOptions,
+    sinks: Mapping[str, Sequence[ChosenSink]],
+    *,
+    name: str,
+    more: Mapping[str, Any],
+) -> DriverEpochs:
+    """Return what runs the epochs of a query on the driver.
+
+    Args:
+        query: the query.
+        options: of the query.
+        sinks: the outputs of each view, by its name.
+        name: what log lines call the query.
+        more: options of certain kinds of stages.
+
+    """
+    location = options.checkpoint_location
+    if options.dead_letter_path is None:
+        place = folder_below(location, "dead-letters").location
+    else:
+        place = open_folder(options.dead_letter_path, option="deadLetterPath").location
+    shared = max(1, hybrid_stages(query.plan.nodes, options))
+    stage_options = StageOptions(
+        on_bad_input=options.on_bad_input,
+        tombstone_retention_seconds=options.tombstone_retention_seconds,
+        chunk_rows=options.chunk_rows,
+        buffer_limit=options.buffer_limit,
+        hot_budget=None if options.hot_budget is None else options.hot_budget.share(shared),
+        table_budget=None if options.table_budget is None else options.table_budget.share(shared),
+        more=dict(more),
+    )
+    settings = DriverSettings(
+        query=query.planned,
+        layout=query.layout,
+        options=options,
+        stage_options=stage_options,
+        sinks=sinks,
+        dead_letters=place,
+        name=name,
+        inputs=tuple(_described(stream) for stream in query.streams.values()),
+        functions=tuple(dict.fromkeys(one for stream in query.streams.values() for one in stream.functions)),
+    )
+    baselines = {known: stream.baseline for known, stream in query.streams.items() if stream.baseline is not None}
+    baseline = united_rows(query.layout, query.streams, baselines) if baselines else None
+    if is_connect(query.session):
+        return DriverEpochs(settings, baseline)
+    from zset_join.runners.spark.frames.classic.kafka_topics import KafkaTopics
+
+    topics = KafkaTopics([(name, stream.dataframe) for name, stream in query.streams.items()], location)
+    return DriverEpochs(settings, baseline, topics)
+
+
+def served_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
+    """Return the rows of all sources as the server of Spark Connect is to bring them."""
+    rows = united_rows(query.layout, query.streams, {name: stream.prepared for name, stream in query.streams.items()})
+    is_needed = epochs.settings.is_timed or epochs.baseline is not None
+    if start_on_server(query.session, epochs.location, is_needed=is_needed):
+        rows = with_made_start(rows, epochs.location)
+    return rows
+
+
+def streamed_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
+    """Return the rows of all sources as Spark is to bring them, with a source that brings epochs when none has a row."""
+    rows = united_rows(query.layout, query.streams, {name: stream.prepared for name, stream in query.streams.items()})
+    location, is_timed = epochs.location, epochs.settings.is_timed
+    if epochs.baseline is not None or has_baseline(stored_description(location)) or is_timed:
+        rows = with_start(rows, location)
+    if is_timed:
+        epochs.heartbeat = Heartbeat(checkpoint_folder(location), epochs.next_due)
+    return rows
+
+
+def _described(stream: SourceStream) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": stream.name, "operation": list(stream.operation)}
+    return {**described, **({"baseline": True} if stream.baseline is not None else {})}

@@ -1,0 +1,405 @@
+"""Where the answer of an epoch goes, seen from the driver.
+
+An output says how tasks leave their parts, takes the parts of a committed epoch exactly once, and, for `verify`, can be read
+back as a Z-set. Three kinds: a sink on the driver (the views), a changelog whose files the tasks write themselves (Parquet
+here, Delta in `delta_outputs`), and a user's function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.changelog import ChangelogForm, encoded_schema, format_named
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.record import CommitRecord
+from zset_join.core.epoch_chain import accepts_argument
+from zset_join.core.errors import StateError
+from zset_join.core.relation import Relation
+from zset_join.runners.common.rejected import Rejected
+from zset_join.runners.common.sink_epochs import SinkEpochs
+from zset_join.runners.spark.epoch.frame_sink import FrameSink
+from zset_join.runners.spark.rows.schemas import spark_schema
+from zset_join.runners.spark.worker.fitting_parts import FittingParts, file_unfit_flags
+from zset_join.runners.spark.worker.parts import ArrowParts, ChangelogParts, ParquetParts, PartWriter, read_arrow_parts
+from zset_join.runners.spark.worker.quarantine import DeadLetters
+from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, are_staged, commit_epoch, committed_files
+from zset_join.sinks.sink import Sink, has_epoch
+from zset_join.storage.folder import is_local, local_path
+
+__all__ = [
+    "ChangelogOutput",
+    "ChosenOutput",
+    "FunctionOutput",
+    "Output",
+    "SelectiveOutput",
+    "SinkOutput",
+    "fitting_parts",
+    "read_lines",
+    "weighted",
+]
+
+
+class Output(Protocol):
+    """What the runner asks of an output."""
+
+    @property
+    def parts(self) -> PartWriter:
+        """Return what writes a task's piece of the answer."""
+        ...
+
+    def describe(self) -> str:
+        """Return what `explain` calls it."""
+        ...
+
+    def open(self, relation: Relation, query_id: str) -> None:
+        """Attach it to the query."""
+        ...
+
+    def has(self, record: CommitRecord) -> bool:
+        """Return whether a committed epoch is in it already.
+
+        Raises:
+            SinkError: the output took another epoch of this number, or of the one before it.
+        """
+        ...
+
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:
+        """Return what `explain` calls the outputs in it without a committed epoch; one that keeps no epochs is not among them.
+
+        Raises:
+            SinkError: see `has`.
+        """
+        ...
+
+    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
+        """Return whether the parts of a committed epoch are still there."""
+        ...
+
+    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
+        """Take the answer of a committed epoch."""
+        ...
+
+    def contents(self, session: SparkSession) -> DataFrame | None:
+        """Return all answers, with or without `_weight`; None when the output cannot be read back."""
+        ...
+
+    def at_rest(self) -> tuple[str, ...]:
+        """Close its files until their next use, and return where they lie; nothing where it is not made of files."""
+        ...
+
+    def close(self) -> None:
+        """Release it."""
+        ...
+
+
+class ChosenOutput(Output, Protocol):
+    """An output of a user's choice."""
+
+    @property
+    def sink(self) -> Sink:
+        """Return what takes the epochs where they run on the driver."""
+        ...
+
+
+@runtime_checkable
+class SelectiveOutput(Output, Protocol):
+    """An output that may never be able to hold some rows, which is decided before an epoch is committed.
+
+    Attributes:
+        quarantines: such rows are put aside and left out; else they are refused.
+        dead_letter_path: where tasks put them that write the output themselves.
+    """
+
+    quarantines: bool
+    dead_letter_path: str
+
+    def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
+        """Return the rows of an answered epoch that the output can never hold, by what `explain` calls it.
+
+        Raises:
+            SinkError: `SINK_VALUE`: such a row is inserted, and bad input is refused.
+        """
+        ...
+
+    def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Return which rows of the view the output can never hold; it is open."""
+        ...
+
+
+class SinkOutput:
+    """Pass the answer to a sink on the driver.
+
+    Args:
+        sink: the sink.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self.parts: PartWriter = ArrowParts()
+        self.dead_letter_path = ""
+        self._sink = sink
+        self._epochs = SinkEpochs(sink)
+
+    @property
+    def quarantines(self) -> bool:
+        """Return whether rows that the sink can never hold are put aside; else they are refused."""
+        return self._epochs.quarantines
+
+    @quarantines.setter
+    def quarantines(self, value: bool) -> None:
+        self._epochs.quarantines = value
+
+    @property
+    def sink(self) -> Sink:
+        """Return the sink."""
+        return self._sink
+
+    def describe(self) -> str:
+        """Return the sink's own words."""
+        return repr(self._sink)
+
+    def open(self, relation: Relation, query_id: str) -> None:
+        """Open the sink."""
+        self._sink.open(relation, query_id)
+
+    def has(self, record: CommitRecord) -> bool:
+        """Return the answer of the sink."""
+        return has_epoch(self._sink, record.epoch, record.link)
+
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:
+        """Return the answer of the sink, unless it forgets its epochs with its process."""
+        forgets = not getattr(self._sink, "keeps_epochs", True)
+        return () if forgets or self.has(record) else (self.describe(),)
+
+    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
+        """Look whether all part files are whole."""
+        return _are_there(files, record)
+
+    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
+        """Write the epoch."""
+        self._epochs.write(record.epoch, read_arrow_parts(files, record.parts), record.link)
+
+    def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:
+        """Return the answer of the sink, where it has such rows; the rows are then read once more than they are written."""
+        rejected = self._epochs.put_aside(record.epoch, read_arrow_parts(files, record.parts))
+        return {self.describe(): rejected} if len(rejected) else {}
+
+    def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Return the answer of the sink; one that does not list such rows holds all."""
+        return self._epochs.unfit(rows)
+
+    def contents(self, session: SparkSession) -> DataFrame | None:
+        """Read the sink, when it can be read."""
+        read: Callable[[], pa.Table] | None = getattr(self._sink, "read", None)
+        return None if read is None else session.createDataFrame(read())
+
+    def at_rest(self) -> tuple[str, ...]:
+        """Return the answer of the sink, where it has one."""
+        rest: Callable[[], tuple[str, ...]] | None = getattr(self._sink, "at_rest", None)
+        return () if rest is None else rest()
+
+    def close(self) -> None:
+        """Close the sink."""
+        self._sink.close()
+
+
+class ChangelogOutput:
+    """Let the tasks write the files of a Parquet changelog.
+
+    Args:
+        directory: the changelog, a path or URI.
+        form: how weights are shown.
+    """
+
+    def __init__(self, directory: str, form: ChangelogForm) -> None:
+        self._directory = str(local_path(directory)) if is_local(directory) else directory
+        self._form = form
+        self._sink = ParquetChangelogSink(self._directory, form)
+        self.quarantines = False
+        self.dead_letter_path = ""
+        self.parts: PartWriter = ChangelogParts(self._directory)
+
+    @property
+    def sink(self) -> Sink:
+        """Return the changelog."""
+        return self._sink
+
+    def describe(self) -> str:
+        """Return path and form."""
+        return f"Parquet changelog {self._directory} ({self._form})"
+
+    def open(self, relation: Relation, query_id: str) -> None:
+        """Make or check the changelog."""
+        self._relation = relation
+        self._sink.open(relation, query_id)
+        writer = self.parts.writer if isinstance(self.parts, FittingParts) else self.parts
+        self.parts = fitting_parts(self, writer, relation, query_id)
+
+    def has(self, record: CommitRecord) -> bool:
+        """Look into the changelog."""
+        return self._sink.has(record.epoch, record.link)
+
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:
+        """Look into the changelog."""
+        return () if self.has(record) else (self.describe(),)
+
+    def put_aside(self, files: CheckpointFiles, record: CommitRecord) -> dict[str, Rejected]:  # noqa: ARG002 - for other outputs
+        """Return nothing: the tasks have refused such rows, or put them aside."""
+        return {}
+
+    def unfit(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Return the rows that the tasks put aside."""
+        return file_unfit_flags(rows)
+
+    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
+        """Look whether all parts are still staged."""
+        return are_staged(self._directory, record.epoch, _part_files(record))
+
+    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
+        """Make the epoch visible."""
+        commit_epoch(self._directory, record.epoch, _part_files(record), link=record.link)
+
+    def contents(self, session: SparkSession) -> DataFrame | None:
+        """Read the committed epochs."""
+        return read_lines(session, committed_files(self._directory), self._relation.schema, self._form)
+
+    def at_rest(self) -> tuple[str, ...]:
+        """Return its directory."""
+        return (self._directory,)
+
+    def close(self) -> None:
+        """Close the changelog."""
+        self._sink.close()
+
+
+class FunctionOutput:
+    """Call a user's function with the answer as a DataFrame.
+
+    The function is called at least once per epoch, every time with the same rows.
+
+    Args:
+        function: takes the DataFrame and the epoch; and where it has an argument `chain`, the epoch's digest, by which it can
+            distinguish an epoch that comes again from another one of the same number (see `epoch_chain`).
+        form: how weights are shown.
+    """
+
+    def __init__(self, function: Callable[..., Any], form: ChangelogForm) -> None:
+        self._function = function
+        self._takes_chain = accepts_argument(function, "chain")
+        self._form = form
+        self.parts: PartWriter = ParquetParts(form)
+
+    @property
+    def form(self) -> ChangelogForm:
+        """Return how weights are shown in the lines."""
+        return self._form
+
+    @property
+    def sink(self) -> Sink:
+        """Return what calls the function with what the driver has."""
+        return FrameSink(self)
+
+    def describe(self) -> str:
+        """Return the function's name."""
+        return f"function {getattr(self._function, '__qualname__', repr(self._function))} ({self._form})"
+
+    def open(self, relation: Relation, query_id: str) -> None:  # noqa: ARG002 - a function has no memory
+        """Learn the columns."""
+        self._schema = encoded_schema(relation.schema, format_named(self._form))
+        self.parts = ParquetParts(self._form, relation.primary_key)
+
+    def has(self, record: CommitRecord) -> bool:  # noqa: ARG002 - a function has no memory
+        """Return False: only the function could have the answer."""
+        return False
+
+    def lacking(self, record: CommitRecord) -> tuple[str, ...]:  # noqa: ARG002 - a function has no memory
+        """Return nothing: a function keeps no epochs."""
+        return ()
+
+    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
+        """Look whether all part files are whole."""
+        return _are_there(files, record)
+
+    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
+        """Call the function."""
+        self.give(self.answer(session, files, record), record.epoch, None if record.link is None else record.link.digest)
+
+    def give(self, rows: DataFrame, epoch: int, digest: str | None) -> None:
+        """Call the function with the lines of an epoch, and with the epoch's digest where it takes one."""
+        if self._takes_chain:
+            self._function(rows, epoch, chain=digest)
+        else:
+            self._function(rows, epoch)
+
+    def answer(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> DataFrame:
+        """Return the answer of an epoch, after looking at every byte of its parts."""
+        paths = [files.check(part.file) for part in record.parts]
+        schema = spark_schema(self._schema)
+        return session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
+
+    def contents(self, session: SparkSession) -> DataFrame | None:  # noqa: ARG002 - a function has no memory
+        """Return None: what the function did with the rows is its own affair."""
+        return None
+
+    def at_rest(self) -> tuple[str, ...]:
+        """Return nothing: what the function wrote is its own affair."""
+        return ()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def fitting_parts(output: SelectiveOutput, writer: PartWriter, relation: Relation, query_id: str) -> FittingParts:
+    """Return what writes the rows that a changelog can hold, and puts the others aside or refuses them."""
+    letters = DeadLetters(
+        directory=output.dead_letter_path, query_id=query_id, names=(output.describe(),), schemas=(relation.schema,)
+    )
+    return FittingParts(writer, output.describe(), letters if output.quarantines else None)
+
+
+def read_lines(session: SparkSession, paths: Sequence[str], rows: pa.Schema, form: ChangelogForm) -> DataFrame:
+    """Return the lines of a changelog with a column `_weight`; a line of another form than `weight` represents one copy.
+
+    Args:
+        session: reads.
+        paths: the files.
+        rows: columns of the output.
+        form: how weights are shown in the files.
+    """
+    schema = spark_schema(encoded_schema(rows, format_named(form)))
+    return weighted(session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema), form)
+
+
+def weighted(lines: DataFrame, form: ChangelogForm) -> DataFrame:
+    """Return lines with a column `_weight`; a line of another form than `weight` represents one copy.
+
+    Args:
+        lines: of a changelog.
+        form: how weights are shown in them.
+    """
+    if form == "weight":
+        return lines
+    change = F.col("_row_kind" if form == "row_kind" else "_change_type")
+    gone = change.isin("-U", "-D", "update_preimage", "delete")
+    return lines.withColumn("_weight", F.when(gone, F.lit(-1)).otherwise(F.lit(1)).cast("long"))
+
+
+def _part_files(record: CommitRecord) -> list[PartFile]:
+    return [
+        PartFile(part.file.name, part.file.rows, part.retractions, part.file.bytes, part.file.crc32) for part in record.parts
+    ]
+
+
+def _are_there(files: CheckpointFiles, record: CommitRecord) -> bool:
+    try:
+        for part in record.parts:
+            files.check(part.file)
+    except StateError:
+        return False  # parts are not synced to the disk; the caller answers the epoch again
+    return True

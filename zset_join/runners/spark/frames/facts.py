@@ -1,0 +1,212 @@
+"""What the library reads from a plan of Spark, whichever kind of session made it.
+
+Two modules implement `FrameReader`: `classic.reading` reads the analysed plan in the JVM, `connect` the plan that a client
+sends to its server. `reader_of` returns the one of a session. The package `classic` alone reaches into a JVM, and is imported
+where a session has one; `tools.check_source_files` refuses the names of the gateway everywhere else.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+__all__ = [
+    "AggregateFacts",
+    "FoundFunction",
+    "FrameReader",
+    "ReadExpression",
+    "StepFacts",
+    "is_connect",
+    "is_of_spark",
+    "parallelism",
+    "reader_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFunction:
+    """A function of the user's in a plan.
+
+    Args:
+        name: what Spark calls it.
+        command: the pickled Python function; None where its code is of the JVM.
+    """
+
+    name: str
+    command: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFacts:
+    """What a call such as `where` or `select` does to rows.
+
+    Args:
+        foreign: the first node of the plan that looks at more than one row, by its class in Spark; None where there is none.
+        is_deterministic: no expression has another value when it is evaluated again.
+        momentary: the SQL of an expression that has another value in every epoch, such as the current time; None without.
+        subquery: the class of a subquery; None where there is none.
+        texts: its expressions as SQL.
+        needs_zone: an expression depends on the session's time zone.
+        title: what `explain` calls it.
+        is_selection: it keeps all rows.
+        kept: per column before it that is still there as it was, its name after it.
+        reads: the columns before it that it reads.
+        condition: as SQL over the columns before it, where the call is one filter; None where it is none.
+        selected: per column after it its SQL over the columns before it, where the call is one selection; None else.
+    """
+
+    foreign: str | None
+    is_deterministic: bool
+    momentary: str | None
+    subquery: str | None
+    texts: tuple[str, ...]
+    needs_zone: bool
+    title: str
+    is_selection: bool
+    kept: Mapping[str, str]
+    reads: frozenset[str]
+    condition: str | None = None
+    selected: tuple[tuple[str, str], ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregateFacts:
+    """One aggregate function that a Column of Spark's calls.
+
+    Args:
+        function: its name in Spark.
+        name: of the result.
+        type: of the result, as Spark writes it.
+        arguments: as Columns of their own.
+        is_constant: all arguments are literals that are not NULL.
+        condition: of its filter; None without.
+        is_distinct: equal arguments count once.
+        untaken: an argument that cannot be made a Column of its own, as SQL; None where all can.
+    """
+
+    function: str
+    name: str
+    type: str
+    arguments: tuple[Column, ...] = ()
+    is_constant: bool = False
+    condition: Column | None = None
+    is_distinct: bool = False
+    untaken: str | None = None
+
+
+@dataclass(frozen=True)
+class ReadExpression:
+    """An expression over a row.
+
+    Args:
+        column: the column that it is; None where it computes.
+        text: as SQL; that of a column is its name.
+        meaning: equal for expressions that Spark takes for the same.
+    """
+
+    column: str | None
+    text: str
+    meaning: object
+
+
+class FrameReader(Protocol):
+    """Read plans of one kind of session."""
+
+    def select_text(self, rows: DataFrame, texts: Sequence[str]) -> DataFrame:
+        """Return `rows.selectExpr(*texts)`, at a cost that does not depend on the number of columns where that is possible."""
+        ...
+
+    def is_deterministic(self, rows: DataFrame) -> bool:
+        """Return whether a second evaluation gives the same rows."""
+        ...
+
+    def used_columns(self, rows: DataFrame, expression: Column) -> frozenset[str]:
+        """Return the columns of rows that an expression reads."""
+        ...
+
+    def texts(self, rows: DataFrame, columns: Sequence[Column]) -> tuple[str, ...]:
+        """Return expressions as SQL; equal expressions are written alike in every session of the same kind."""
+        ...
+
+    def functions(self, rows: DataFrame) -> list[FoundFunction]:
+        """Return the calls of the user's functions in a plan, those of its source included."""
+        ...
+
+    def step(self, rows: DataFrame, transformed: DataFrame) -> StepFacts:
+        """Return what a call did to rows.
+
+        Args:
+            rows: before it.
+            transformed: after it.
+
+        Raises:
+            AnalysisException: Spark cannot make sense of it.
+        """
+        ...
+
+    def aggregate(self, rows: DataFrame, column: Column) -> AggregateFacts | None:
+        """Return the aggregate that a Column calls; None where it is not one aggregate function by itself.
+
+        Raises:
+            AnalysisException: Spark cannot make sense of it.
+        """
+        ...
+
+    def expression(self, rows: DataFrame, column: Column) -> ReadExpression:
+        """Return what an expression over a row is."""
+        ...
+
+    def paths(self, rows: DataFrame) -> list[str] | None:
+        """Return the paths of the files that rows are read from; None where a source is none of files, or is not known."""
+        ...
+
+    def batch_of_source(self, rows: DataFrame) -> DataFrame | None:
+        """Return the only source of a stream as a batch; None where it has several, or none that can be read so."""
+        ...
+
+    def type_of_json(self, texts: DataFrame) -> StructType:
+        """Return the type of JSON texts, as Spark infers it.
+
+        Args:
+            texts: a batch DataFrame with one column of strings.
+
+        Cost: a job over all of them.
+        """
+        ...
+
+
+def is_connect(session: SparkSession) -> bool:
+    """Return whether a session is a client of Spark Connect, which has no JVM beside it."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def reader_of(session: SparkSession) -> FrameReader:
+    """Return what reads the plans of a session."""
+    name = "connect" if is_connect(session) else "classic.reading"
+    return cast("FrameReader", importlib.import_module(f"zset_join.runners.spark.frames.{name}").READER)
+
+
+def parallelism(session: SparkSession) -> int:
+    """Return how many tasks run at once; 1 of Spark Connect, where nothing is shared among tasks."""
+    if is_connect(session):
+        return 1
+    from zset_join.runners.spark.frames.classic import context
+
+    return context.parallelism(session)
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Return whether Spark raised an error: PySpark, or a call into the JVM of a classic session."""
+    if isinstance(error, PySparkException):
+        return True
+    try:
+        from zset_join.runners.spark.frames.classic.context import GATEWAY_ERRORS
+    except ImportError:  # a client of Spark Connect is installed without the gateway
+        return False
+    return isinstance(error, GATEWAY_ERRORS)

@@ -1,0 +1,142 @@
+"""What `explain` says of a query inside Spark: a tree of its stages, each with what it must remember and what travels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from zset_join.plan.passes.fuse_stages import Fusing
+from zset_join.runners.spark.planning.row_steps import RowStep
+from zset_join.runners.spark.planning.stages import PlannedStage, StageStep, Stream
+from zset_join.stages.stage import EquiJoin
+
+__all__ = ["explained_query"]
+
+
+def explained_query(
+    planned_stages: Sequence[PlannedStage], fusings: Sequence[Fusing], *, buckets: int | None = None
+) -> list[str]:
+    """Return a query as lines, the output first.
+
+    Args:
+        planned_stages: in the order of an epoch.
+        fusings: which inputs stay where they are made.
+        buckets: how many parts the state has; None when not yet known.
+    """
+    return _Explanation(planned_stages, fusings, buckets).rows(None, 0)
+
+
+class _Explanation:
+    """Write lines; see `explained_query`."""
+
+    def __init__(self, planned_stages: Sequence[PlannedStage], fusings: Sequence[Fusing], buckets: int | None) -> None:
+        self._stages = planned_stages
+        self._fusings = {(one.target, one.side): one for one in fusings}
+        self._buckets = buckets
+
+    def rows(self, target: int | None, side: int) -> list[str]:
+        """Return what makes the rows of an input, or of the output."""
+        senders = [one for one in self._stages if (one.target, one.side) == (target, side)]
+        if len(senders) == 1:
+            return self._chain(senders[0])
+        lines = ["Union"]
+        for at, sender in enumerate(senders):
+            lines += _branch(self._chain(sender), is_last=at == len(senders) - 1)
+        return lines
+
+    def _chain(self, end: PlannedStage) -> list[str]:
+        """Return the steps behind a stage, and those before it for as long as one input leads to the next."""
+        steps: list[tuple[RowStep | StageStep, PlannedStage]] = []
+        source: PlannedStage | None = end
+        while source is not None:
+            steps += [(step, source) for step in reversed(source.steps)]
+            if source.streams or len(source.stage.inputs) > 1:
+                break
+            steps.append((StageStep(stage=source.stage), source))
+            before = [one for one in self._stages if one.target == source.number]
+            source, below = (before[0], source) if len(before) == 1 else (None, source)
+        lines: list[str] = []
+        if steps:
+            key = ", ".join(end.after.primary_key)
+            lines.append(f"key: {key}" if key else "key: none; the view may hold equal rows")
+        for depth, (step, planned) in enumerate(steps):
+            branch = f"{'   ' * (depth - 1)}└─ " if depth else ""
+            lines.append(f"{branch}{step.title}")
+            if isinstance(step, StageStep):
+                lines += [f"{'   ' * depth}   {line}" for line in self._facts(step, planned)]
+        found = self.rows(below.number, 0) if source is None else self._stage(source)
+        indent = "   " * len(steps)
+        first = f"{indent[3:]}└─ {found[0]}" if steps else found[0]
+        return [*lines, first, *(f"{indent}{line}" for line in found[1:])]
+
+    def _facts(self, step: StageStep, planned: PlannedStage) -> list[str]:
+        fusing = self._fusings[planned.number, 0]
+        shuffled = step.shuffled if fusing.why_not is not None else "nothing"
+        return [*step.facts(self._buckets), f"shuffles: {shuffled}", fusing.line(planned.stage.inputs[0].relation.name)]
+
+    def _stage(self, planned: PlannedStage) -> list[str]:
+        """Return a stage with what it is fed."""
+        stage = planned.stage
+        sides = range(len(stage.inputs))
+        join = stage.equi_join
+        lines = stage.explain(self._buckets) if join is None else self._join(planned, join)
+        for side in sides:
+            lines += _branch(self._side(planned, side), is_last=side == sides[-1])
+        return lines
+
+    def _join(self, planned: PlannedStage, stage: EquiJoin) -> list[str]:
+        condition = " and ".join(
+            f"{left} {'<=>' if safe else '='} {right}" for (left, right), safe in zip(stage.key_pairs, stage.flags, strict=True)
+        )
+        if stage.residual is not None:
+            condition += f" and {stage.residual!r}"
+        fusings = [self._fusings.get((planned.number, side)) for side in (0, 1)]
+        shuffled = [
+            f'changes of "{given.relation.name}" by {"primary key, then by " if self._route(planned, side) else ""}join key'
+            for side, given in enumerate(stage.inputs)
+            if fusings[side] is None or fusings[side].why_not is not None  # type: ignore[union-attr]
+        ]
+        return [
+            f"Join {stage.how.replace('_', ' ')} on {condition}",
+            f"  remembers: {_join_memory(stage)}; in {self._buckets or 'one per core'} buckets by join key",
+            f"  shuffles: {', '.join(shuffled) or 'nothing'}",
+            *(
+                f"  {one.line(stage.inputs[side].relation.name)}"
+                for side, one in enumerate(fusings)
+                if one is not None and not self._route(planned, side)
+            ),
+        ]
+
+    def _route(self, planned: PlannedStage, side: int) -> PlannedStage | None:
+        """Return the route before an input; None where there is none."""
+        before = [one for one in self._stages if (one.target, one.side) == (planned.number, side)]
+        return before[0] if len(before) == 1 and before[0].stage.forwards else None
+
+    def _side(self, planned: PlannedStage, side: int) -> list[str]:
+        if side in planned.streams:
+            return [_explained(planned.streams[side])]
+        route = self._route(planned, side)
+        if route is None:
+            return self.rows(planned.number, side)
+        inner = route.streams.get(0)
+        below = self.rows(route.number, 0) if inner is None else [_explained(inner)]
+        return [*route.stage.explain(self._buckets), *_branch(below, is_last=True)]
+
+
+def _branch(lines: Sequence[str], *, is_last: bool) -> list[str]:
+    first, *rest = lines
+    return [f"{'└─ ' if is_last else '├─ '}{first}", *(f"{'   ' if is_last else '│  '}{line}" for line in rest)]
+
+
+def _explained(stream: Stream) -> str:
+    described: Any = stream
+    return str(described.explained())
+
+
+def _join_memory(stage: EquiJoin) -> str:
+    kept = []
+    for given, preserved in zip(stage.inputs, (("left", "full", "left_anti"), ("right", "full")), strict=True):
+        what = "all live rows" if stage.how in preserved or all(stage.flags) else "live rows with a complete key"
+        kept.append(f'{what} of "{given.relation.name}"')
+    bound = ", together less than join_max_buffered_bytes" if stage.is_append_buffer else ""
+    return ", ".join(kept) + bound

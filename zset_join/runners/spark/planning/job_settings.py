@@ -1,0 +1,77 @@
+"""The settings of Spark that our jobs need, whatever the session sets otherwise.
+
+No adaptive execution (a partition is a bucket), large batches, Arrow types with 32-bit offsets, instants in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+
+from pyspark.sql import SparkSession
+
+__all__ = ["all_rows_settings", "described_jobs", "job_settings", "wanted_settings"]
+
+_EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
+_PRUNE_FILTERS = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
+
+
+def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str, str]:
+    """Return what a job needs.
+
+    Args:
+        max_records_per_batch: rows that Spark sends to a worker at once.
+        is_routed: rows go through a route on their way, to an aggregate, or to a further join.
+    """
+    wanted = {
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(max_records_per_batch),
+        "spark.sql.execution.arrow.useLargeVarTypes": "false",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    if is_routed:
+        # A route that runs again after an executor was lost sends the same rows, another receipt. Spark would take that for a
+        # source that cannot be trusted, and fail the query.
+        wanted["spark.sql.shuffle.orderIndependentChecksum.enabled"] = "false"
+        wanted["spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"] = "false"
+        # Joins share the first shuffle, and tasks of a union are numbered one input after the other.
+        wanted["spark.sql.exchange.reuse"] = "true"
+        wanted["spark.sql.unionOutputPartitioning"] = "false"
+    return wanted
+
+
+def all_rows_settings(session: SparkSession) -> dict[str, str]:
+    """Return what a job needs besides whose tasks have filters of Spark behind them.
+
+    Where no row can pass a condition, Spark would leave out everything before it: the tasks, their logs and receipts.
+    """
+    excluded = session.conf.get(_EXCLUDED_RULES, "")
+    return {_EXCLUDED_RULES: ",".join(filter(None, (excluded, _PRUNE_FILTERS)))}
+
+
+@contextmanager
+def job_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set what a job needs, and put back what was there."""
+    kept = {name: session.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, before in kept.items():
+            if before is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, before)
+
+
+def described_jobs(session: SparkSession, text: str) -> AbstractContextManager[None]:
+    """Describe the jobs that this thread runs, and so their stages, on Spark's pages.
+
+    Args:
+        session: a classic one.
+        text: what they are called.
+    """
+    from zset_join.runners.spark.frames.classic import context
+
+    return context.described_jobs(session, text)

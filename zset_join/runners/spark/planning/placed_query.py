@@ -1,0 +1,249 @@
+"""A query of Spark's: its plan, what the names in it represent, and its stages in their places on the executors.
+
+The runner, `verify`, sampling, `explain_row` and the checkpoint read it; none of them depends on how the query was written. It
+is placed once: stages, their names, what is fused and what the checkpoint remembers are computed when they are first requested,
+and kept. An epoch plans nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from zset_join.core.options import QueryOptions
+from zset_join.core.relation import Relation
+from zset_join.plan.passes.fuse_stages import Fusing
+from zset_join.plan.query_plan import Feed, QueryPlan
+from zset_join.plan.sharing import prepared_alike
+from zset_join.runners.spark.frames.facts import parallelism
+from zset_join.runners.spark.planning.buffer_limit import explained_limit
+from zset_join.runners.spark.planning.collations import refuse_compared_collations
+from zset_join.runners.spark.planning.explaining import explained_query
+from zset_join.runners.spark.planning.fused_stages import FusedStages, fused_stages_of, fusings_of
+from zset_join.runners.spark.planning.placement import Bindings, placed_stages
+from zset_join.runners.spark.planning.source_stream import SourceStream
+from zset_join.runners.spark.planning.stage_names import stage_name
+from zset_join.runners.spark.planning.stages import PlannedStage, explained_state, named
+from zset_join.runners.spark.rows.user_functions import UserFunction, explained_functions
+from zset_join.runners.spark.worker.shared_place import SharedPlace
+from zset_join.stages.effect import unchangeable
+from zset_join.stages.shared_table import SharedTableStage
+from zset_join.stages.written import read_schema
+
+__all__ = ["PlacedQuery"]
+
+_WHOLE_CHANGES = frozenset({"latest", "route", "unchanged"})
+"""Stages whose answer is the table of the stream before them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedQuery:
+    """A plan in its place on executors.
+
+    Args:
+        plan: what is computed.
+        bindings: what its sources and its steps are.
+        shares_tables: joins that look up in one table share its copy; not so in the checkpoint of a version that did not.
+    """
+
+    plan: QueryPlan
+    bindings: Bindings = field(repr=False)
+    shares_tables: bool = True
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of the streams."""
+        return self.bindings.session
+
+    @property
+    def name(self) -> str:
+        """Return what messages call the view."""
+        return self.plan.name
+
+    @property
+    def query_plan(self) -> QueryPlan:
+        """Return the plan, with the tables that are shared."""
+        return self.plan if self.shares_tables else replace(self.plan, shared=(), copies=())
+
+    @cached_property
+    def output(self) -> Relation:
+        """Return the columns of the view, and its key where it has one."""
+        ends = [one.after for one in self.planned_stages if one.target is None]
+        if len(ends) == 1:
+            return ends[0]
+        return Relation(name="_and_".join(dict.fromkeys(one.name for one in ends)), schema=ends[0].schema, mode="changelog")
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of the columns of the view."""
+        return list(self.output.schema.names)
+
+    @cached_property
+    def streams(self) -> tuple[SourceStream, ...]:
+        """Return the streams as the stages are fed them, in the order of an epoch."""
+        found = [stream for one in self.planned_stages for _, stream in sorted(one.streams.items())]
+        return tuple(stream for stream in found if isinstance(stream, SourceStream))
+
+    @cached_property
+    def sides(self) -> tuple[tuple[str, bool], ...]:
+        """Return the inputs of the last stage that has several, or that streams feed: by name, and whether each is a stream."""
+        (end, *_) = [one for one in self.planned_stages if one.target is None]
+        while not end.streams and len(end.stage.inputs) == 1:
+            (end, *_) = [one for one in self.planned_stages if one.target == end.number]
+        found = []
+        for side, given in enumerate(end.stage.inputs):
+            before = [one for one in self.planned_stages if (one.target, one.side) == (end.number, side)]
+            through = [one for one in before if one.stage.kind in _WHOLE_CHANGES and one.streams]
+            stream = end.streams.get(side) or (through[0].streams[0] if len(before) == len(through) == 1 else None)
+            found.append((given.relation.name if stream is None else stream.name, stream is not None))
+        return tuple(found)
+
+    @cached_property
+    def functions(self) -> tuple[UserFunction, ...]:
+        """Return the user's own functions in the streams and the steps."""
+        functions = [one for stream in self.streams for one in stream.functions]
+        functions += [one for planned in self.planned_stages for step in planned.steps for one in step.functions]
+        return tuple(dict.fromkeys(functions))
+
+    @cached_property
+    def planned_stages(self) -> tuple[PlannedStage, ...]:
+        """Return the stages with what happens to their answers, in the order of an epoch."""
+        stages = list(named(placed_stages(self.plan, self.bindings)))
+        for one in stages:
+            refuse_compared_collations(one.stage)
+        return _with_shared_places(self.plan, stages) if self.shares_tables else tuple(stages)
+
+    @cached_property
+    def fusings(self) -> tuple[Fusing, ...]:
+        """Return, for every input of a stage that earlier stages make, whether it is fused."""
+        return fusings_of(self.plan)
+
+    @cached_property
+    def fused_stages(self) -> tuple[FusedStages, ...]:
+        """Return the groups of stages that run in one task, as an epoch runs them."""
+        return fused_stages_of(self.plan, self.planned_stages, self.fusings)
+
+    def description(self) -> dict[str, Any]:
+        """Return what a checkpoint remembers of the query, JSON-ready; one whose description differs is refused."""
+        steps = {one.number: [list(step.description) for step in one.steps] for one in self.planned_stages}
+        streams = {(one.number, side): stream for one in self.planned_stages for side, stream in one.streams.items()}
+
+        def fed(number: int, side: int, feeds: tuple[Feed, ...]) -> Any:
+            if (number, side) in streams:
+                return {"stream": self.streams.index(streams[number, side])}
+            return [{"stage": feed.origin, "steps": steps[int(feed.origin)]} for feed in feeds]
+
+        described: dict[str, Any] = {
+            "inputs": [_described_stream(stream) for stream in self.streams],
+            "stages": {
+                self.planned_stages[node.number].name: {
+                    "is": _with_shown_columns(unchangeable(node.stage)),
+                    "fed": [fed(node.number, side, feeds) for side, feeds in enumerate(node.feeds)],
+                }
+                for node in self.plan.nodes
+            },
+            "outputs": [{"stage": feed.origin, "steps": steps[int(feed.origin)]} for feed in self.plan.outputs],
+        }
+        shared = {one.shared.name: one.shared for one in self.planned_stages if one.shared is not None}
+        states = {
+            name: {"columns": [] if one.index is None else list(one.index.columns), "readers": list(one.readers)}
+            for name, one in sorted(shared.items())
+        }
+        return {**described, "shared": states} if states else described
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what it takes to build the operators of the view without its program, and its plan; JSON-ready."""
+        names = {one.number: one.name for one in self.planned_stages}
+        return {
+            "stages": [
+                {
+                    "name": one.state_name,
+                    "target": None if one.target is None else names[one.target],
+                    "side": one.side,
+                    "stage": one.state_stage.to_json(),
+                }
+                for one in self.planned_stages
+                if one.shared is None or one.shared.place == 0
+            ],
+            "plan": self.query_plan.to_json(),
+        }
+
+    def explained_indexes(self) -> list[str]:
+        """Return which index every join uses that looks up in a table, and why it keeps a copy of its own."""
+        names = {one.number: one.name for one in self.planned_stages}
+        reasons = dict(self.query_plan.copies)
+        lines = []
+        for one in self.planned_stages:
+            index = None if one.shared is None else one.shared.index
+            declared = getattr(one.stage, "index", None)
+            if index is not None:
+                others = ", ".join(names[number] for number in index.readers if number != one.number)
+                columns = ", ".join(index.columns)
+                lines.append(f"{one.name} looks up in index {index.name} ({columns}): one copy, shared with {others}")
+            elif declared is not None:
+                lines.append(f"{one.name} looks up in index {declared} ({', '.join(one.stage.inputs[1].key)})")
+            if one.number in reasons:
+                lines.append(f"{one.name} keeps a second copy of its right side: {reasons[one.number]}")
+        return lines
+
+    def query_explanation(self, output: str | None, options: QueryOptions) -> str:
+        """Return what `explain` of a query prints.
+
+        Args:
+            output: where the answer goes; None when not yet known.
+            options: of the query.
+
+        Raises:
+            OptionError: groups are to be hybrid, and there are none; or the limit of append-only joins does not fit.
+        """
+        lines = [] if output is None else [f"Output to {output}"]
+        lines += explained_state(self.planned_stages, options, workers=parallelism(self.session))
+        lines += explained_limit(self.planned_stages, options.buffer_limit)
+        lines += explained_functions(self.functions, options.udf_version)
+        lines += self.explained_indexes()
+        return "\n".join([*lines, self.explanation(buckets=options.buckets)])
+
+    def explanation(self, *, buckets: int | None = None) -> str:
+        """Return the stages as a tree of lines, each with what it must remember."""
+        return "\n".join(explained_query(self.planned_stages, self.fusings, buckets=buckets))
+
+
+def _with_shared_places(plan: QueryPlan, stages: list[PlannedStage]) -> tuple[PlannedStage, ...]:
+    """Return which stages look up in one copy of a table, and which prepare its rows together."""
+    for state in plan.states:
+        if isinstance(state.stage, SharedTableStage):
+            name = stage_name(state.stage.kind, stages[state.number].label)
+            index = next(one for one in plan.shared if one.readers == state.readers)
+            for place, number in enumerate(state.readers):
+                shared = SharedPlace(name=name, stage=state.stage, place=place, readers=state.readers, index=index)
+                stages[number] = replace(stages[number], shared=shared)
+    for readers in prepared_alike(plan):
+        first = stages[readers[0]]
+        for place, number in enumerate(readers):
+            shared = SharedPlace(name=first.name, stage=first.stage, place=place, readers=readers)
+            stages[number] = replace(stages[number], shared=shared)
+    return tuple(stages)
+
+
+def _with_shown_columns(described: Any) -> Any:
+    """Return what a stage is with its columns as text, for the message that lists what differs."""
+    if isinstance(described, list | tuple):
+        return [_with_shown_columns(one) for one in described]
+    if not isinstance(described, dict):
+        return described
+    return {
+        key: _shown_columns(inner) if key == "columns" and isinstance(inner, str) else _with_shown_columns(inner)
+        for key, inner in described.items()
+    }
+
+
+def _shown_columns(written: str) -> list[str]:
+    return [f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in read_schema(written)]
+
+
+def _described_stream(stream: SourceStream) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": stream.name, "operation": list(stream.operation)}
+    return {**described, **({"baseline": True} if stream.baseline is not None else {})}

@@ -1,0 +1,173 @@
+"""A plan on the executors: its stages with the streams that feed them, the expressions between them and where rows go.
+
+The law: a placed stage is a stage of the plan, by its number, and so are its feeds. What the plan does to rows is evaluated by
+Spark: before the first stage on the stream of the source, between stages behind the one that emits them.
+
+A plan is placed once per query; an epoch plans nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from pyspark.sql import Column, SparkSession
+
+from zset_join.core.errors import PlanError
+from zset_join.core.relation import Relation
+from zset_join.plan.input_names import tell_inputs_apart
+from zset_join.plan.planner import plan_query
+from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
+from zset_join.plan.row_steps import OpaqueStep
+from zset_join.plan.row_steps import RowStep as PlanStep
+from zset_join.plan.tree import Node, Operate, Read, rebuilt
+from zset_join.runners.spark.planning.row_steps import RowStep, Transform, row_step
+from zset_join.runners.spark.planning.source_stream import SourceStream
+from zset_join.runners.spark.planning.stages import PlannedStage
+from zset_join.runners.spark.planning.stream_steps import as_input, spark_step, stepped, united
+from zset_join.stages.latest import LatestRequest
+
+__all__ = ["Bindings", "BoundStep", "bound_plan", "placed_stages"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BoundStep:
+    """Describe what a step does that only Spark can do.
+
+    Args:
+        call: how the user wrote it, for messages.
+        transform: what it does to a DataFrame.
+        step: it, over the rows it was written for.
+        before: the columns of these.
+        condition: what rows must fulfil, where the step is a filter.
+    """
+
+    call: str
+    transform: Transform
+    step: RowStep
+    before: pa.Schema
+    condition: str | Column | None = None
+
+    def over(self, session: SparkSession, before: Relation) -> RowStep:
+        """Return the step over rows that may have fewer columns than those it was written for."""
+        if before.schema.equals(self.before):
+            return self.step
+        return row_step(session, before, self.call, self.transform, is_internal=True)
+
+
+@dataclass(frozen=True)
+class Bindings:
+    """Map the names of a plan to what they represent inside Spark.
+
+    Args:
+        streams: name of a source to its stream.
+        steps: `id` of a step that only Spark can do, to what it does: two functions may have one name and text.
+    """
+
+    streams: Mapping[str, SourceStream]
+    steps: Mapping[int, BoundStep] = field(default_factory=dict)
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of the streams."""
+        return next(iter(self.streams.values())).session
+
+
+def bound_plan(
+    root: Node, streams: Callable[[PlanSource], SourceStream], *, name: str
+) -> tuple[QueryPlan, dict[str, SourceStream]]:
+    """Return the plan of a query for executors, over sources that are what their streams are; and the streams by name.
+
+    Args:
+        root: the query as it was written.
+        streams: gives the stream of a source; its columns are those of the source.
+        name: what the view is called.
+
+    Raises:
+        PlanError: it cannot be planned.
+        OptionError: two sources share a name.
+    """
+    found: dict[str, SourceStream] = {}
+    sources: dict[int, tuple[PlanSource, PlanSource]] = {}
+
+    def change(node: Node) -> Node:
+        if not isinstance(node, Read):
+            return node
+        written = node.source
+        if id(written) not in sources:
+            stream = streams(written)
+            source = PlanSource(
+                relation=replace(stream.relation(()), name=written.name),
+                hidden=stream.hidden,
+                has_baseline=stream.baseline is not None,
+                max_watermark_jump=stream.max_watermark_jump,
+            )
+            found.setdefault(source.name, stream)
+            sources[id(written)] = written, source
+        source = sources[id(written)][1]
+        stream = found[source.name]
+        read = node if source == written else Read(source)
+        if source.relation.mode == "upsert" and (stream.control is not None or (source.hidden and not written.hidden)):
+            # What orders the changes of its keys is not in the query, whose steps would leave it out.
+            return Operate(LatestRequest(control=stream.control), (read,))
+        return read
+
+    bound = rebuilt(root, change)
+    first: dict[Hashable, str] = {}
+    same = {known: first.setdefault(stream.identity, known) for known, stream in found.items()}
+    plan = plan_query(bound, name=name, buckets=None, is_spread=True, same=same)
+    return tell_inputs_apart(plan), found
+
+
+def placed_stages(plan: QueryPlan, bindings: Bindings) -> tuple[PlannedStage, ...]:
+    """Return the stages of a plan in the order of an epoch, each with what feeds it and where its rows go.
+
+    Args:
+        plan: made for executors: every stage has one reader.
+        bindings: of its sources and steps.
+
+    Raises:
+        PlanError: a stage that is read twice, or fed by streams and stages at once.
+    """
+    stages = [PlannedStage(number=node.number, stage=node.stage) for node in plan.nodes]
+
+    def sends(feeds: Sequence[Feed], target: int | None, side: int) -> None:
+        for feed in feeds:
+            if not isinstance(feed.origin, int):
+                raise PlanError(f'rows of "{feed.origin}" reach no stage.', code="PLAN_ORDER", origin=feed.origin)
+            sender = stages[feed.origin]
+            steps = _expressed(bindings, sender.before, feed.steps)
+            stages[feed.origin] = replace(sender, steps=steps, target=target, side=side)
+
+    for node in plan.nodes:
+        streams = {}
+        for side, (feeds, given) in enumerate(zip(node.feeds, node.stage.inputs, strict=True)):
+            if all(isinstance(feed.origin, str) for feed in feeds):
+                rows = united([_stream(bindings, feed) for feed in feeds])
+                streams[side] = as_input(rows, given.relation)
+            else:
+                sends(feeds, node.number, side)
+        stages[node.number] = replace(stages[node.number], streams=streams)
+    sends(plan.outputs, None, 0)
+    return tuple(stages)
+
+
+def _stream(bindings: Bindings, feed: Feed) -> SourceStream:
+    stream = bindings.streams[str(feed.origin)]
+    for step in feed.steps:
+        stream = stepped(stream, step)
+    return stream
+
+
+def _expressed(bindings: Bindings, before: Relation, steps: Sequence[PlanStep]) -> tuple[RowStep, ...]:
+    expressed: list[RowStep] = []
+    for step in steps:
+        session = bindings.session
+        if isinstance(step, OpaqueStep):
+            one = bindings.steps[id(step)].over(session, before)
+        else:
+            one = spark_step(session, before, step)
+        expressed.append(one)
+        before = one.relation
+    return tuple(expressed)

@@ -1,0 +1,133 @@
+"""A stream that a query reads, as plain data: its rows as they are sent to buckets, and what they mean.
+
+The fluent API makes it (`changes`, `appends`); everything below reads it: planning, the epochs, and the tools over a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.changelog.formats import IMAGE
+from zset_join.core.relation import ChangelogMode, Relation
+from zset_join.plan.row_steps import RowStep
+from zset_join.plan.table_index import TableIndex
+from zset_join.runners.spark.rows.record_streams import reject_partial
+from zset_join.runners.spark.rows.row_reading import REJECT
+from zset_join.runners.spark.rows.user_functions import UserFunction
+
+__all__ = ["SourceStream"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceStream:
+    """A streaming DataFrame whose rows change a table.
+
+    Args:
+        name: what messages call it.
+        mode: changelog mode.
+        columns: the columns of the table, in order.
+        keys: its primary key.
+        sequence_by: columns that order the changes of one key.
+        hidden: those among them that are not part of the table.
+        dataframe: the DataFrame as it was given.
+        prepared: columns, hidden columns, then weight, reject code and raw value of each row.
+        schema: Arrow schema of columns and hidden columns.
+        may_reject: rows may be undecodable, or too far ahead of the watermark.
+        operation: what a row does and what orders its changes, as Spark writes the expressions.
+        functions: the user's own functions in the plan of `prepared`.
+        baseline: the rows to start from, with the columns of `prepared`; None to start from nothing.
+        event_time: the column with the time at which a row happened; None: rows have no time.
+        watermark_delay: how far the watermark stays behind the largest of them, in microseconds or in the unit of an integer.
+        max_watermark_jump: how far ahead of the watermark a row may be, in the unit of the delay; None: any distance.
+        control: the last of the hidden columns, where changes may leave columns out or be truncates; None: they are whole.
+        indexes: declared ones.
+        made_of: the stream that it was made of, and what was done to its rows since, where that is known; else it is its own.
+    """
+
+    name: str
+    mode: ChangelogMode
+    columns: tuple[str, ...]
+    keys: tuple[str, ...]
+    sequence_by: tuple[str, ...]
+    hidden: tuple[str, ...]
+    dataframe: DataFrame = field(repr=False)
+    prepared: DataFrame = field(repr=False)
+    schema: pa.Schema = field(repr=False)
+    may_reject: bool = False
+    operation: tuple[str, ...] = ()
+    functions: tuple[UserFunction, ...] = field(default=(), repr=False)
+    baseline: DataFrame | None = field(default=None, repr=False)
+    event_time: str | None = None
+    watermark_delay: int | None = None
+    max_watermark_jump: int | None = None
+    control: str | None = None
+    indexes: tuple[TableIndex, ...] = field(default=(), repr=False)
+    made_of: tuple[SourceStream, tuple[RowStep, ...]] | None = field(default=None, repr=False)
+
+    @property
+    def row_source(self) -> object:
+        """Return what is the same object for the same rows, whatever they are called."""
+        return self.prepared
+
+    @property
+    def origin(self) -> tuple[SourceStream, tuple[RowStep, ...]]:
+        """Return the stream that it was made of, and what was done to its rows since."""
+        return (self, ()) if self.made_of is None else self.made_of
+
+    @property
+    def identity(self) -> Hashable:
+        """Return what distinguishes it from streams of other rows, whatever it is called."""
+        rows = (id(self.prepared), None if self.baseline is None else id(self.baseline))
+        times = (self.event_time, self.watermark_delay, self.max_watermark_jump)
+        return (*rows, *times, self.mode, self.keys, self.sequence_by, self.hidden)
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of the stream."""
+        return self.dataframe.sparkSession
+
+    def explained(self) -> str:
+        """Return what `explain` says of the stream."""
+        facts: list[str] = [self.mode]
+        if self.keys:
+            facts.append(f"keys=[{', '.join(self.keys)}]")
+        if self.sequence_by:
+            facts.append(f"sequence_by=[{', '.join(self.sequence_by)}]")
+        beginning = " from a baseline" if self.baseline is not None else ""
+        return f'Input "{self.name}" {" ".join(facts)} columns=[{", ".join(self.columns)}]{beginning}'
+
+    def relation(self, join_key: Sequence[str]) -> Relation:
+        """Return the description the engine works with."""
+        return Relation(
+            name=self.name,
+            schema=self.schema,
+            join_key=tuple(join_key),
+            primary_key=self.keys,
+            sequence_by=self.sequence_by,
+            mode=self.mode,
+            event_time=self.event_time,
+            watermark_delay=self.watermark_delay,
+        )
+
+    def of_whole_rows(self) -> Self:
+        """Return the stream where every change is a version: partial ones and truncates are bad input, old images none."""
+        if IMAGE in self.hidden:
+            return replace(self, prepared=self.prepared.where(F.col(IMAGE) != 0), made_of=None)
+        if self.control is None:
+            return self
+        reject = reject_partial(F.col(REJECT), F.col(self.control))
+        return replace(
+            self,
+            prepared=self.prepared.withColumn(REJECT, reject).drop(self.control),
+            baseline=None if self.baseline is None else self.baseline.drop(self.control),
+            schema=pa.schema([field for field in self.schema if field.name != self.control]),
+            hidden=tuple(name for name in self.hidden if name != self.control),
+            control=None,
+            made_of=None,
+        )

@@ -1,0 +1,356 @@
+"""The stages of a query, and the steps over rows between them.
+
+    stream -> route -> join -> [where, select ...] -> aggregate -> [where, select ...] -> join -> output
+
+A *planned stage* is a stage, the row steps behind it, and where the rows go then: to an input of a later stage, or to the
+output. They are numbered in the order of an epoch: before a stage comes what its first input is made of, then what its
+second one is. Everything between two shuffles is one Spark task. Without row steps a stage's own Python function delivers its
+answer: it writes the parts, or sends rows to the next stage, brought down to what that needs. With row steps the function
+yields its rows, Spark evaluates the expressions, and a second function (`ClosingTask`) delivers.
+
+The law: the receipts of all stages of an epoch arrive in its one job, and what a stage sent is what the next one was given.
+
+Cost: nothing for a stage alone; a second Python function per bucket for one with row steps; a shuffle per stage whose rows
+are not in their bucket already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from zset_join.core.errors import OptionError, StateError
+from zset_join.core.options import HotBudget, QueryOptions
+from zset_join.core.relation import Relation
+from zset_join.plan.row_steps import RowStep as PlanStep
+from zset_join.runners.spark.planning.row_steps import RowStep
+from zset_join.runners.spark.planning.stage_names import rows_stage, stage_name
+from zset_join.runners.spark.planning.stream_places import StreamPlace
+from zset_join.runners.spark.rows.user_functions import UserFunction
+from zset_join.runners.spark.worker.receipts import TaskReceipt
+from zset_join.runners.spark.worker.shared_place import SharedPlace
+from zset_join.stages import Stage
+from zset_join.state.cold.row_limit import WHOLE_BUDGET_BYTES
+
+__all__ = [
+    "PlannedStage",
+    "StageStep",
+    "Step",
+    "Stream",
+    "check_rows",
+    "explained_state",
+    "hybrid_stages",
+    "named",
+    "places_of",
+]
+
+
+class HasStage(Protocol):
+    """A stage in its place, wherever it runs."""
+
+    @property
+    def stage(self) -> Stage:
+        """Return the stage."""
+        ...
+
+
+class Stream(Protocol):
+    """What feeds a stage from outside: the rows of a streaming DataFrame, ready to be sent to their buckets."""
+
+    @property
+    def name(self) -> str:
+        """Return what messages call it."""
+        ...
+
+    @property
+    def prepared(self) -> DataFrame:
+        """Return its columns, then weight, reject code and raw value of each row."""
+        ...
+
+    @property
+    def baseline(self) -> DataFrame | None:
+        """Return the rows to start from, with the same columns."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return its columns."""
+        ...
+
+    @property
+    def may_reject(self) -> bool:
+        """Return whether rows may be undecodable, or too far ahead of the watermark."""
+        ...
+
+    @property
+    def max_watermark_jump(self) -> int | None:
+        """Return how far ahead of its watermark a row may be, in the unit of the delay; None: any distance."""
+        ...
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Return those of its columns that are not part of the table."""
+        ...
+
+    @property
+    def origin(self) -> tuple[Stream, tuple[PlanStep, ...]]:
+        """Return the stream that it was made of, and what was done to its rows since."""
+        ...
+
+    @property
+    def identity(self) -> Hashable:
+        """Return what distinguishes it from streams of other rows, whatever it is called."""
+        ...
+
+    def relation(self, join_key: Sequence[str]) -> Relation:
+        """Return the description the engine works with."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StageStep:
+    """A stage of one input behind other steps: an aggregate, DISTINCT, or whatever else takes the rows of one view.
+
+    Args:
+        stage: what it does.
+    """
+
+    stage: Stage
+    functions: ClassVar[tuple[UserFunction, ...]] = ()
+
+    @property
+    def relation(self) -> Relation:
+        """Return the rows after it."""
+        return self.stage.output
+
+    @property
+    def title(self) -> str:
+        """Return what `explain` calls it."""
+        return self.stage.explain(None)[0]
+
+    def facts(self, buckets: int | None) -> list[str]:
+        """Return what it must remember, for `explain`."""
+        return [line.strip() for line in self.stage.explain(buckets)[1:]]
+
+    def renamed(self, name: str) -> str | None:
+        """Return what a column is called after it; None where it does not leave as it came."""
+        return name if name in self.stage.output_key.bucketed_by else None
+
+    @property
+    def shuffled(self) -> str:
+        """Return what is shuffled to it where it is not fused, for `explain`."""
+        (one,) = self.stage.inputs
+        if one.reduce is None:
+            return "the changed rows"
+        is_partial = not set(one.fed.schema.names) <= set(one.relation.schema.names)
+        columns = ", ".join(one.fed.schema.names)
+        return "one line of sums per group and task" if is_partial else f"the changed rows, cut down to {columns}"
+
+    @property
+    def description(self) -> tuple[str, ...]:
+        """Return what a checkpoint remembers of it."""
+        return (self.title, *(f"{field.name}: {field.type}" for field in self.relation.schema))
+
+
+Step = RowStep | StageStep
+"""A closed union: what both do has one name on both; code that needs what one of them alone has tests which it is."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlannedStage:
+    """One stage of a query, and what happens to its answer.
+
+    Args:
+        number: of the stage, in the order of an epoch.
+        stage: what it computes.
+        steps: what Spark does to the rows of its answer.
+        target: the number of the stage that is given its rows; None for the output.
+        side: which input of it they are.
+        streams: which inputs of the stage are streams.
+        name: what its receipts, its histories in commit records and its directories are called; given by `named`.
+        label: the number in such names.
+        shared: the state that it has together with other stages, where it does; given by `sharing`.
+    """
+
+    number: int
+    stage: Stage
+    steps: tuple[RowStep, ...] = ()
+    target: int | None = None
+    side: int = 0
+    streams: Mapping[int, Stream] = field(default_factory=dict)
+    name: str = ""
+    label: int = 0
+    shared: SharedPlace | None = None
+
+    @property
+    def state_name(self) -> str:
+        """Return what its histories and its directories are called."""
+        return self.name if self.shared is None else self.shared.name
+
+    @property
+    def state_stage(self) -> Stage:
+        """Return what has its state."""
+        return self.stage if self.shared is None else self.shared.stage
+
+    def state_input(self, side: int) -> int:
+        """Return the input of what has its state that an input of it is."""
+        return side if self.shared is None else self.shared.input_of(side)
+
+    @property
+    def before(self) -> Relation:
+        """Return the answer of the stage."""
+        return self.stage.output
+
+    @property
+    def after(self) -> Relation:
+        """Return the rows that leave it."""
+        return self.steps[-1].relation if self.steps else self.before
+
+    @property
+    def last_name(self) -> str:
+        """Return what the receipts of its last function are called."""
+        return rows_stage(self.label) if self.steps else self.name
+
+
+def named(planned_stages: Sequence[PlannedStage]) -> tuple[PlannedStage, ...]:
+    """Give the planned stages of a whole query their names. A route is called after the stage and the input it leads to."""
+    labels: dict[int, int] = {}
+    for one in planned_stages:
+        labels[one.number] = sum(not other.stage.forwards for other in planned_stages[: one.number])
+    stages = []
+    for one in planned_stages:
+        label = labels[one.number] if not one.stage.forwards or one.target is None else labels[one.target]
+        stages.append(replace(one, label=label, name=stage_name(one.stage.kind, label, side=one.side)))
+    return tuple(stages)
+
+
+def places_of(planned_stages: Sequence[PlannedStage]) -> list[StreamPlace]:
+    """Return where streams enter a query, and where else rows of them may be put aside."""
+    by_number = {one.number: one for one in planned_stages}
+    places: dict[tuple[int, int], StreamPlace] = {}  # by the input that they are for in the end, as the query was written
+    for one in planned_stages:
+        for side, stream in one.streams.items():
+            if one.stage.forwards and one.target is not None:
+                place = StreamPlace(
+                    name=stream.name, stage=one.name, side=side, behind=((by_number[one.target].name, one.side),)
+                )
+                places[one.target, one.side] = place
+            else:
+                places[one.number, side] = StreamPlace(name=stream.name, stage=one.name, side=side)
+    return [place for _, place in sorted(places.items())]
+
+
+def check_rows(
+    planned_stages: Sequence[PlannedStage],
+    places: Sequence[StreamPlace],
+    receipts: Sequence[TaskReceipt],
+    buckets: int,
+    epoch: int,
+) -> None:
+    """Count the rows that came, that stages sent each other, and their receipts.
+
+    Raises:
+        StateError: some are missing.
+    """
+    everywhere = list(range(buckets))
+    for place in places:
+        first = place.first_receipts(receipts)
+        came = sum(receipt.rows_in[place.side] for receipt in first)
+        applied = sum(receipt.applied[place.side] for receipt in first)
+        aside = sum(receipt.quarantined_rows[place.side] for receipt in first)
+        if came != applied + aside:
+            raise _lost(epoch, f'"{place.name}": rows in {came}, applied {applied}, quarantined {aside}')
+    for planned in planned_stages:
+        for stage in (planned.name, planned.last_name):
+            ran = sorted(receipt.bucket for receipt in receipts if receipt.stage == stage)
+            if ran != everywhere:
+                raise _lost(epoch, f"{stage} ran in buckets {ran}")
+    for receiver in planned_stages:
+        for side in range(len(receiver.stage.inputs)):
+            senders = [one.last_name for one in planned_stages if (one.target, one.side) == (receiver.number, side)]
+            sent = sum(receipt.emitted[0] for receipt in receipts if receipt.stage in senders)
+            given = sum(receipt.rows_in[side] for receipt in receipts if receipt.stage == receiver.name)
+            if senders and sent != given:
+                raise _lost(epoch, f"{' and '.join(senders)} sent {sent} rows, {receiver.name} was given {given}")
+
+
+def _lost(epoch: int, what: str) -> StateError:
+    return StateError(
+        f"epoch {epoch}: {what}; rows were lost on the way, nothing was committed. Restart the query; if it happens again, "
+        "report it with the plan that explain() prints.",
+        code="ROWS_LOST",
+        epoch=epoch,
+    )
+
+
+def hybrid_stages(planned_stages: Sequence[HasStage], options: QueryOptions) -> int:
+    """Return how many stages share the budget of hybrid state.
+
+    Args:
+        planned_stages: of the view.
+        options: of the query.
+
+    Raises:
+        OptionError: groups are to be hybrid, and there are none.
+    """
+    kinds = _kinds(planned_stages)
+    if options.table_budget is not None and not kinds["groups"]:
+        raise OptionError(
+            'default_hash_table="hybrid" is about the groups of groupBy(...) and distinct(), and this view has none (the one '
+            'row of an agg() over everything cannot be on disk). Leave it out; rows of joins have default_hash_join="hybrid".',
+            code="OPTION_VALUE",
+            option="default_hash_table",
+            value="hybrid",
+        )
+    return sum(number for kind, number in kinds.items() if _budget_of(kind, options) is not None)
+
+
+def explained_state(planned_stages: Sequence[PlannedStage], options: QueryOptions, *, workers: int) -> list[str]:
+    """Return what `explain` says of where the state is.
+
+    Args:
+        planned_stages: of the view.
+        options: of the query; its number of buckets may be unknown.
+        workers: most Python workers that run at once.
+
+    Raises:
+        OptionError: as `hybrid_stages`.
+    """
+    stages = hybrid_stages(planned_stages, options)
+    budget = options.hot_budget or options.table_budget
+    kinds = {kind: _budget_of(kind, options) is not None for kind, number in _kinds(planned_stages).items() if number}
+    if budget is None or not any(kinds.values()):
+        return ["State: all in memory"]
+    *others, last = [kind for kind, is_hybrid in kinds.items() if is_hybrid]
+    hybrid = f"{', '.join(others)} and {last}" if others else last
+    lines = [f"State: of {hybrid} at most {budget.describe()} in memory, the rest on local disk"]
+    lines += [f"  of {name} all in memory" for name, is_hybrid in kinds.items() if not is_hybrid]
+    if options.buckets is not None and stages * options.buckets > 1:
+        one = "each bucket" if stages == 1 else f"each bucket of {stages} stages"
+        lines.append(f"  {one}: {budget.share(stages * options.buckets).describe()}")
+    share = budget if options.buckets is None else budget.share(stages * options.buckets)
+    lines.append(f"  {share.describe_cold_store()}")
+    workers = min(workers, options.buckets or workers)
+    if budget.max_hot_bytes is not None and budget.max_hot_bytes < WHOLE_BUDGET_BYTES * workers:
+        lines.append(
+            f"  what an epoch needs beside its rows, some 50 MB in each of up to {workers} Python workers, comes on top: with "
+            f"max_hot_bytes={WHOLE_BUDGET_BYTES * workers:,} or more it is taken from the budget"
+        )
+    return lines
+
+
+def _kinds(planned_stages: Sequence[HasStage]) -> dict[str, int]:
+    """Return how many stages have which kind of state that may be on disk."""
+    kinds = {"joins": 0, "routes": 0, "groups": 0}
+    for planned in planned_stages:
+        if planned.stage.cold_state is not None:
+            kinds[planned.stage.cold_state] += 1
+    return kinds
+
+
+def _budget_of(kind: str, options: QueryOptions) -> HotBudget | None:
+    return options.table_budget if kind == "groups" else options.hot_budget

@@ -1,0 +1,36 @@
+"""Where the streams of a query enter it, and what the receipts of an epoch report of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zset_join.runners.spark.worker.receipts import TaskReceipt
+
+__all__ = ["StreamPlace"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPlace:
+    """Name the place where a stream enters a query.
+
+    Args:
+        name: of the stream.
+        stage: the name of the stage that its rows reach first.
+        side: which input of it they are.
+        behind: names of stages and inputs that they reach later, the same rows as they are.
+    """
+
+    name: str
+    stage: str
+    side: int
+    behind: tuple[tuple[str, int], ...] = ()
+
+    def first_receipts(self, receipts: Sequence[TaskReceipt]) -> list[TaskReceipt]:
+        """Return the receipts of the stage that its rows reach first."""
+        return [receipt for receipt in receipts if receipt.stage == self.stage]
+
+    def put_aside(self, receipts: Sequence[TaskReceipt]) -> int:
+        """Return how many of its rows were put aside, in whatever stage."""
+        places = ((self.stage, self.side), *self.behind)
+        return sum(receipt.quarantined_rows[side] for receipt in receipts for stage, side in places if receipt.stage == stage)

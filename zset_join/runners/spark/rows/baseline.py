@@ -1,0 +1,236 @@
+"""The rows a view starts from: a bounded snapshot of a table, loaded in bulk before its stream.
+
+The law: what epoch 0 answers is the join of the baselines and of the stream's first rows, in one commit; later epochs
+never look at a baseline again, whatever happens. The same protocol as for every epoch covers a crash: until epoch 0
+is committed the baseline is read again, afterwards it is not.
+
+A stream usually overlaps its snapshot: some of its changes are in the snapshot already.
+
+| the stream has | an overlap is resolved by | needed |
+|---|---|---|
+| keys and `sequence_by` | the larger sequence, as between any two changes of one key | nothing |
+| keys alone | arrival: first the baseline, then the stream, older rows included, until it has caught up | nothing |
+| no keys, or only appends | nothing: a change that comes twice counts twice | `after_baseline`: which changes are not in it |
+
+A baseline without the column that names what a row does (`apply_as_deletes`, `weight_column`, `row_kind_column`) has live rows
+only; with it, the column counts.
+
+Epoch 0 must also come when no stream has a row yet. A query with a baseline therefore reads one more streaming source, a
+directory with one empty file (`<checkpointLocation>/zset/start`), which is new once and for all in epoch 0. It stays part
+of the query, because Spark counts the sources of a checkpoint.
+
+Memory: as for any epoch, a bucket's part of the baseline at once.
+
+Limits: a baseline is read by the tasks of one job. If it changes meanwhile and a task is tried again, the attempts see
+different rows: name a version of it, or write it to a table first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+from pyspark.sql.types import ByteType, DataType, DoubleType, FloatType, IntegerType, LongType, ShortType
+
+from zset_join.checkpoint.earlier_descriptions import described_streams
+from zset_join.core.errors import OptionError, PlanError, StateError
+from zset_join.core.relation import ChangelogMode
+from zset_join.runners.spark.frames.facts import reader_of
+from zset_join.storage.folder import folder_below, is_local, local_path
+
+__all__ = [
+    "NULL_AFTER_BASELINE",
+    "check_baseline",
+    "check_overlap",
+    "has_baseline",
+    "in_types_of",
+    "make_start",
+    "resolve_baselines",
+    "union",
+    "used_columns",
+    "with_made_start",
+    "with_start",
+]
+
+NULL_AFTER_BASELINE = "NULL_AFTER_BASELINE"
+_START = "epoch-0"
+_WIDTHS: Mapping[type[DataType], int] = {ByteType: 1, ShortType: 2, IntegerType: 4, LongType: 8}
+
+
+def check_overlap(name: str, mode: ChangelogMode, baseline: Any, after_baseline: Any) -> None:
+    """Refuse a combination that could count a change twice, or means nothing.
+
+    Raises:
+        OptionError: `after_baseline` without a baseline, or a baseline of a stream without keys and without it.
+    """
+    if baseline is None and after_baseline is not None:
+        raise OptionError(
+            f'"{name}": after_baseline is the condition of the changes are not in the baseline, and no baseline is given. Pass '
+            "baseline=..., or filter the stream with where(...).",
+            code="BASELINE_MISSING",
+            name=name,
+        )
+    if baseline is not None and after_baseline is None and mode != "upsert":
+        raise OptionError(
+            f'"{name}": a stream in {mode} mode with a baseline needs after_baseline: a change that is in the baseline and '
+            "in the stream would count twice, and no row shows it. Pass the condition that is true for the changes "
+            'after the baseline, such as after_baseline="_commit_version > 17"; pass after_baseline="true" when the stream '
+            "begins exactly where the baseline ends.",
+            code="BASELINE_OVERLAP",
+            name=name,
+            mode=mode,
+        )
+
+
+def check_baseline(baseline: Any, name: str, needed: Sequence[str]) -> None:
+    """Refuse what is no batch DataFrame with the needed columns.
+
+    Raises:
+        OptionError: it is something else, or it streams.
+        PlanError: columns are missing.
+    """
+    if not isinstance(baseline, DataFrame) or baseline.isStreaming:
+        what = "streams" if isinstance(baseline, DataFrame) else f"is a {type(baseline).__name__}"
+        raise OptionError(
+            f'"{name}": the baseline {what}; expected a batch DataFrame such as spark.read.parquet(...) gives.',
+            code="BASELINE",
+            name=name,
+        )
+    missing = [column for column in needed if column not in baseline.columns]
+    if missing:
+        raise PlanError(
+            f'"{name}": the baseline lacks the columns {missing}; it has {baseline.columns}. It needs the columns of the '
+            "table and those of sequence_by. Where a snapshot has no sequence of its own, add the one as of which it was "
+            'taken: withColumn("...", lit(...)).',
+            code="BASELINE_COLUMNS",
+            name=name,
+            missing=missing,
+        )
+
+
+def in_types_of(stream: DataFrame, baseline: DataFrame, name: str) -> DataFrame:
+    """Return a prepared baseline with the types of the prepared stream; narrower numbers are widened.
+
+    Raises:
+        PlanError: a column has another type.
+    """
+    columns = []
+    for wanted, given in zip(stream.schema, baseline.schema, strict=True):
+        is_same = wanted.dataType.simpleString() == given.dataType.simpleString()
+        if not is_same and not _is_wider(given.dataType, wanted.dataType):
+            raise PlanError(
+                f'"{name}": column "{given.name}" of the baseline has type {given.dataType.simpleString()}, in the stream '
+                f"{wanted.dataType.simpleString()}. Cast it in the baseline.",
+                code="BASELINE_TYPE",
+                name=name,
+                column=given.name,
+            )
+        column = F.col("`" + given.name.replace("`", "``") + "`")
+        columns.append(column if is_same else column.cast(wanted.dataType).alias(given.name))
+    return baseline.select(*columns)
+
+
+def used_columns(df: DataFrame, expression: Column) -> frozenset[str]:
+    """Return the columns of a DataFrame that an expression reads."""
+    return reader_of(df.sparkSession).used_columns(df, expression)
+
+
+def has_baseline(description: Mapping[str, Any] | None) -> bool:
+    """Return whether a stream has a baseline in the description of a query, of today's form or an earlier one."""
+    return description is not None and any(one.get("baseline") for one in described_streams(description))
+
+
+def resolve_baselines(given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, is_loaded: bool) -> Mapping[str, Any]:
+    """Return the description under which a query goes on: once loaded, a baseline need not be given again.
+
+    Args:
+        given: description of the query that starts.
+        stored: description in its checkpoint; None when there is none.
+        is_loaded: epoch 0 is committed.
+
+    Raises:
+        StateError: the query began without this baseline, or its baseline is not loaded yet and not given.
+    """
+    if stored is None:
+        return given
+    nothing: Mapping[str, Any] = {}
+    pairs = zip_longest(given["inputs"], stored.get("inputs", ())[: len(given["inputs"])], fillvalue=nothing)
+    return {**given, "inputs": [_resolved(now, then, is_loaded=is_loaded) for now, then in pairs]}
+
+
+def _resolved(given: Mapping[str, Any], stored: Mapping[str, Any], *, is_loaded: bool) -> Mapping[str, Any]:
+    """Return the description of a stream under which a query goes on."""
+    if stored and "operation" not in stored:  # of a version that did not remember it
+        given = {name: value for name, value in given.items() if name != "operation"}
+    now, then, name = bool(given.get("baseline")), bool(stored.get("baseline")), given["name"]
+    if now and not then:
+        raise StateError(
+            f'"{name}" is given a baseline, and the query of this checkpoint began without one; loaded now, its rows '
+            "would come after changes that replace them. Leave baseline= out, or start with a new checkpointLocation "
+            "and a new output.",
+            code="BASELINE_TOO_LATE",
+            name=name,
+        )
+    if then and not now and not is_loaded:
+        raise StateError(
+            f'the query of this checkpoint starts from a baseline of "{name}", which was not loaded completely. Give '
+            "baseline= again, or start with a new checkpointLocation.",
+            code="BASELINE_NOT_LOADED",
+            name=name,
+        )
+    return {**given, **({"baseline": True} if then else {})}
+
+
+def with_start(rows: DataFrame, location: str) -> DataFrame:
+    """Add the source without rows that makes epoch 0 come.
+
+    Args:
+        rows: the union of both streams.
+        location: `checkpointLocation`.
+
+    Cost: Spark lists a directory with one file per trigger.
+    """
+    make_start(location)
+    return with_made_start(rows, location)
+
+
+def make_start(location: str) -> None:
+    """Make the directory that `with_made_start` reads.
+
+    Args:
+        location: `checkpointLocation`.
+    """
+    folder = folder_below(location, "zset/start")
+    if folder.size(_START) is None:
+        folder.put(_START, b"")
+
+
+def with_made_start(rows: DataFrame, location: str) -> DataFrame:
+    """Add the source without rows that makes epoch 0 come, where its directory is there.
+
+    Args:
+        rows: the union of all streams.
+        location: `checkpointLocation`.
+    """
+    plain = location.partition("?")[0].rstrip("/")
+    uri = f"{local_path(location).as_uri() if is_local(location) else plain}/zset/start"
+    nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema]
+    return rows.unionAll(rows.sparkSession.readStream.text(uri).select(*nothing).where(F.lit(False)))
+
+
+def union(frames: Iterable[DataFrame | None]) -> DataFrame | None:
+    """Return the rows of those that are there; None when none is."""
+    united: DataFrame | None = None
+    for frame in frames:
+        if frame is not None:
+            united = frame if united is None else united.unionAll(frame)
+    return united
+
+
+def _is_wider(narrow: DataType, wide: DataType) -> bool:
+    if isinstance(narrow, FloatType) and isinstance(wide, DoubleType):
+        return True
+    return _WIDTHS.get(type(narrow), 9) < _WIDTHS.get(type(wide), 0)

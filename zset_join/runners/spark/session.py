@@ -1,0 +1,185 @@
+"""What a session must offer, checked before a query starts, what it should have, and a local session that has it.
+
+Workers must run the driver's Python: the same version, with the same packages. Spark starts `python3` from the PATH
+unless `PYSPARK_PYTHON` says otherwise, so a virtual environment of the driver is easily missed. One small job at the start of
+a query asks a worker who it is; that costs nothing extra, for the worker stays and serves the first epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import __version__ as pyspark_version
+from pyspark.sql import DataFrame, SparkSession
+
+from zset_join.core.errors import PlanError
+from zset_join.runners.spark.frames.facts import is_connect, is_of_spark
+
+__all__ = ["check_session", "cluster_settings", "local_session"]
+
+_DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "zset_join.runners.spark.worker.daemon"
+_LEAST_JAVA = 17
+_LONGEST_SOCKET_DIRECTORY = 40
+_JAVA_CURE = (
+    "Install a JDK (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) and let "
+    "JAVA_HOME point at it."
+)
+
+
+def local_session(
+    app_name: str = "zset_join", *, cores: int | None = None, options: Mapping[str, Any] | None = None
+) -> SparkSession:
+    """Return a session on this machine that runs the driver's Python in its workers.
+
+    Its pages are at the `uiWebUrl` of its context, on the loopback address; `options={"spark.ui.enabled": "false"}` does
+    without them.
+
+    Args:
+        app_name: name of the application.
+        cores: cores to use; all by default.
+        options: more Spark options, by their own names.
+
+    Raises:
+        PlanError: no Java, or one that is too old.
+    """
+    _check_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = (
+        SparkSession.builder.master(f"local[{cores or '*'}]")
+        .appName(app_name)
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", str(cores or os.cpu_count() or 1))
+        .config("spark.port.maxRetries", "256")
+        .config("spark.ui.showConsoleProgress", "false")
+    )
+    if len(tempfile.gettempdir()) <= _LONGEST_SOCKET_DIRECTORY:
+        # TCP holds small answers back for 40 ms; a Unix socket does not. Its path may have 100 characters.
+        builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
+    if _workers_find_us():
+        builder = builder.config(_DAEMON, _OUR_DAEMON)
+    for name, value in (options or {}).items():
+        builder = builder.config(name, str(value))
+    return builder.getOrCreate()
+
+
+def cluster_settings() -> dict[str, str]:
+    """Return Spark's settings that make joins run well on a cluster; they are read when a session is made.
+
+    With them a bucket's task goes where its state is (see `zset_join.runners.spark.worker.locality`), and workers start
+    with the engine loaded (see `zset_join.runners.spark.worker.daemon`), which needs this package in every executor's Python.
+
+    >>> sorted(cluster_settings())
+    ['spark.python.daemon.module', 'spark.scheduler.minRegisteredResourcesRatio', 'spark.shuffle.reduceLocality.enabled']
+    """
+    return {
+        _DAEMON: _OUR_DAEMON,
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.shuffle.reduceLocality.enabled": "false",
+    }
+
+
+def check_session(session: SparkSession) -> None:
+    """Refuse a session in which a query could not run.
+
+    Raises:
+        PlanError: Spark Connect, a PySpark without `repartitionById`, or workers with another Python.
+
+    Cost: one job with one task.
+    """
+    if is_connect(session):
+        raise PlanError(
+            "this session is a Spark Connect session; a running join keeps its state next to a classic driver. Create the "
+            "session with .master(...) instead of .remote(...).",
+            code="SPARK_CONNECT",
+        )
+    if not hasattr(DataFrame, "repartitionById"):
+        raise PlanError(
+            f"PySpark {pyspark_version} has no DataFrame.repartitionById, which sends each row to its bucket. Use PySpark 4.1 "
+            "or newer.",
+            code="PYSPARK_VERSION",
+            version=pyspark_version,
+        )
+    _check_workers(session)
+
+
+def _workers_find_us() -> bool:
+    """Return whether a new process finds this package; one that does not would keep every Python worker from starting."""
+    question = "import importlib.util, sys; sys.exit(importlib.util.find_spec('zset_join') is None)"
+    return not subprocess.run([sys.executable, "-c", question], check=False).returncode
+
+
+def _check_workers(session: SparkSession) -> None:
+    cure = (
+        f"Set the environment variable PYSPARK_PYTHON={sys.executable} before the session is created "
+        "(zset_join.spark.local_session does), or install the same packages for the workers' Python."
+    )
+    from zset_join.runners.spark.frames.classic.context import worker_python
+
+    python = worker_python(session)
+    try:
+        answer = session.range(1).coalesce(1).mapInArrow(_introduce_worker, "note string").collect()[0][0]
+    except Exception as error:
+        if not is_of_spark(error):
+            raise
+        messages = re.findall(r"(\w*(?:Error|IOException): .*)", str(error))
+        raise PlanError(
+            f"a worker with the Python {python!r} could not answer: {messages[-1] if messages else error}. {cure}",
+            code="WORKER_PYTHON",
+            driver=sys.executable,
+            worker=python,
+        ) from error
+    worker = json.loads(answer)
+    mine = _introduction()
+    differing = [f"{name}: driver {mine[name]}, worker {worker[name]}" for name in mine if mine[name] != worker[name]]
+    if differing:
+        raise PlanError(
+            f"workers run another Python than the driver ({worker['executable']}): {'; '.join(differing)}. {cure}",
+            code="WORKER_PYTHON",
+            driver=sys.executable,
+            worker=worker["executable"],
+        )
+
+
+def _introduction() -> dict[str, str]:
+    return {"python": ".".join(map(str, sys.version_info[:2])), "pyarrow": pa.__version__.split(".")[0]}
+
+
+def _introduce_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Say which Python this is; runs in a worker, and fails there when the engine cannot be imported."""
+    from zset_join.runners.spark.worker import tasks  # noqa: F401 - the import is the question
+
+    for _ in batches:
+        note = json.dumps({**_introduction(), "executable": sys.executable})
+        yield pa.RecordBatch.from_pydict({"note": [note]})
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        where = f"JAVA_HOME={home} has no bin/java" if home else "no java is on the PATH"
+        raise PlanError(f"Spark needs Java {_LEAST_JAVA} or newer, and {where}. {_JAVA_CURE}", code="JAVA_MISSING")
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)(?:\.(\d+))?', output)
+    major = int(version[1]) if version else 0
+    if major == 1 and version is not None and version[2]:
+        major = int(version[2])
+    if major < _LEAST_JAVA:
+        said = output.splitlines()[0] if output else "nothing"
+        raise PlanError(
+            f"Spark needs Java {_LEAST_JAVA} or newer; {java} says {said!r}. {_JAVA_CURE}",
+            code="JAVA_VERSION",
+            java=java,
+        )

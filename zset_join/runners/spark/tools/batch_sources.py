@@ -1,0 +1,270 @@
+"""What is known of the sources of a query, as the tables that its batch query reads.
+
+Best first: all changes of a stream in their order, from a log that is whole; the rows that a snapshot has and the changes
+since; rows alone, where a table was given, where changes leave columns out (`filled_table`), or where the snapshot is that of
+the stage behind a route.
+
+Cost: one pass over the snapshots and logs of each first stage; one more over the logs of a temporal join for its watermarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.log import read_log
+from zset_join.checkpoint.record import BucketHistory
+from zset_join.core.errors import OptionError
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.runners.common.event_clock import stage_watermark
+from zset_join.runners.spark.planning.placed import Placed, visible_columns_of
+from zset_join.runners.spark.planning.stages import PlannedStage
+from zset_join.runners.spark.rows.names import column_named
+from zset_join.runners.spark.rows.schemas import spark_schema
+from zset_join.runners.spark.tools.batch_tables import BatchTables, aligned, table_prefix
+from zset_join.runners.spark.tools.logged_changes import changes_of_input, has_snapshot, stage_histories
+from zset_join.runners.spark.tools.partial_tables import filled_table
+from zset_join.runners.spark.tools.sampling import Sample
+from zset_join.stages import TemporalJoinStage
+from zset_join.tools.batch import (
+    EPOCHS,
+    SPARK,
+    BatchTimes,
+    BatchView,
+    SourceForm,
+    batch_parts,
+    live_name,
+    marks_name,
+    source_name,
+)
+
+__all__ = ["BatchSource", "ViewTables", "given_source", "own_source", "sources_of"]
+
+_TICKS = pa.schema([(name, pa.int64()) for name in ("e", "t", "before", "mark")])
+_MARKS = pa.schema([(name, pa.int64()) for name in ("e", "before", "mark")])
+_EPOCHS = pa.schema([(name, pa.int64()) for name in ("e", "t")])
+_PLACES_PER_EPOCH = 1 << 34
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSource:
+    """A table of a source.
+
+    Args:
+        form: what it holds.
+        table: the columns of the relation, numbered, and `w`; of changes `e` and `n` too.
+        basis: where it came from, for the report.
+    """
+
+    form: SourceForm
+    table: DataFrame = field(repr=False)
+    basis: str
+
+
+def sources_of(plan: QueryPlan, planned_stages: Sequence[PlannedStage]) -> Iterator[tuple[str, PlannedStage, int]]:
+    """Yield the sources of a plan of places (`plan_of_places`), each with the stage and the input whose log it is."""
+    for one in planned_stages:
+        for side in one.streams:
+            (name,) = [feed.origin for feed in plan.nodes[one.number].feeds[side] if isinstance(feed.origin, str)]
+            yield name, one, side
+
+
+def given_source(rows: DataFrame, schema: pa.Schema) -> BatchSource:
+    """Return a source of which the rows are given, with `__weight`; columns that they do not have are NULL."""
+    return BatchSource(form="rows", table=aligned(rows, schema, F.col("__weight").alias("w")), basis="given")
+
+
+def own_source(
+    session: SparkSession,
+    checkpoint: Checkpoint,
+    planned_stages: Sequence[PlannedStage],
+    first: PlannedStage,
+    side: int,
+) -> BatchSource:
+    """Return a source from what the checkpoint holds: the rows of an input, as they were logged.
+
+    Raises:
+        OptionError: the log does not reach back to the start, and no snapshot has all its rows.
+    """
+    stream, schema = first.streams[side], first.stage.inputs[side].relation.schema
+    planned, is_forwarded = first, False
+    while has_snapshot(checkpoint, planned) and planned.stage.forwards and planned.target is not None:
+        planned, side, is_forwarded = planned_stages[planned.target], planned.side, True
+    is_folded = has_snapshot(checkpoint, planned)
+    position = planned.state_input(side)
+    tables = [name for name, key in planned.state_stage.state_tables.items() if key.of_input == position and key.is_whole]
+    if is_folded and not tables:
+        raise OptionError(
+            f'verify(): the input of "{stream.name}" is partly in a snapshot of {planned.name}, which does not keep all its '
+            f'rows. Pass tables={{"{stream.name}": DataFrame}}, or keep the whole log with the option retainInputLog.',
+            code="VERIFY_TABLE",
+            name=stream.name,
+        )
+    changes = changes_of_input(session, checkpoint, planned, side, table=tables[0] if tables else None)
+    basis = "snapshot and log" if is_folded else "log"
+    relation, control = planned.stage.inputs[side].relation, planned.stage.inputs[side].everywhere
+    weight = F.col("__weight").alias("w")
+    if control is not None:
+        rows = filled_table(changes, relation, control, visible_columns_of(stream))
+        return BatchSource(form="rows", table=aligned(rows, schema, weight), basis=basis)
+    if is_forwarded and relation.mode == "upsert":
+        # The stage before has settled which change counts; its sequence does not order what it retracted.
+        newest = Window.partitionBy(*map(column_named, relation.primary_key)).orderBy(
+            F.col("__epoch").desc(), F.col("__weight").desc()
+        )
+        rows = changes.withColumn("__rank", F.row_number().over(newest)).where("__rank = 1 and __weight > 0")
+        return BatchSource(form="rows", table=aligned(rows, schema, weight), basis=basis)
+    # Keys do not change their bucket within a log, so places of several buckets only have to differ.
+    buckets = F.lit(len(checkpoint.histories) + 1)
+    place = F.col("__epoch") * F.lit(_PLACES_PER_EPOCH) + F.col("__position") * buckets + F.col("__bucket")
+    table = aligned(changes, schema, weight, F.col("__epoch").alias("e"), place.alias("n"))
+    return BatchSource(form="changes" if is_folded or is_forwarded else "all changes", table=table, basis=basis)
+
+
+class ViewTables:
+    """Run the batch query of a view over what is known of its sources.
+
+    Args:
+        joined: the view.
+        plan: of its places: every input that streams feed has a source of its own.
+        tables: where its tables are kept while they are read.
+        sources: by the name of a source of its plan.
+        checkpoint: records how far time had come; None: nothing was late and no row waits.
+        chosen: the share of the view that is wanted; None for all of it.
+
+    Raises:
+        PlanError: a part of the view has no batch query, or its answer does not follow from what is known.
+    """
+
+    def __init__(
+        self,
+        joined: Placed,
+        plan: QueryPlan,
+        tables: BatchTables,
+        sources: Mapping[str, BatchSource],
+        *,
+        checkpoint: Checkpoint | None = None,
+        chosen: Sample | None = None,
+    ) -> None:
+        self._session, self._tables, self._sources, self._checkpoint = joined.session, tables, sources, checkpoint
+        self._planned, self._prefix = joined.planned_stages, table_prefix()
+        self._streams = {name: one.streams[side].name for name, one, side in sources_of(plan, self._planned)}
+        marked = [one.number for one in self._planned if self._has_marks(one, plan)]
+        self.query: BatchView = batch_parts(
+            plan,
+            [self._times(one) for one in self._planned],
+            SPARK,
+            prefix=self._prefix,
+            forms={name: one.form for name, one in sources.items()},
+            marked=marked,
+            has_all_epochs=False,
+        )
+        filters = {}
+        for number, source in enumerate(plan.sources):
+            one, name = sources[source.name], source_name(number, self._prefix)
+            live = live_name(number, self._prefix)
+            wanted = _Wanted(chosen, self._streams[source.name], source.relation.schema)
+            # All changes of a row have its columns; upserts of a key do not.
+            table = one.table if source.relation.mode == "upsert" and one.form != "rows" else wanted(one.table)
+            tables.add(live if one.form == "rows" else name, table)
+            filters[live] = wanted
+        self._add_times(marked)
+        self.rows = tables.view(self.query, filters=filters)
+
+    def tied(self) -> DataFrame | None:
+        """Return the rows of the view among which arrival decides; None where none can be."""
+        return self._tables.tied(self.query)
+
+    def _times(self, planned: PlannedStage) -> BatchTimes:
+        last = None if self._checkpoint is None else self._checkpoint.last
+        if last is None:
+            return BatchTimes()
+        mark = last.watermarks.get(stage_watermark(planned.name))
+        return BatchTimes(watermark_us=mark, processing_time_us=last.processing_time_us)
+
+    def _has_marks(self, planned: PlannedStage, plan: QueryPlan) -> bool:
+        """Return whether the watermarks of a stage matter, and its log has them all."""
+        if self._checkpoint is None or not isinstance(planned.stage, TemporalJoinStage):
+            return False
+        origins = [feed.origin for feeds in plan.nodes[planned.number].feeds for feed in feeds]
+        forms = [self._sources[origin].form if isinstance(origin, str) else None for origin in origins]
+        return set(forms) == {"all changes"}
+
+    def _add_times(self, marked: Sequence[int]) -> None:
+        """Give the watermarks of stages, and the processing times of epochs where the query reads them."""
+        for number in marked:
+            marks = _marks(self._ticks([self._planned[number]]))
+            self._tables.add(marks_name(number, self._prefix), _table(self._session, marks, _MARKS))
+        epochs = self._prefix + EPOCHS
+        if any(epochs in part.query for part in (*self.query.parts, *self.query.tied_parts)):
+            times = {e: t for e, t, _, _ in self._ticks(self._planned)}
+            self._tables.add(epochs, _table(self._session, sorted(times.items()), _EPOCHS))
+
+    def _ticks(self, planned_stages: Sequence[PlannedStage]) -> set[tuple[int | None, ...]]:
+        found: set[tuple[int | None, ...]] = set()
+        if self._checkpoint is None:
+            return found
+        for one in planned_stages:
+            histories = tuple(stage_histories(self._checkpoint, one.state_name))
+            if histories:
+                read = _ReadTicks(
+                    self._checkpoint.files, histories, tuple(given.fed.schema for given in one.state_stage.inputs)
+                )
+                numbers = self._session.range(0, len(histories), 1, len(histories))
+                found |= {tuple(row) for row in numbers.mapInArrow(read, spark_schema(_TICKS)).distinct().collect()}
+        return found
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Keep the rows of a table of a stream that matter for a sample."""
+
+    chosen: Sample | None
+    stream: str
+    schema: pa.Schema
+
+    def __call__(self, rows: DataFrame) -> DataFrame:
+        if self.chosen is None or self.stream not in self.chosen.by_input:
+            return rows
+        more = rows.columns[len(self.schema) :]
+        named = self.chosen.of_input(rows.toDF(*self.schema.names, *more), self.stream)
+        return named.toDF(*(f"c{at}" for at in range(len(self.schema))), *more)
+
+
+@dataclass(frozen=True)
+class _ReadTicks:
+    """Read the times of the epochs of buckets in a task."""
+
+    files: CheckpointFiles
+    histories: tuple[BucketHistory, ...]
+    schemas: tuple[pa.Schema, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                logs = self.histories[number].logs
+                ticks = [one.tick for log in logs for one in read_log(self.files, log, schemas=self.schemas)]
+                columns = [
+                    [one.epoch for one in ticks],
+                    [one.processing_time_us for one in ticks],
+                    [one.watermark_before_us for one in ticks],
+                    [one.watermark_us for one in ticks],
+                ]
+                yield pa.RecordBatch.from_arrays([pa.array(column, pa.int64()) for column in columns], schema=_TICKS)
+
+
+def _marks(ticks: set[tuple[int | None, ...]]) -> list[tuple[int | None, ...]]:
+    """Return the watermarks before and behind epochs; of an epoch of which nothing is logged, that before the next one."""
+    marks = {e: (before, mark) for e, _, before, mark in ticks}
+    between = [(e - 1, None, before) for e, (before, _) in marks.items() if e is not None and e - 1 not in marks]
+    return [*((e, *times) for e, times in marks.items()), *between]
+
+
+def _table(session: SparkSession, lines: Sequence[Sequence[int | None]], schema: pa.Schema) -> DataFrame:
+    return session.createDataFrame([tuple(line) for line in lines], spark_schema(schema))

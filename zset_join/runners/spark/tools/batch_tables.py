@@ -1,0 +1,145 @@
+"""A batch query run by Spark: each of its parts a view of the session, steps that no tree expresses applied between them.
+
+The law: the text of a stage means what the engine computes, so it is read in UTC and with Spark's checked arithmetic, whatever
+the session says. A row step is read in the zone in which the view was described, for there Spark evaluates it.
+
+Cost: one analysis by Spark per part; nothing runs before the rows are requested.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.plan.query_plan import Feed, QueryPlan
+from zset_join.runners.spark.planning.job_settings import job_settings
+from zset_join.runners.spark.planning.row_steps import RowStep
+from zset_join.runners.spark.planning.stages import PlannedStage
+from zset_join.runners.spark.rows.names import column_named
+from zset_join.runners.spark.rows.schemas import field_type
+from zset_join.stages import Stage
+from zset_join.tools.batch import SPARK, BatchScope, BatchTable, BatchTimes, BatchView, Part, batch_query
+
+__all__ = ["BatchTables", "Steps", "aligned", "numbered", "steps_of", "table_prefix"]
+
+Steps = Mapping[tuple[Feed, int], RowStep]
+"""By a feed and the place of a step in it: the step as it was written for Spark."""
+
+_OF_STAGES = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+_OF_TEXTS = {"spark.sql.variable.substitute": "false", "spark.sql.parser.escapedStringLiterals": "false"}
+
+
+def table_prefix() -> str:
+    """Return what the names of the views of one query begin with."""
+    return f"zset_join_{uuid.uuid4().hex}_"
+
+
+def steps_of(plan: QueryPlan, planned_stages: Sequence[PlannedStage]) -> Steps:
+    """Return the row steps behind the planned stages of a plan."""
+    return {
+        (feed, place): step
+        for feed in plan.feeds()
+        if isinstance(feed.origin, int)
+        for place, step in enumerate(planned_stages[feed.origin].steps)
+    }
+
+
+def numbered(rows: DataFrame, *more: str) -> DataFrame:
+    """Return rows with their columns called c0, c1, ..., the last ones by given names."""
+    return rows.toDF(*(f"c{at}" for at in range(len(rows.columns) - len(more))), *more)
+
+
+def aligned(rows: DataFrame, schema: pa.Schema, *more: Column) -> DataFrame:
+    """Return the columns of a relation, numbered, and more behind them; one that the rows do not have is NULL."""
+    there = set(rows.columns)
+    columns = [
+        (column_named(field.name) if field.name in there else F.lit(None).cast(field_type(field))).alias(f"c{at}")
+        for at, field in enumerate(schema)
+    ]
+    return rows.select(*columns, *more)
+
+
+class BatchTables:
+    """Hold the views of a batch query while it is read; `close` drops them.
+
+    Args:
+        session: in which they are.
+        steps: the row steps of the plan.
+    """
+
+    def __init__(self, session: SparkSession, steps: Steps) -> None:
+        self._session = session
+        self._steps = steps
+        self._names: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the views; what was made of them stays."""
+        while self._names:
+            self._session.catalog.dropTempView(self._names.pop())
+
+    def add(self, name: str, rows: DataFrame) -> None:
+        """Give a table of the query."""
+        self._names.append(name)
+        rows.createOrReplaceTempView(name)
+
+    def rows_of(self, stage: Stage, inputs: Sequence[DataFrame]) -> DataFrame:
+        """Return the answer of a stage over tables, by the names of its columns.
+
+        Args:
+            stage: what is computed.
+            inputs: a table per input, each row as often as it is there; by name, columns that are not there are NULL.
+
+        Raises:
+            PlanError: its answer does not follow from tables alone.
+        """
+        prefix, tables = table_prefix(), []
+        for number, (rows, one) in enumerate(zip(inputs, stage.inputs, strict=True)):
+            self.add(f"{prefix}{number}", aligned(rows, one.relation.schema))
+            tables.append(BatchTable(name=f"{prefix}{number}", relation=one.relation))
+        scope = BatchScope(dialect=SPARK, times=BatchTimes(), epochs=f"{prefix}epochs")
+        return self._sql(batch_query(stage, tables, scope), _OF_STAGES).toDF(*stage.output.schema.names)
+
+    def view(self, query: BatchView, *, filters: Mapping[str, Callable[[DataFrame], DataFrame]] | None = None) -> DataFrame:
+        """Return the rows of the view, its columns numbered; the tables it reads are there.
+
+        Args:
+            query: in Spark's dialect.
+            filters: by the name of a table, which of its rows are wanted.
+        """
+        for part in query.parts:
+            rows = self._made(part)
+            wanted = None if filters is None else filters.get(part.name)
+            self.add(part.name, rows if wanted is None else wanted(rows))
+        return self._session.table(query.answer)
+
+    def tied(self, query: BatchView) -> DataFrame | None:
+        """Return the rows among which arrival decides, after `view`; None where none can be."""
+        if query.tied is None:
+            return None
+        for part in query.tied_parts:
+            self.add(part.name, self._made(part))
+        return self._session.table(query.tied)
+
+    def _made(self, part: Part) -> DataFrame:
+        step = None if part.step is None else self._steps.get(part.step)
+        if part.opaque is not None and step is not None and part.before is not None:
+            rows = self._session.table(part.source).toDF(*part.before.schema.names)
+            return numbered(step.apply(rows, beside=()))
+        wanted = _OF_STAGES if step is None else {"spark.sql.session.timeZone": step.zone}
+        return self._sql(part.query, wanted)
+
+    def _sql(self, text: str, wanted: Mapping[str, str]) -> DataFrame:
+        with job_settings(self._session, {**_OF_TEXTS, **wanted}):
+            return self._session.sql(text)

@@ -1,0 +1,126 @@
+"""The input of a stage, as a DataFrame: rows of its snapshots and its logged changes, read by the workers.
+
+The law: the changes of a key are those that its bucket was given, in order by `__epoch` and `__position`; what a stage has put
+aside is not among them.
+
+Cost: one pass over the snapshots and logs of a stage per call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.log import read_log
+from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.snapshot import read_snapshot
+from zset_join.core.errors import PlanError
+from zset_join.runners.spark.planning.stages import PlannedStage
+from zset_join.runners.spark.rows.schemas import spark_schema
+from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
+
+__all__ = ["changes_of_input", "has_snapshot", "logged_changes", "stage_histories"]
+
+_CHANGE_FIELDS = [
+    pa.field("__weight", pa.int64()),
+    pa.field("__epoch", pa.int64()),
+    pa.field("__position", pa.int64()),
+    pa.field("__bucket", pa.int64()),
+]
+
+
+def changes_of_input(
+    session: SparkSession, checkpoint: Checkpoint, planned: PlannedStage, side: int, *, table: str | None
+) -> DataFrame:
+    """Return the rows of an input of a stage, under the names that it has for it."""
+    histories = stage_histories(checkpoint, planned.state_name)
+    schemas = [given.fed.schema for given in planned.state_stage.inputs]
+    changes = logged_changes(session, checkpoint, histories, schemas, planned.state_input(side), table=table)
+    names = planned.stage.inputs[side].fed.schema.names
+    return changes.toDF(*names, *changes.columns[len(names) :])
+
+
+def has_snapshot(checkpoint: Checkpoint, planned: PlannedStage) -> bool:
+    """Return whether the log of a stage no longer reaches back to its first epoch."""
+    return any(history.snapshot is not None for history in stage_histories(checkpoint, planned.state_name))
+
+
+def stage_histories(checkpoint: Checkpoint, stage: str) -> list[BucketHistory]:
+    """Return what the state of each bucket of a stage is made of, after the last epoch."""
+    return [history for key, history in sorted(checkpoint.histories.items()) if key.partition("/")[0] == stage]
+
+
+def logged_changes(
+    session: SparkSession,
+    checkpoint: Checkpoint,
+    histories: Sequence[BucketHistory],
+    schemas: Sequence[pa.Schema],
+    position: int,
+    *,
+    table: str | None,
+) -> DataFrame:
+    """Return snapshot rows and logged changes of one input as a DataFrame, read by the workers.
+
+    Args:
+        session: reads them.
+        checkpoint: of the query.
+        histories: of the buckets of a stage.
+        schemas: of the inputs of the stage, as they are logged.
+        position: which input.
+        table: the table of a snapshot that holds its rows; None where there are no snapshots.
+    """
+    schema = pa.schema([*schemas[position], *_CHANGE_FIELDS])
+    if not histories:
+        return session.createDataFrame([], spark_schema(schema))
+    read = _ReadChanges(checkpoint.files, tuple(histories), tuple(schemas), position, table)
+    return session.range(0, len(histories), 1, len(histories)).mapInArrow(read, spark_schema(schema))
+
+
+@dataclass(frozen=True)
+class _ReadChanges:
+    """Read one bucket's snapshot and log in a task."""
+
+    files: CheckpointFiles
+    histories: tuple[BucketHistory, ...]
+    schemas: tuple[pa.Schema, ...]
+    position: int
+    table: str | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        if context is None:
+            raise PlanError("this function runs inside a Spark task", code="NOT_A_TASK")
+        for number in numbers:
+            yield from self._bucket(self.histories[number], number)
+
+    def _bucket(self, history: BucketHistory, number: int) -> Iterator[pa.RecordBatch]:
+        if history.snapshot is not None and self.table is not None:
+            table = read_snapshot(self.files, history.snapshot)[self.table]
+            weights = table.column(SNAPSHOT_WEIGHT).to_numpy()
+            for field in self.schemas[self.position]:
+                if field.name not in table.column_names:  # a control column: rows of a snapshot are whole
+                    table = table.append_column(field.name, pa.nulls(table.num_rows, field.type))
+            rows = table.select(self.schemas[self.position].names).filter(pa.array(weights > 0))
+            for batch in rows.cast(self.schemas[self.position]).combine_chunks().to_batches():
+                # Another bucket's log may still hold the delete of a row that moved here before this snapshot was taken.
+                yield self._with_order(batch, weights[weights > 0], history.snapshot.through_epoch, number)
+        for log in history.logs:
+            for logged in read_log(self.files, log, schemas=self.schemas):
+                delta = logged.deltas[self.position]
+                if len(delta):
+                    yield self._with_order(delta.rows, delta.weights, logged.tick.epoch, number)
+
+    def _with_order(self, rows: pa.RecordBatch, weights: Any, epoch: int, bucket: int) -> pa.RecordBatch:
+        count = rows.num_rows
+        added = [weights, np.full(count, epoch), np.arange(count), np.full(count, bucket)]
+        schema = pa.schema([*self.schemas[self.position], *_CHANGE_FIELDS])
+        return pa.RecordBatch.from_arrays([*rows.columns, *map(pa.array, added)], schema=schema)

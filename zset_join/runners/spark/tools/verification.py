@@ -1,0 +1,185 @@
+"""Compare what a query emitted with Spark's own batch join.
+
+Expected: the plan of the query as one batch query in Spark SQL (`zset_join.tools.batch`), over the tables of its streams.
+Actual: the sum of all answers, read back from the output. Both are compared as Z-sets (`view_comparison`).
+
+Where the tables come from, best first:
+- given: `verify(left_df, right_df)` takes the final tables as batch DataFrames. Nothing of ours is in them.
+- log: every input change since the first epoch, as it was delivered; Spark SQL picks the newest change of each key.
+  Available until the first snapshot, or for ever with the option `retainInputLog`.
+- snapshot and log: the engine's own live rows with the changes since. This checks the join, not how changes were resolved.
+
+Rows in quarantine are in none of the last two. Epochs wait while a verification runs.
+
+Cost: the batch query, and one aggregation over its result and the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.core.errors import OptionError, PlanError, StateError
+from zset_join.core.relation import Relation
+from zset_join.runners.spark.epoch.runner import EpochRunner
+from zset_join.runners.spark.planning.placed_query import PlacedQuery
+from zset_join.runners.spark.planning.source_stream import SourceStream
+from zset_join.runners.spark.rows.names import column_named
+from zset_join.runners.spark.rows.schemas import field_type, spark_type
+from zset_join.runners.spark.tools.batch_sources import BatchSource, ViewTables, given_source, own_source, sources_of
+from zset_join.runners.spark.tools.batch_tables import BatchTables, steps_of
+from zset_join.runners.spark.tools.past_epochs import plan_of_places
+from zset_join.runners.spark.tools.sampling import sample_of
+from zset_join.runners.spark.tools.view_comparison import ExpectedView, VerificationReport, compare_outputs
+
+__all__ = ["numbered_rows", "verify"]
+
+
+def verify(
+    joined: PlacedQuery,
+    runner: EpochRunner,
+    *,
+    left_df: DataFrame | None = None,
+    right_df: DataFrame | None = None,
+    tables: Mapping[str, DataFrame] | None = None,
+    actual_df: DataFrame | None = None,
+    most_differences: int = 20,
+    sample: float | None = None,
+) -> VerificationReport:
+    """Compare the output of a query with Spark's batch join.
+
+    Args:
+        joined: the join.
+        runner: what runs its epochs.
+        left_df: the final left table as a batch DataFrame; by name, columns in any order, others are ignored.
+        right_df: the final right table.
+        tables: name of a stream to its final table; for a chain of joins, whose sides are not all streams.
+        actual_df: what was emitted, with a column `_weight`; for outputs that cannot be read back.
+        most_differences: differing rows to put into the report.
+        sample: a share of the view to check instead of all of it, see `zset_join.runners.spark.tools.sampling`.
+
+    Raises:
+        OptionError: a DataFrame lacks columns, the output cannot be read back and `actual_df` is missing, rows are evicted
+            and the tables are not given, or the view cannot be sampled.
+        StateError: the checkpoint cannot be read.
+    """
+    chosen = None if sample is None else sample_of(joined, sample)
+    session = joined.session
+    checkpoint = runner.checkpoint
+    if checkpoint is None:
+        raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
+    given = _given_tables(joined, left_df, right_df, tables)
+    names = [stream.name for stream in joined.streams]
+    if runner.buffer.evicts and set(given) != set(names):
+        raise OptionError(
+            'verify() compares with the join of everything that came in, and join_buffer_policy="evict_oldest" drops rows '
+            "without a trace in the log. Pass the rows you expect to be kept as left_df= and right_df=.",
+            code="VERIFY_EVICTED",
+        )
+    plan = plan_of_places(joined.query_plan)
+    with runner.pause(), BatchTables(session, steps_of(plan, joined.planned_stages)) as batch_tables:
+        sources: dict[str, BatchSource] = {}
+        basis: dict[str, str] = {}
+        streams = {stream.name: stream for stream in joined.streams}
+        for name, planned, side in sources_of(plan, joined.planned_stages):
+            stream = streams[planned.streams[side].name]
+            if stream.name in given:
+                sources[name] = given_source(_given_table(stream, given[stream.name]), plan.source(name).relation.schema)
+            else:
+                sources[name] = own_source(session, checkpoint, joined.planned_stages, planned, side)
+            basis[stream.name] = sources[name].basis
+        epoch = None if checkpoint.last is None else checkpoint.last.epoch
+        try:
+            known = ViewTables(joined, plan, batch_tables, sources, checkpoint=checkpoint, chosen=chosen)
+        except PlanError as error:
+            raise OptionError(error.message, code="VERIFY_STAGE", **error.facts) from error
+        rows = known.rows
+        rows = _typed(joined, rows.limit(0) if epoch is None else rows)  # a global aggregate has no row yet, either
+        rows = rows.withColumn("expected", F.lit(1).cast("long"))
+        emitted = _emitted(session, runner, joined.output, actual_df)
+
+        def tied() -> DataFrame | None:
+            found = known.tied()
+            return None if found is None else _typed(joined, found).withColumn("expected", F.lit(1).cast("long"))
+
+        if chosen is not None:
+            rows, emitted = chosen.of_output(rows), {name: chosen.of_output(one) for name, one in emitted.items()}
+        expected = ExpectedView(view=joined, rows=rows, tied=tied, epoch=epoch, basis=basis)
+        unfit = {name: output.unfit for name in emitted if (output := runner.selective_output(name)) is not None}
+        report = compare_outputs(expected, emitted, unfit, most_differences=most_differences)
+        if chosen is None:
+            return report
+        return replace(report, sample=chosen.share, sampled_by=chosen.columns, sampled_streams=tuple(chosen.by_input))
+
+
+def _given_tables(
+    joined: PlacedQuery, left_df: DataFrame | None, right_df: DataFrame | None, tables: Mapping[str, DataFrame] | None
+) -> dict[str, DataFrame]:
+    """Return the tables that were given, by the names of their streams."""
+    given = dict(tables or {})
+    for (name, is_stream), argument, table in zip(joined.sides, ("left_df", "right_df"), (left_df, right_df), strict=False):
+        if table is None:
+            continue
+        if not is_stream:
+            raise OptionError(
+                f'{argument} is the table of a stream, and "{name}" is a view. Pass tables={{"name of a stream": '
+                "DataFrame, ...}.",
+                code="VERIFY_TABLE",
+                name=name,
+            )
+        given[name] = table
+    names = [stream.name for stream in joined.streams]
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise OptionError(f"tables= names {unknown}; the streams are {names}.", code="VERIFY_TABLE", missing=unknown)
+    return given
+
+
+def _given_table(stream: SourceStream, given: DataFrame) -> DataFrame:
+    missing = [name for name in stream.columns if name not in given.columns]
+    if missing or given.isStreaming:
+        what = f"lacks the columns {missing}" if missing else "streams"
+        raise OptionError(
+            f'the table given for "{stream.name}" {what}; expected a batch DataFrame with {list(stream.columns)}.',
+            code="VERIFY_TABLE",
+            name=stream.name,
+            missing=missing,
+        )
+    return given.select(*(column_named(name).cast(_kind(stream, name)).alias(name) for name in stream.columns)).withColumn(
+        "__weight", F.lit(1).cast("long")
+    )
+
+
+def _kind(stream: SourceStream, name: str) -> Any:
+    return field_type(stream.schema.field(name))
+
+
+def _emitted(session: SparkSession, runner: EpochRunner, output: Relation, actual_df: DataFrame | None) -> dict[str, DataFrame]:
+    """Return what was emitted, per output that can be read; what was given has no name."""
+    emitted = runner.contents(session) if actual_df is None else {"": actual_df}
+    if not emitted:
+        raise OptionError(
+            "what a foreachBatch function did with the rows cannot be read back; pass verify(actual_df=...) with the "
+            "emitted changes and their column _weight.",
+            code="VERIFY_OUTPUT",
+        )
+    return {name: numbered_rows(rows, output) for name, rows in emitted.items()}
+
+
+def numbered_rows(emitted: DataFrame, output: Relation) -> DataFrame:
+    """Return what was emitted, with the columns of the output numbered and the weight last."""
+    missing = [name for name in output.schema.names if name not in emitted.columns]
+    if missing:
+        raise OptionError(f"actual_df lacks the columns {missing}.", code="VERIFY_TABLE", missing=missing)
+    weight = F.col("_weight").cast("long") if "_weight" in emitted.columns else F.lit(1).cast("long")
+    named = [column_named(at.name).cast(spark_type(at.type)).alias(f"c{n}") for n, at in enumerate(output.schema)]
+    return emitted.select(*named, weight.alias("actual"))
+
+
+def _typed(joined: PlacedQuery, rows: DataFrame) -> DataFrame:
+    """Return the rows of a view in the types of its columns."""
+    return rows.select(*(F.col(f"c{n}").cast(spark_type(at.type)).alias(f"c{n}") for n, at in enumerate(joined.output.schema)))

@@ -1,0 +1,219 @@
+"""How a stage's answer leaves its bucket: parts for the output, rows for expressions or for another stage.
+
+A delivery takes the answer chunk by chunk and returns what leaves the Python function for it; at last it takes the receipts.
+Parts leave nothing but receipts behind; rows for expressions go without them (see `handover`); rows for another stage travel
+with the receipts through the shuffle, brought down first where that stage requests it. Rows for a stage that is fused with this
+one stay in the task.
+
+Memory: rows are brought down `REDUCED_ROWS` at a time, or as many as have 256 MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.core.tick import Tick
+from zset_join.runners.spark.rows.layout import (
+    WEIGHT,
+    SlotLayout,
+    as_type,
+    fitted_batch,
+    pack_receipts,
+    pack_rows,
+    travelling_schema,
+)
+from zset_join.runners.spark.worker.handover import Handover
+from zset_join.runners.spark.worker.parts import PartWriter, merged
+from zset_join.runners.spark.worker.quarantine import LETTERS
+from zset_join.runners.spark.worker.receipts import TaskReceipt
+from zset_join.stages import StageInput
+from zset_join.stages.stage import Reduction
+from zset_join.zset import ZSet
+
+__all__ = ["RECEIPTS", "Delivery", "ToExpressions", "ToOutput", "ToSameTask", "ToStage"]
+
+RECEIPTS = pa.schema({"receipt": pa.string()})
+"""What leaves the last function of an epoch."""
+
+REDUCED_ROWS = 1 << 20
+
+
+class Delivery(Protocol):
+    """What takes the answer of one stage in one bucket; it travels to the worker."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns that leave the Python function."""
+        ...
+
+    @property
+    def reduces(self) -> bool:
+        """Return whether rows are brought down, which also makes one of equal ones."""
+        ...
+
+    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
+        """Take the answer, retractions first, and yield what leaves the function for it."""
+        ...
+
+    def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Take the receipts of this task and of those before it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToOutput:
+    """Write the answer as a part, and yield the receipts.
+
+    Args:
+        parts: writes it.
+        files: the checkpoint.
+        tick: the epoch.
+        rows: schema of the answer.
+    """
+
+    parts: PartWriter
+    files: CheckpointFiles
+    tick: Tick
+    rows: pa.Schema
+
+    reduces = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return one column, the receipt."""
+        return RECEIPTS
+
+    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
+        """Write the part, and beside it the rows that an output can never hold; yields nothing."""
+        written = self.parts.write(self.files, receipt.bucket, self.tick, self.rows, chunks)
+        receipt.parts = [part for part in written if part.form != LETTERS]
+        receipt.quarantined = [*receipt.quarantined, *(part for part in written if part.form == LETTERS)]
+        yield from ()
+
+    def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the receipts."""
+        yield pa.RecordBatch.from_pydict({"receipt": list(lines)}, schema=RECEIPTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToExpressions:
+    """Yield the rows with their weights for Spark's expressions.
+
+    Args:
+        schema: the columns of the answer, in Spark's types, and the weight.
+        handover: where the receipts wait.
+    """
+
+    schema: pa.Schema
+    handover: Handover
+    reduces = False
+
+    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - for other deliveries
+        """Yield the rows."""
+        for chunk in chunks:
+            columns: dict[str, Any] = dict(zip(chunk.schema.names, chunk.rows.columns, strict=True))
+            columns[WEIGHT] = pa.array(chunk.weights)
+            yield fitted_batch(self.schema, columns, len(chunk))
+
+    def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Leave the receipts for the function behind the expressions."""
+        self.handover.leave(lines)
+        yield from ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToStage:
+    """Yield the rows for one input of another stage, brought down to what it needs of them.
+
+    Args:
+        layout: how its inputs travel.
+        side: which of them this is.
+        given: that input.
+        chunk_rows: rows in a piece.
+    """
+
+    layout: SlotLayout
+    side: int
+    given: StageInput
+    chunk_rows: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of rows and receipts that travel."""
+        return travelling_schema(self.layout)
+
+    @property
+    def reduces(self) -> bool:
+        """Return whether rows are brought down."""
+        return self.given.reduce is not None
+
+    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in slots, and count them."""
+        for rows in _reduced(chunks, self.given.reduce) if self.given.reduce is not None else merged(chunks, self.chunk_rows):
+            if len(rows):
+                yield pack_rows(rows, self.layout, side=self.side, sender=receipt.bucket, sent=receipt.emitted[0])
+                receipt.emitted[0] += len(rows)
+
+    def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the receipts."""
+        yield pack_receipts(lines, self.layout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToSameTask:
+    """Pass the rows to the next stage of the same task.
+
+    Args:
+        target: number of that stage.
+        side: which input of it they are.
+        given: that input.
+    """
+
+    target: int
+    side: int
+    given: StageInput
+
+    @property
+    def rows(self) -> pa.Schema:
+        """Return the columns of that input."""
+        return self.given.fed.schema
+
+    @property
+    def reduces(self) -> bool:
+        """Return whether rows are brought down."""
+        return self.given.reduce is not None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of that input, and the weight."""
+        return pa.schema([*self.rows, pa.field(WEIGHT, pa.int64())])
+
+    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
+        """Yield the rows as that input has them, and count them."""
+        for rows in chunks if self.given.reduce is None else _reduced(chunks, self.given.reduce):
+            columns = [as_type(column, kind) for column, kind in zip(rows.rows.columns, self.rows.types, strict=True)]
+            yield pa.RecordBatch.from_arrays([*columns, pa.array(rows.weights)], schema=self.schema)
+            receipt.emitted[0] += len(rows)
+
+    def unpacked(self, batch: pa.RecordBatch) -> ZSet:
+        """Return what was delivered as a delta."""
+        *columns, weights = batch.columns
+        return ZSet(pa.RecordBatch.from_arrays(columns, schema=self.rows), np.asarray(weights, dtype=np.int64))
+
+    def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - for other deliveries
+        """Yield nothing; the last stage of the task takes the receipts of all."""
+        yield from ()
+
+
+def _reduced(chunks: Iterator[ZSet], reduction: Reduction) -> Iterator[ZSet]:
+    """Bring rows down to what the next stage needs of them."""
+    for rows in merged(chunks, REDUCED_ROWS):
+        reduced = reduction.reduce(rows)
+        if len(reduced):
+            yield reduced

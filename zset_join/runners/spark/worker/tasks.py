@@ -1,0 +1,245 @@
+"""What a task does for one bucket of one stage in one epoch: bring its state to the point before, answer, log the input.
+
+The law: a task reads committed state and writes files nobody lists yet; only its receipt makes them count. It may run twice,
+at the same time or later, and both attempts report the same answer.
+
+A bucket is opened when rows have come, when the state is to be cared for (a snapshot, a merged log), and when it is *due*: it
+waits for a time that has come, or begins alone. Of a due bucket the log has the epoch, with or without rows, so that a replay
+and the task that folds it later see that it was queried.
+
+An error that a user can act on does not fail the Spark task: it travels in the receipt, and the driver raises it as it is. A
+failed task would be retried for nothing, and would take its worker with it. Only an attempt that came too late fails: nobody
+waits for its receipt.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+from zset_join.checkpoint.bucket import BucketState, StageContext
+from zset_join.checkpoint.log import LogEntry, read_log
+from zset_join.core.errors import ZsetJoinError
+from zset_join.runners.common.rejected import Rejected
+from zset_join.runners.common.stage_bucket import StageBucket, log_input, report, report_due, sifted
+from zset_join.runners.spark.rows.layout import Arrivals, SlotLayout
+from zset_join.runners.spark.worker.buffered_bytes import AppendBuffer, note_of_buffer
+from zset_join.runners.spark.worker.deliveries import Delivery
+from zset_join.runners.spark.worker.locality import executor_name
+from zset_join.runners.spark.worker.outside import with_outside
+from zset_join.runners.spark.worker.parts import merged, tidied
+from zset_join.runners.spark.worker.quarantine import DeadLetters, refusal, undecodable_reasons
+from zset_join.runners.spark.worker.receipts import TaskReceipt
+from zset_join.runners.spark.worker.shared_place import SharedPlace
+from zset_join.stages import Stage, StageOptions
+from zset_join.stages.effect import EffectPlace, asks_outside
+from zset_join.zset import ZSet
+from zset_join.zset.protocol import DurableOperator, corrections_of, is_timed
+
+__all__ = ["TOO_LATE", "ReplayTask", "StageTask", "refuse_in_receipt", "task_bucket"]
+
+TOO_LATE = "STALE_ATTEMPT"
+_LATE = "LATE_"
+"""What the codes of rows begin with that break no contract and only come too late: they are put aside under either policy."""
+
+
+@runtime_checkable
+class FansOut(Protocol):
+    """An operator that can name the key of most rows of its last answer."""
+
+    def largest_fan_out(self) -> tuple[int, tuple[Any, ...]] | None:
+        """Return how many, and the key."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTask:
+    """Answer one epoch of one bucket of a stage; it travels to the worker, where a `BucketTask` runs it.
+
+    Args:
+        context: the epoch and what is committed.
+        stage: what is computed.
+        options: options of its operators.
+        layout: how its input travels.
+        dead_letters: where bad rows go.
+        delivery: where the answer goes.
+        first_partition: partition of bucket 0.
+        buckets: how many there are.
+        name: what its receipts are called.
+        shared: the state that it has together with other stages; None: it has one of its own.
+        is_tidied: rows may be several times in the answer, and are to be there once.
+    """
+
+    context: StageContext
+    stage: Stage
+    options: StageOptions
+    layout: SlotLayout
+    dead_letters: DeadLetters
+    delivery: Delivery
+    first_partition: int = 0
+    buckets: int = 1
+    name: str
+    shared: SharedPlace | None = None
+    is_tidied: bool = False
+
+    def run(self, arrivals: Arrivals, receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
+        """Yield what the delivery makes of the answer to these rows; the receipt holds the rest."""
+        begins = self.bucket.begins(receipt.bucket, is_first=receipt.bucket not in self.context.histories)
+        may_be_due = begins or receipt.bucket in self.context.due_buckets
+        try:
+            if len(arrivals) or may_be_due or self.context.is_work_due(receipt.bucket):
+                with BucketState(self.context, receipt.bucket, self.build) as state:
+                    operator = self.read_by(state)
+                    is_due = begins or report_due(operator, self.context.tick, receipt)
+                    inputs = self._accept(arrivals, receipt, operator)
+                    inputs = self._with_what_is_outside(inputs, receipt, operator)
+                    yield from self.answer(state, inputs, receipt)
+                    logged = inputs if self.shared is None else self.shared.deltas(inputs)
+                    is_logged = self.shared is None or self.shared.logs
+                    log_input(state, logged, receipt, is_due=is_due and is_logged)
+                    report(state, receipt)
+                    receipt.statistics["resident_bytes"] = state.operator.resident_bytes()
+        except ZsetJoinError as error:
+            refuse_in_receipt(receipt, error)
+
+    @cached_property
+    def bucket(self) -> StageBucket:
+        """Return the steps of its epoch, as every runner has them."""
+        return StageBucket.of(self.stage)
+
+    @property
+    def build(self) -> Callable[[str], DurableOperator]:
+        """Return what makes the operator over a directory."""
+        return partial((self.stage if self.shared is None else self.shared.stage).build, self.options)
+
+    def read_by(self, state: BucketState) -> DurableOperator:
+        """Return the operator that answers for the stage, of what has the state."""
+        return state.operator if self.shared is None else self.shared.read_by(state.operator)
+
+    def answer(self, state: BucketState, inputs: Sequence[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
+        """Deliver the answer of the bucket to its inputs."""
+        started = time.perf_counter()
+        operator, tick = self.read_by(state), self.context.tick
+        if isinstance(operator, AppendBuffer):
+            receipt.buffered = note_of_buffer(operator.buffered(tick, inputs))
+        chunks = self.bucket.answer(operator, tick, inputs)
+        chunks = tidied(chunks, self.bucket.shown, self.options.chunk_rows) if self.is_tidied else chunks
+        yield from self.delivery.deliver(merged(chunks, self.options.chunk_rows), receipt)
+        receipt.fan_out = self._fan_out(operator)
+        receipt.corrections = corrections_of(operator)
+        receipt.seconds["answer"] = time.perf_counter() - started
+
+    def _accept(self, arrivals: Arrivals, receipt: TaskReceipt, operator: DurableOperator) -> list[ZSet]:
+        """Part the rows that can be applied from those that cannot, and put the latter aside.
+
+        Args:
+            arrivals: what the task was given.
+            receipt: where to count.
+            operator: returns the rows that break the contract.
+
+        Raises:
+            BadInputError: there are such rows and the policy is `error`.
+        """
+        rejected = [Rejected() for _ in self.stage.inputs]
+        for side, given in enumerate(self.stage.inputs):
+            rejected[side].add(arrivals.rejected[side], *undecodable_reasons(arrivals.raw[side]))
+            receipt.rows_in[side] = len(arrivals.deltas[side]) + len(rejected[side])
+            if len(rejected[side]) and self.options.on_bad_input == "error":
+                raise refusal(given.relation.name, given.relation.primary_key, rejected[side], self.context.tick)
+        inputs = list(arrivals.deltas)
+        if all(given.reduce is None for given in self.stage.inputs):
+            if self.options.on_bad_input == "quarantine":
+                inputs = sifted(operator, self.context.tick, inputs, rejected, codes="")
+            elif is_timed(operator):
+                inputs = sifted(operator, self.context.tick, inputs, rejected, codes=_LATE)
+        for side, delta in enumerate(inputs):
+            receipt.applied[side] = len(delta)
+            receipt.retractions_in[side] = int(np.count_nonzero(delta.weights < 0))
+            receipt.quarantined_rows[side] = len(rejected[side])
+        by_name = {given.relation.name: refused for given, refused in zip(self.stage.inputs, rejected, strict=True)}
+        receipt.quarantined = self.dead_letters.write(self.context.tick, receipt.bucket, by_name)
+        return inputs
+
+    def _with_what_is_outside(self, inputs: list[ZSet], receipt: TaskReceipt, operator: DurableOperator) -> list[ZSet]:
+        """Return the deltas with the rows of the external table, where a stage queries it; a retry reads the journal."""
+        if not asks_outside(self.stage):
+            return inputs
+        place = EffectPlace(
+            options=self.options,
+            name=self.context.stage,
+            bucket=receipt.bucket,
+            buckets=self.buckets,
+            folder=self.context.files.folder,
+        )
+        return with_outside(self.stage, operator, self.context, inputs, place, receipt.statistics)
+
+    def _fan_out(self, operator: DurableOperator) -> dict[str, Any] | None:
+        """Return the key that made the most pairs of the answer; a value that JSON has no type for is reported as text."""
+        fan_out = operator.largest_fan_out() if isinstance(operator, FansOut) else None
+        if fan_out is None:
+            return None
+        plain = [value if isinstance(value, bool | int | float | str | None) else str(value) for value in fan_out[1]]
+        return {"pairs": fan_out[0], "key": dict(zip(self.stage.inputs[0].key, plain, strict=True))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayTask:
+    """Answer a committed epoch again whose answer was lost; callable, for `mapInArrow`.
+
+    The input comes from the log, so it is the one that was committed, whatever the sources would return now.
+
+    Args:
+        task: the task of the epoch.
+        logs: per bucket that answered, the log file of the epoch.
+    """
+
+    task: StageTask
+    logs: Mapping[int, LogEntry]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield what the delivery makes of the answer and of this task's receipt."""
+        for _ in batches:
+            pass
+        context = self.task.context
+        bucket, shared = task_bucket(self.task.first_partition), self.task.shared
+        receipt = TaskReceipt(stage=self.task.name, bucket=bucket, executor=executor_name())
+        log = self.logs.get(receipt.bucket)
+        if log is not None:
+            with BucketState(context, receipt.bucket, self.task.build) as state:
+                schemas = [relation.schema for relation in state.operator.inputs]
+                for logged in read_log(context.files, log, schemas=schemas):
+                    then = replace(self.task, context=replace(context, tick=logged.tick))  # its watermarks are in the log
+                    deltas = logged.deltas if shared is None else shared.deltas_of(logged.deltas)
+                    yield from then.answer(state, deltas, receipt)
+                receipt.seconds.update(state.seconds)
+        yield from self.task.delivery.finish([receipt.to_json()])
+
+
+def task_bucket(first_partition: int = 0) -> int:
+    """Return the bucket of this task: `repartitionById` sends a row to the partition of that number.
+
+    Args:
+        first_partition: partition of bucket 0; not 0 where the rows of several stages go into one shuffle.
+    """
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("this function runs inside a Spark task")
+    return context.partitionId() - first_partition
+
+
+def refuse_in_receipt(receipt: TaskReceipt, error: ZsetJoinError) -> None:
+    """Report an error in the receipt of a task; one that came too late has nobody to read it.
+
+    Raises:
+        ZsetJoinError: the error itself, of an attempt that came too late.
+    """
+    if error.code == TOO_LATE:
+        raise error
+    receipt.refuse(error)
