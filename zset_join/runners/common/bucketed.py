@@ -3,8 +3,8 @@
     one thread:   delta -> operator -> answer
     several:      delta -> by key -> operators, one per bucket -> their answers, all retractions first
 
-The law: after consolidation the answer is that of one operator over all rows, and so is `snapshot`. So a checkpoint says nothing
-of buckets: it is written and read with any number of threads, and an epoch has one log per stage.
+The law: after consolidation the answer is that of one operator over all rows, and so is `snapshot`. So a checkpoint says
+nothing of these buckets: it is written and read with any number of threads, and an epoch has one log per stage.
 
 An upsert whose key may move between buckets is a delete in every bucket that may have its old row (`MovedKeys`).
 
@@ -59,7 +59,7 @@ def why_in_one_bucket(stage: Stage, options: StageOptions) -> str | None:
         return "its limit counts all rows"
     for number, given in enumerate(stage.inputs):
         if _moves(given) and not _may_move(stage, number, given, options):
-            return f'the key of a row of "{given.relation.name}" may change, and its changes are ordered by a column'
+            return f'the key of a row of "{given.relation.name}" may change, and only one bucket knows what it was'
     return None
 
 
@@ -74,7 +74,8 @@ def _may_move(stage: Stage, number: int, given: StageInput, options: StageOption
         for name, kind in zip(given.key, given.key_types, strict=True)
     )
     # A row that the stage refuses stays where it was, which only the stage itself knows.
-    return is_listed and not given.relation.sequence_by and not (is_cast and options.on_bad_input == "quarantine")
+    is_refused = is_cast and options.on_bad_input == "quarantine"
+    return is_listed and not given.relation.sequence_by and not is_refused and options.hot_budget is None
 
 
 @dataclass(slots=True)
@@ -126,10 +127,13 @@ class Bucketed:
         stage: what is computed.
         operators: of the buckets.
         workers: they work on the buckets.
+        rows_apart: of an epoch, from which on they do.
     """
 
-    def __init__(self, stage: Stage, operators: list[DurableOperator], workers: Workers) -> None:
-        self.stage, self.operators, self._workers = stage, operators, workers
+    def __init__(
+        self, stage: Stage, operators: list[DurableOperator], workers: Workers, *, rows_apart: int = ROWS_APART
+    ) -> None:
+        self.stage, self.operators, self._workers, self._rows_apart = stage, operators, workers, rows_apart
         self._buckets = buckets = len(operators)
         self._spread: _Spread | None = None
         self.inputs: tuple[Relation, ...] = operators[0].inputs
@@ -182,14 +186,29 @@ class Bucketed:
             self._answered(spread)
         self._workers.run(
             [partial(one.absorb, tick, part) for one, part in zip(self.operators, spread.parts, strict=True)],
-            apart=_is_large(deltas),
+            apart=self._is_large(deltas),
         )
         self._spread = None
+        for number, moving in self._moving.items():
+            own = sum(len(one[number]) for one in spread.positions)
+            if moving.keys.follow(own - len(deltas[number])):
+                self._note_rows(number)
+
+    def _note_rows(self, number: int) -> None:
+        """Note where the rows of an input with moving keys are. Cost: all of them."""
+        moving = self._moving[number]
+        name = next(name for name, table in self.stage.state_tables.items() if table.is_whole and table.of_input == number)
+        readers = [one.snapshot_readers()[name] for one in self.operators]
+        hashes = [[moving.by_identity[0].hashes(batch.select(moving.names)) for batch in reader] for reader in readers]
+        moving.keys.clear(sum(len(one) for own in hashes for one in own))
+        for bucket, own in enumerate(hashes):
+            for one in own:
+                moving.keys.note(one, np.full(len(one), bucket, np.int64))
 
     def _answered(self, spread: _Spread) -> list[tuple[list[ZSet], list[ZSet]]]:
         """Return the answers of the buckets; from then on nothing refuses the epoch."""
         tasks = [partial(self._answer, spread, bucket) for bucket in range(self._buckets)]
-        answers = self._workers.run(tasks, apart=_is_large(spread.deltas))
+        answers = self._workers.run(tasks, apart=self._is_large(spread.deltas))
         spread.is_answered = True
         return answers
 
@@ -270,11 +289,9 @@ class Bucketed:
                 rows = table.take(pa.array(np.flatnonzero(buckets == bucket))).replace_schema_metadata(None)
                 facts = [metadata] if bucket == 0 else [_without_counts(metadata)]  # what is counted is counted once
                 parts[bucket][name] = self.stage.regrouped(name, rows, epoch=snapshot_epoch(table), metadata=facts)
-            if whole.is_whole and whole.of_input in self._moving:
-                moving = self._moving[whole.of_input]
-                moving.keys.clear(table.num_rows)
-                moving.keys.note(moving.by_identity[0].hashes(single_batch(table.select(moving.names))), buckets, self._buckets)
         self._workers.run([partial(one.restore, part) for one, part in zip(self.operators, parts, strict=True)])
+        for number in self._moving:
+            self._note_rows(number)
 
     def close(self) -> None:
         """Release all buckets; the workers stay."""
@@ -301,11 +318,8 @@ class Bucketed:
         hashing = [[one.hashes for one in self._moving[number].by_identity] for number in moving]
         for number, hashes in zip(moving, self._in_slices([rows[number] for number in moving], hashing), strict=True):
             keys, stays = self._moving[number].keys, deltas[number].weights > 0
-            keys.note(
-                hashes if stays.all() else hashes[stays],
-                buckets[number] if stays.all() else buckets[number][stays],
-                self._buckets,
-            )
+            at = buckets[number]
+            keys.note(*((hashes, at) if stays.all() else (hashes[stays], at[stays])))
             holders[number] = keys.of(hashes)
         self._spread = _Spread(
             tick, tuple(deltas), rows, buckets, holders, [[] for _ in self.operators], [[] for _ in self.operators]
@@ -316,13 +330,16 @@ class Bucketed:
         self, rows: Sequence[pa.RecordBatch], ways: Sequence[Sequence[Callable[[pa.RecordBatch], npt.NDArray[np.int64]]]]
     ) -> list[npt.NDArray[np.int64]]:
         """Return what is found for rows, each of several slices by a way of its own."""
-        pieces = self._buckets if sum(one.num_rows for one in rows) >= ROWS_APART else 1
+        pieces = self._buckets if sum(one.num_rows for one in rows) >= self._rows_apart else 1
         tasks = []
         for one, own in zip(rows, ways, strict=True):
             ends = [piece * one.num_rows // pieces for piece in range(pieces + 1)]
             tasks += [partial(way, one.slice(begin, end - begin)) for way, begin, end in zip(own, ends, ends[1:], strict=False)]
         found = self._workers.run(tasks, apart=pieces > 1)
         return [found[at] if pieces == 1 else np.concatenate(found[at : at + pieces]) for at in range(0, len(found), pieces)]
+
+    def _is_large(self, deltas: Sequence[ZSet]) -> bool:
+        return sum(map(len, deltas)) >= self._rows_apart
 
     def _take(self, spread: _Spread, bucket: int) -> None:
         """Gather the rows of a bucket, once."""
@@ -394,10 +411,6 @@ def in_buckets(stage: Stage, options: StageOptions, directory: str | None, worke
     timed, lists = is_timed(operators[0]), isinstance(operators[0], ListingOperator)
     kind = {(False, False): Bucketed, (True, False): _Timed, (False, True): _Listing, (True, True): _TimedListing}[timed, lists]
     return kind(stage, operators, workers)
-
-
-def _is_large(deltas: Sequence[ZSet]) -> bool:
-    return sum(map(len, deltas)) >= ROWS_APART
 
 
 def _placed(judged: pa.Table, spread: _Spread, bucket: int, names: Sequence[str]) -> pa.Table:

@@ -80,45 +80,40 @@ class MovedKeys:
     """Know in which buckets the row of a primary key may be.
 
     A bucket that may have one is given a delete of it whenever its row goes elsewhere: one that is not there is no change. So a
-    bucket too many costs a look, and none is ever missing: buckets are only added, keys share places, and an epoch that is
-    refused leaves what it added.
+    bucket too many costs a look, and none is ever missing: between two calls of `clear` buckets are only added, keys share
+    places, and an epoch that is refused leaves what it added.
 
-    Memory: a byte, or a word of more than 8 buckets, for each of 8 times as many places as there were keys, at least 4 MB.
+    Memory: a byte, or a word of more than 8 buckets, for each of 8 to 16 times as many places as there were keys; at least 4 MB
+    of addresses.
 
     Args:
         buckets: how many there are.
-        bits: there are so many places, as a power of 2.
+        bits: there are at least so many places, as a power of 2.
     """
 
     def __init__(self, buckets: int, *, bits: int = 22) -> None:
         self._kind = np.uint8 if buckets <= 8 else np.uint64
-        self._bits = bits
-        self._least_bits = bits
-        self._places: npt.NDArray[Any] = np.zeros(1 << bits, self._kind)
+        self._buckets, self._least_bits = buckets, bits
+        self.clear(0)
 
     def clear(self, keys: int) -> None:
         """Forget all, before so many keys are noted."""
         self._bits = min(32, max(self._least_bits, (8 * keys).bit_length()))
-        self._places = np.zeros(1 << self._bits, self._kind)
+        self._places: npt.NDArray[Any] = np.zeros(1 << self._bits, self._kind)
+        self._noted = self._counted = self._followed = 0
+        self._keys = keys
 
-    def grow(self, keys: int) -> None:
-        """Make room where there are so many keys by now. Cost: the places, each time their number doubles."""
-        while self._bits < 32 and (4 * keys) >> self._bits:
-            self._bits += 1
-            self._places = np.repeat(self._places, 2)
-
-    def note(self, hashes: _Words, buckets: _Words, count: int) -> None:
+    def note(self, hashes: _Words, buckets: _Words) -> None:
         """Note rows.
 
         Args:
             hashes: of their primary keys.
             buckets: where they go.
-            count: how many buckets there are.
         """
         places = hashes >> (32 - self._bits)
-        for bucket in range(count):
-            own = places[buckets == bucket]
-            self._places[own] |= self._kind(1 << bucket)
+        for bucket in range(self._buckets):
+            self._places[places[buckets == bucket]] |= self._kind(1 << bucket)
+        self._noted += len(hashes)
 
     def of(self, hashes: _Words) -> npt.NDArray[Any]:
         """Return, per row, the buckets that may have its primary key, a bit for each.
@@ -126,4 +121,17 @@ class MovedKeys:
         Args:
             hashes: of the primary keys.
         """
-        return self._places[hashes >> (32 - self._bits)]
+        holders: npt.NDArray[Any] = self._places[hashes >> (32 - self._bits)]
+        return holders
+
+    def follow(self, deletes: int) -> bool:
+        """Note that so many deletes went to buckets that may have a row; return whether noting all rows once more pays off.
+
+        It does where keys share too many places, or where most buckets that may have a row have lost it. Cost: the places, once
+        for many rows.
+        """
+        self._followed += deletes
+        if self._noted > len(self._places) // 8:
+            self._counted, self._noted = int(np.count_nonzero(self._places)), 0
+        is_crowded = self._bits < 32 and 4 * self._counted > len(self._places)
+        return is_crowded or self._followed > 2 * max(self._keys, self._counted, 1 << 16)

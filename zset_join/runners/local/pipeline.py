@@ -58,7 +58,7 @@ from zset_join.runners.local.replaying import no_dead_letters, replay_letters
 from zset_join.runners.local.saved import SavedState, lasts, load_state, save_state
 from zset_join.runners.local.snapshots import Snapshots
 from zset_join.runners.local.stage_states import MemoryStates, with_long_chunks
-from zset_join.runners.local.statistics import explained_budgets, statistics_of
+from zset_join.runners.local.statistics import explained_budgets, explained_threads, statistics_of
 from zset_join.runners.local.taking import RowTaking
 from zset_join.runners.local.unfinished import closed, epoch_gap, out_of_memory, unfinished
 from zset_join.runners.local.watched import PublishedEpochs
@@ -98,7 +98,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             groups over a many-to-many join keep sums per key in place of pairs; `explain` shows both. "all" keeps rows with all
             columns, and `evolve` can read them later. A planned query keeps what it was planned with.
         threads: how many work on an epoch: the rows of a stage are parted by key, in as many buckets. Answers, checkpoints and
-            saved states are those of one thread, and every start may have another number; `explain` says which stages stay whole.
+            saved states are those of one thread; every start may have another number. `explain` says which stages stay whole.
         before_begin: called with `positions` before anything is written down; what it raises refuses the start.
 
     Attributes:
@@ -191,6 +191,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
                 self._contents,
                 self._history,
                 snapshot_after_bytes=snapshot_after_bytes,
+                workers=self._workers,
             )
         changed = None if self._directory is None else self._directory.checkpoint.changed
         is_told = changed is not None and changed.bare_view != ""
@@ -442,7 +443,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         """Return what the query does and what it must remember."""
         with explained_for(self._options.more):
             text = self.plan.explain(buckets=1)
-        return text + explained_budgets(self._options)
+        return text + explained_budgets(self._options) + explained_threads(self.plan, self._options, self._workers.threads)
 
     def explain(self) -> None:
         """Print what the query does and what it must remember."""
