@@ -144,6 +144,9 @@ class Bucketed:
             for relation, given in zip(self.inputs, stage.inputs, strict=True)
         ]
         self._moving = {number: _Moving(given.relation, buckets) for number, given in enumerate(stage.inputs) if _moves(given)}
+        if self.absorbed_epoch >= 0:
+            for number in self._moving:
+                self._note_rows(number)
 
     @property
     def absorbed_epoch(self) -> int:
