@@ -16,6 +16,7 @@ import pytest
 from zset_join.core.errors import BadInputError, OptionError
 from zset_join.pipeline import Pipeline, View, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.runners.common import parting
 from zset_join.runners.common.bucketed import ROWS_APART, Bucketed
 from zset_join.runners.common.key_buckets import MovedKeys
 from zset_join.runners.common.workers import Workers
@@ -24,6 +25,12 @@ from zset_join.zset import ZSet
 ORDERS = pa.schema({"id": pa.int64(), "customer": pa.int32(), "total": pa.int64()})
 CUSTOMERS = pa.schema({"customer": pa.int64(), "city": pa.string()})
 KEYS = 300
+
+
+@pytest.fixture
+def parts_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the epochs of these tests for large ones, so that state in memory is parted behind the second of them."""
+    monkeypatch.setattr(parting, "LARGE_ROWS", ROWS_APART)
 
 
 def joined() -> View:
@@ -59,6 +66,14 @@ def bag(rows: ZSet) -> Counter[Any]:
     return Counter({row: weight for row, weight in counts.items() if weight})
 
 
+def are_parted(pipeline: Pipeline[Any]) -> set[bool]:
+    """Return whether the stages of a pipeline in memory are in buckets."""
+    memory = pipeline._memory
+    assert memory is not None
+    return {one.is_parted for one in memory.states.values() if isinstance(one, parting.Parting)}
+
+
+@pytest.mark.usefixtures("parts_soon")
 @pytest.mark.parametrize("view", [joined(), grouped()], ids=["join", "groups behind a join"])
 def test_large_epochs_are_answered_as_by_one_thread(view: View) -> None:
     with Pipeline(view) as one, Pipeline(view, threads=2) as two, Pipeline(view, threads=3) as three:
@@ -68,13 +83,28 @@ def test_large_epochs_are_answered_as_by_one_thread(view: View) -> None:
             assert said == bag(two.step(epoch)) == bag(three.step(epoch))
             assert bag(one.contents()) == bag(two.contents()) == bag(three.contents())
 
+        assert are_parted(three) == {True}
 
+
+@pytest.mark.usefixtures("parts_soon")
 def test_retractions_of_all_buckets_come_first() -> None:
     with Pipeline(joined(), threads=3) as pipeline:
         for epoch in epochs(3):
             weights = pipeline.step(epoch).weights
 
             assert (np.diff(np.sign(weights)) >= 0).all()
+
+
+def test_state_is_parted_for_large_epochs_and_put_together_for_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parting, "LARGE_ROWS", ROWS_APART)
+    forms = []
+    with Pipeline(joined(), threads=2) as two, Pipeline(joined()) as one:
+        for epoch in (*epochs(3), *epochs(8, rows=40)):
+            assert bag(two.step(epoch)) == bag(one.step(epoch))
+            forms += are_parted(two)
+
+        assert bag(two.contents()) == bag(one.contents())
+    assert forms == [False, *[True] * 6, *[False] * 4]
 
 
 @pytest.mark.parametrize("threads", [(2, 2, 2), (1, 3, 2)], ids=["the same number", "another number"])
@@ -86,22 +116,23 @@ def test_a_directory_goes_on_with_any_number_of_threads(tmp_path: Path, threads:
                 assert bag(lasting.contents()) == bag(plain.contents())
 
 
+@pytest.mark.usefixtures("parts_soon")
 def test_an_epoch_that_one_bucket_refuses_changes_none() -> None:
-    orders, customers = changes("orders", ORDERS, keys="id"), changes("customers", CUSTOMERS, keys="customer")
-    view = orders.join(customers, "customer", how="left")
-    first, second = epochs(2)
-    with Pipeline(view, threads=3) as pipeline, Pipeline(view) as plain:
-        assert bag(pipeline.step(first)) == bag(plain.step(first))
-        bad = second["orders"]
+    *before, last = epochs(3)
+    with Pipeline(joined(), threads=3) as pipeline, Pipeline(joined()) as plain:
+        for epoch in before:
+            assert bag(pipeline.step(epoch)) == bag(plain.step(epoch))
+        assert are_parted(pipeline) == {True}
+        bad = last["orders"]
         ids = bad.rows.column("id").to_numpy().tolist()
         ids[-1] = None  # the last row breaks the contract, in one bucket
         rows = pa.RecordBatch.from_arrays([pa.array(ids, pa.int64()), *bad.rows.columns[1:]], schema=ORDERS)
         with pytest.raises(BadInputError) as refused:
-            pipeline.step({**second, "orders": ZSet(rows, bad.weights)})
+            pipeline.step({**last, "orders": ZSet(rows, bad.weights)})
 
         assert refused.value.code == "NULL_PRIMARY_KEY"
-        assert pipeline.epoch == 1
-        assert bag(pipeline.step(second)) == bag(plain.step(second))
+        assert pipeline.epoch == 2
+        assert bag(pipeline.step(last)) == bag(plain.step(last))
 
 
 def test_explain_says_which_stages_are_parted_and_why_others_are_not() -> None:
@@ -179,6 +210,7 @@ def test_where_rows_were_is_forgotten_once_following_them_costs_more() -> None:
     assert keys.follow(1)
 
 
+@pytest.mark.usefixtures("parts_soon")
 def test_rows_that_move_often_are_noted_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     noted = []
     note = Bucketed._note_rows

@@ -14,6 +14,7 @@ from zset_join.core.tick import Tick
 from zset_join.operators.shared_table import SharedTable
 from zset_join.plan.query_plan import QueryPlan, StateNode
 from zset_join.runners.common.bucketed import in_buckets, why_in_one_bucket
+from zset_join.runners.common.parting import parted_when_large
 from zset_join.runners.common.workers import Workers
 from zset_join.stages.effect import EffectPlace, Effects, asks_outside
 from zset_join.stages.stage import StageOptions
@@ -114,9 +115,14 @@ class MemoryStates:
 
 
 def built(state: StateNode, options: StageOptions, directory: str | None, workers: Workers) -> DurableOperator:
-    """Return what keeps a state, in as many buckets as there are threads where its rows can be parted."""
+    """Return what keeps a state, where its rows can be parted in as many buckets as there are threads.
+
+    In memory it is in buckets while its epochs are large; over a directory, where an epoch costs more, always.
+    """
     if workers.threads == 1 or why_together(state, options) is not None:
         return state.stage.build(options, directory)
+    if directory is None:
+        return parted_when_large(state.stage, options, workers)
     return in_buckets(state.stage, options, directory, workers)
 
 
