@@ -78,9 +78,9 @@ def are_parted(pipeline: Pipeline[Any]) -> set[bool]:
 def test_large_epochs_are_answered_as_by_one_thread(view: View) -> None:
     with Pipeline(view) as one, Pipeline(view, threads=2) as two, Pipeline(view, threads=3) as three:
         for epoch in epochs(4):
-            said = bag(one.step(epoch))
+            emitted = bag(one.step(epoch))
 
-            assert said == bag(two.step(epoch)) == bag(three.step(epoch))
+            assert emitted == bag(two.step(epoch)) == bag(three.step(epoch))
             assert bag(one.contents()) == bag(two.contents()) == bag(three.contents())
 
         assert are_parted(three) == {True}
@@ -135,7 +135,7 @@ def test_an_epoch_that_one_bucket_refuses_changes_none() -> None:
         assert bag(pipeline.step(last)) == bag(plain.step(last))
 
 
-def test_explain_says_which_stages_are_parted_and_why_others_are_not() -> None:
+def test_explain_lists_the_stages_that_are_parted_and_why_others_are_not() -> None:
     orders = changes("orders", ORDERS, keys="id")
     with Pipeline(orders.groupBy().agg(F.sum("total").alias("t")), threads=2) as pipeline:
         text = pipeline.explanation()

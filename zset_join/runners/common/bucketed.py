@@ -3,7 +3,7 @@
     one thread:   delta -> operator -> answer
     several:      delta -> by key -> operators, one per bucket -> their answers, all retractions first
 
-The law: after consolidation the answer is that of one operator over all rows, and so is `snapshot`. So a checkpoint says
+The law: after consolidation the answer is that of one operator over all rows, and so is `snapshot`. So a checkpoint has
 nothing of these buckets: it is written and read with any number of threads, and an epoch has one log per stage.
 
 An upsert whose key may move between buckets is a delete in every bucket that may have its old row (`MovedKeys`).
@@ -33,7 +33,7 @@ from zset_join.core.row_conversion import conform, take_rows
 from zset_join.core.tick import Tick
 from zset_join.runners.common.key_buckets import KeyBuckets, MovedKeys
 from zset_join.runners.common.workers import Workers
-from zset_join.stages.effect import asks_outside
+from zset_join.stages.effect import has_effect
 from zset_join.stages.stage import Stage, StageInput, StageOptions
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.side_snapshot import snapshot_epoch
@@ -44,13 +44,13 @@ from zset_join.zset.protocol import DurableOperator, ListingOperator, NextDue, c
 __all__ = ["Bucketed", "in_buckets", "why_in_one_bucket"]
 
 ROWS_APART = 2_000
-"""Rows of an epoch below which one thread works on all buckets: handing over costs more than it saves."""
+"""Rows of an epoch below which one thread works on all buckets: passing it on costs more than it saves."""
 
 
 def why_in_one_bucket(stage: Stage, options: StageOptions) -> str | None:
     """Return why the rows of a stage stay together; None where they are parted by key."""
-    if asks_outside(stage):
-        return "it asks the outside, in one place"
+    if has_effect(stage):
+        return "it queries external systems, in one place"
     if not all(given.key for given in stage.inputs):
         return "it has no key"
     if any(given.everywhere is not None for given in stage.inputs):
@@ -59,7 +59,7 @@ def why_in_one_bucket(stage: Stage, options: StageOptions) -> str | None:
         return "its limit counts all rows"
     for number, given in enumerate(stage.inputs):
         if _moves(given) and not _may_move(stage, number, given, options):
-            return f'the key of a row of "{given.relation.name}" may change, and only one bucket knows what it was'
+            return f'the key of a row of "{given.relation.name}" may change, and what it was is in one bucket'
     return None
 
 
@@ -73,7 +73,7 @@ def _may_move(stage: Stage, number: int, given: StageInput, options: StageOption
         storage_type(given.relation.schema.field(name).type) != storage_type(kind)
         for name, kind in zip(given.key, given.key_types, strict=True)
     )
-    # A row that the stage refuses stays where it was, which only the stage itself knows.
+    # A row that the stage refuses stays where it was, which only the stage itself finds.
     is_refused = is_cast and options.on_bad_input == "quarantine"
     return is_listed and not given.relation.sequence_by and not is_refused and options.hot_budget is None
 
@@ -89,7 +89,7 @@ class _Spread:
         buckets: per input, the bucket of each row.
         holders: per input with moving keys, the buckets that may have the row that a row replaces, a bit for each.
         parts: per bucket, the deltas of its operator; none before they are gathered.
-        positions: per bucket and input, where its rows stood in the delta.
+        positions: per bucket and input, where its rows were in the delta.
         is_answered: an answer was read to its end, so that nothing refuses it.
     """
 
@@ -314,7 +314,7 @@ class Bucketed:
     # ---------------------------------------------------------------- one epoch
 
     def _spread_out(self, tick: Tick, deltas: Sequence[ZSet]) -> _Spread:
-        """Find the buckets of the rows; asked again for the same ones, return what was found before."""
+        """Find the buckets of the rows; called again for the same ones, return what was found before."""
         kept = self._spread
         if kept is not None and kept.tick == tick and all(a is b for a, b in zip(kept.deltas, deltas, strict=True)):
             return kept

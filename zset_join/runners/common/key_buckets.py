@@ -77,7 +77,7 @@ class KeyBuckets:
 
 
 class MovedKeys:
-    """Know in which buckets the row of a primary key may be.
+    """Remember in which buckets the row of a primary key may be.
 
     A bucket that may have one is given a delete of it whenever its row goes elsewhere: one that is not there is no change. So a
     bucket too many costs a look, and none is ever missing: between two calls of `clear` buckets are only added, keys share

@@ -71,7 +71,7 @@ class Parting:
         if self.is_parted:
             self._seen = 0 if rows >= LARGE_ROWS else self._seen + (_ROWS_OF_A_SMALL_EPOCH if 0 < rows < _SMALL_ROWS else 0)
             is_due = self._seen > self._rows
-        else:  # what is loaded first says nothing of the epochs to come
+        else:  # the first load is no sign of what the epochs to come are like
             self._seen += rows if rows >= LARGE_ROWS and not is_first else 0
             is_due = 2 * self._seen >= self._rows > 0
         if is_due:
