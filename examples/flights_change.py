@@ -1,6 +1,6 @@
 """Change a view of flights and aircraft while their changes stream in: a join is added, then its groups change.
 
-    python -m examples.flights_change [--runner process|spark] [--epochs N] [--rows N] [--postgres CONNINFO] [--kafka SERVERS]
+    python -m examples.flights_change [--runner process|spark] [--epochs N] [--rows N] [--postgres CONNINFO] [--kafka SERVERS/TOPIC]
 
 The view `delays` begins as the delays of each carrier. After a third of the year it counts only flights whose aircraft is
 registered: a join is added. After two thirds it is grouped by manufacturer instead of by carrier. Each time `diff` shows first
@@ -34,6 +34,11 @@ from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users w
 
 __all__ = ["main"]
 
+_GIVEN: dict[str, Any] = {
+    "sequence_by": "sequence",
+    "apply_as_deletes": "op = 'd'",
+    "except_column_list": ["op", "sequence"],
+}
 _SQL = "SELECT name, flights, late FROM delays"
 _Row = tuple[Any, ...]
 _Outputs = list[tuple[str, dict[str, Any]]]
@@ -64,9 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=12, help="how many epochs the changes are cut into (12)")
     parser.add_argument("--rows", type=int, help="how many flights, the first of the year (all 336,776)")
     parser.add_argument("--postgres", metavar="CONNINFO", help="keep the view in this database too, as the table delays")
-    parser.add_argument(
-        "--kafka", metavar="SERVERS", help="write its changes to the topic delays of these brokers, which is there"
-    )
+    parser.add_argument("--kafka", metavar="SERVERS/TOPIC", help="write its changes to this topic, which is there")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="flights_change_") as temporary:
         directory = Path(temporary)
@@ -76,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.postgres is not None:
             more.append(("postgres", {"conninfo": options.postgres, "table": "delays"}))
         if options.kafka is not None:
-            more.append(("kafka", {"config": {"bootstrap.servers": options.kafka}, "topic": "delays", "form": "upsert"}))
+            servers, topic = options.kafka.split("/")
+            more.append(("kafka", {"config": {"bootstrap.servers": servers}, "topic": topic, "form": "upsert"}))
         taken = run(streams, directory, more)
         print("changed in the epochs", *(diff.taken for diff in taken))
         expected = fresh(streams)
@@ -84,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.postgres is not None:
             found["PostgreSQL"] = _stored_in_postgres(options.postgres)
         if options.kafka is not None:
-            found["Kafka"] = _held_by_topic(options.kafka)
+            found["Kafka"] = _held_by_topic(*options.kafka.split("/"))
         for output, rows in found.items():
             print(f"{output}: {'equal' if rows == expected else 'NOT equal'}, {len(rows)} of {len(expected)} rows")
         return 0 if all(rows == expected for rows in found.values()) and len(expected) > 1 else 1
@@ -92,13 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def sources(streams: FlightStreams) -> tuple[Any, Any]:
     """Return the two streams for a pipeline in process."""
-    given: dict[str, Any] = {
-        "sequence_by": "sequence",
-        "apply_as_deletes": "op = 'd'",
-        "except_column_list": ["op", "sequence"],
-    }
-    flights, planes = (pq.read_schema(sorted(place.iterdir())[0]) for place in (streams.flights, streams.planes))
-    return described("flights", flights, keys="flight_id", **given), described("planes", planes, keys="tailnum", **given)
+    flights, planes = (pq.read_schema(min(place.iterdir())) for place in (streams.flights, streams.planes))
+    return described("flights", flights, keys="flight_id", **_GIVEN), described("planes", planes, keys="tailnum", **_GIVEN)
 
 
 def batches(streams: FlightStreams) -> list[dict[str, Any]]:
@@ -139,17 +138,12 @@ def in_spark(streams: FlightStreams, directory: Path, more: _Outputs) -> list[Pl
     session.sparkContext.setLogLevel("ERROR")
     places = {name: directory / "arrived" / name for name in ("flights", "planes")}
     files = {"flights": sorted(streams.flights.iterdir()), "planes": sorted(streams.planes.iterdir())}
-    given: dict[str, Any] = {
-        "sequence_by": "sequence",
-        "apply_as_deletes": "op = 'd'",
-        "except_column_list": ["op", "sequence"],
-    }
     keys = {"flights": "flight_id", "planes": "tailnum"}
 
     def stream(name: str) -> Any:
         places[name].mkdir(parents=True, exist_ok=True)
         schema = session.read.parquet(str(files[name][0])).schema
-        return changes(session.readStream.schema(schema).parquet(str(places[name])), name=name, keys=[keys[name]], **given)
+        return changes(session.readStream.schema(schema).parquet(str(places[name])), name=name, keys=[keys[name]], **_GIVEN)
 
     flights, planes = stream("flights"), stream("planes")
     writer = writeStream(views(flights, planes, spark_functions, 0)).options(
@@ -203,7 +197,7 @@ def _stored_in_postgres(conninfo: str) -> list[_Row]:
         return sorted(connection.execute(_SQL).fetchall(), key=str)
 
 
-def _held_by_topic(servers: str) -> list[_Row]:
+def _held_by_topic(servers: str, topic: str) -> list[_Row]:
     """Return the rows that the newest records of a topic hold, key by key."""
     from confluent_kafka import Consumer, TopicPartition
 
@@ -211,8 +205,8 @@ def _held_by_topic(servers: str) -> list[_Row]:
     consumer = Consumer({**settings, "enable.partition.eof": True})
     held: dict[bytes | None, Any] = {}
     try:
-        partitions = list(consumer.list_topics("delays").topics["delays"].partitions)
-        consumer.assign([TopicPartition("delays", one, 0) for one in partitions])
+        partitions = list(consumer.list_topics(topic).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, one, 0) for one in partitions])
         ended = 0
         while ended < len(partitions):
             message = consumer.poll(10)

@@ -15,11 +15,10 @@ def test_every_output_of_a_changed_view_equals_a_fresh_build(
     runner: str, kafka: KafkaBroker, postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     postgres.clear()
-    kafka.delete_topic("delays")
-    kafka.create_topic("delays")
-    code = main(
-        ["--runner", runner, "--rows", "2000", "--epochs", "6", "--postgres", postgres.conninfo, "--kafka", kafka.servers]
-    )
+    topic = f"delays-{runner}"
+    kafka.create_topic(topic)
+    outputs = ["--postgres", postgres.conninfo, "--kafka", f"{kafka.servers}/{topic}"]
+    code = main(["--runner", runner, "--rows", "2000", "--epochs", "6", *outputs])
     printed = capsys.readouterr().out
 
     assert code == 0, printed
