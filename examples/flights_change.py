@@ -1,6 +1,6 @@
 """Change a view of flights and aircraft while their changes stream in: a join is added, then its groups change.
 
-    python -m examples.flights_change [--runner process|spark] [--epochs N] [--rows N] [--postgres CONNINFO] [--kafka SERVERS/TOPIC]
+    python -m examples.flights_change [--runner process|spark] [--rows N] [--postgres CONNINFO] [--kafka SERVERS/TOPIC]
 
 The view `delays` begins as the delays of each carrier. After a third of the year it counts only flights whose aircraft is
 registered: a join is added. After two thirds it is grouped by manufacturer instead of by carrier. Each time `diff` shows first
