@@ -11,14 +11,15 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from zset_join.core.errors import SqlError
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sql.runtime.runtime import Runtime
 from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.key_claims import Claimed, KeyClaims
-from zset_join.sql.tables.results import Running
+from zset_join.sql.tables.results import Query, Running
 from zset_join.zset import ZSet
 
-__all__ = ["ProcessRuntime"]
+__all__ = ["ProcessRuntime", "refuse_other_columns", "refuse_replaced_rows"]
 
 
 class ProcessRuntime(Runtime):
@@ -47,7 +48,7 @@ class ProcessRuntime(Runtime):
 
     def _unclaim(self, running: Running) -> None:
         """Forget what a query claimed; what it wrote stays in the table, and claims nothing."""
-        if running.writer is not None and running.takes_back and running.writer.table.name in self.claims:
+        if running.writer is not None and running.retracts and running.writer.table.name in self.claims:
             rows = running.pipeline.contents()
             if len(rows):
                 self.claims[running.writer.table.name].add([(ZSet(rows.rows, -rows.weights), running.writer.names)])
@@ -61,7 +62,7 @@ class ProcessRuntime(Runtime):
     def _claims_beside(self, running: Running) -> KeyClaims | None:
         """Return which keys are claimed of the table that a query writes; None where no two rows may claim one."""
         writer = running.writer
-        if writer is None or not writer.table.primary_key or not running.takes_back:
+        if writer is None or not writer.table.primary_key or not running.retracts:
             return None
         claims = self.claims.get(writer.table.name)
         if claims is not None:
@@ -76,7 +77,7 @@ class ProcessRuntime(Runtime):
     def claims_of(self, name: str) -> KeyClaims | None:
         """Return which keys of a table are claimed; None where no running query claims any."""
         table = self.catalog.tables.get(name)
-        is_claimed = any(one.writes == name and one.takes_back for one in self.running)
+        is_claimed = any(one.writes == name and one.retracts for one in self.running)
         if name not in self.claims and is_claimed and table is not None and table.primary_key:
             return self._claims_begun(table, self._rows_held(table))
         return self.claims.get(name)
@@ -86,7 +87,7 @@ class ProcessRuntime(Runtime):
         own: list[Claimed] = [
             (one.pipeline.contents(), one.writer.names)
             for one in self.running
-            if one.writer is not None and one.writes == table.name and one.takes_back
+            if one.writer is not None and one.writes == table.name and one.retracts
         ]
         claims = self.claims[table.name] = KeyClaims(table, table.schema.empty_table() if held is None else held, own)
         return claims
@@ -94,3 +95,36 @@ class ProcessRuntime(Runtime):
     @abstractmethod
     def _rows_held(self, table: Table) -> pa.Table | ZSet | None:
         """Return the rows that a table holds, perhaps with those of retracting queries; None for none."""
+
+
+def refuse_replaced_rows(running: Running, query: Query) -> None:
+    """Refuse a change of a query whose rows replace one another in its table: what it wrote before stays there.
+
+    Raises:
+        SqlError: `NOT_OFFERED`.
+    """
+    if running.writer is None or not running.writer.table.primary_key:
+        return
+    still_retracts = query.bound.view.node.relation.mode != "append"
+    if not (running.retracts and still_retracts):
+        raise SqlError(
+            f'"{running.name}" writes rows into "{running.writes}" that replace one another and are never retracted, so the '
+            "table would keep those of the query before. DROP it, and CREATE it again.",
+            code="NOT_OFFERED",
+            name=running.name,
+        )
+
+
+def refuse_other_columns(running: Running, query: Query) -> None:
+    """Refuse other columns of a query that cannot have them now.
+
+    Raises:
+        SqlError: `NOT_OFFERED`: it is paused, and holds rows of the columns before.
+    """
+    before, after = running.query.schema, query.schema
+    if (before.names, before.types) != (after.names, after.types):
+        raise SqlError(
+            f'"{running.name}" is paused and holds rows with other columns. RESUME MATERIALIZED VIEW {running.name} first.',
+            code="NOT_OFFERED",
+            name=running.name,
+        )
