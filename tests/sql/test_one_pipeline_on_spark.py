@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections import Counter
@@ -87,10 +88,8 @@ def test_a_session_killed_within_an_epoch_gives_it_to_all_outputs_once(spark: Sp
         with killed_at(number) as done, pytest.MonkeyPatch.context() as patch:
             if number is not None:
                 patch.setattr(PolledRows, "open", lambda *_: None)  # so Spark does not complete the batch
-            try:
+            with contextlib.suppress(Killed):
                 session.read()
-            except Killed:
-                pass
         session.close()
         return done["files"]
 

@@ -331,11 +331,6 @@ class Session:
         """
         self.runtime.resume(running)
 
-    @property
-    def changes_queries(self) -> bool:
-        """Return whether queries that run can become others; inside Spark they cannot."""
-        return self.runtime.changes_queries
-
     def change(self, change: QueryChange, *, is_preview: bool = False) -> list[str]:
         """Let queries become others, all or none; who reads their changes gets the difference as one epoch.
 

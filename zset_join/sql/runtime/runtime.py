@@ -149,11 +149,6 @@ class Runtime(ABC):
     def resume(self, running: Running) -> None:
         """Let a query catch up, and go on."""
 
-    @property
-    def changes_queries(self) -> bool:
-        """Return whether queries that run can become others."""
-        return True
-
     @abstractmethod
     def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
         """Let queries become others, all or none; see `Session.change`."""

@@ -133,7 +133,7 @@ class PolledRows:
     def poll(self, *, wait_seconds: float) -> tuple[Any, Any]:
         """Return the rows of the next batch that has some, None where there are none now, and the position behind them.
 
-        A poll says that what the one before returned is committed; `open` says otherwise.
+        A poll confirms that what the one before returned is committed; `open` denies it.
 
         Args:
             wait_seconds: how long to wait for a query that runs on and on; one that ends is waited for.

@@ -64,6 +64,6 @@ def _letters(rejected: Rejected) -> pa.Table:
         for at in range(len(piece)):
             code, reason = rejected.codes[len(lines)], rejected.reasons[len(lines)]
             row = {name: shown_value(piece.rows.column(name), at) for name in names}
-            told = record_in(reason) or {"row": json.dumps(row, default=str, ensure_ascii=False)}
-            lines.append({"code": code, "reason": reason, **told})
+            reported = record_in(reason) or {"row": json.dumps(row, default=str, ensure_ascii=False)}
+            lines.append({"code": code, "reason": reason, **reported})
     return pa.Table.from_pylist(lines, schema=_UNREAD)
