@@ -2,7 +2,7 @@
 
     session = zset_join.sql.Session()                                             in memory, in this process
     session = zset_join.sql.Session(directory="shop")                             it lasts: run its statements again to go on
-    session = zset_join.sql.Session(engine="spark", directory="/data/shop")       inside Spark
+    session = zset_join.sql.Session(engine="spark", directory="/data/shop")       the same; Spark reads
 
     session.sql("CREATE TABLE orders (id INT, customer STRING, total INT, PRIMARY KEY (id))")
     revenue = session.sql("SELECT customer, sum(total) AS revenue FROM orders GROUP BY customer").start()
