@@ -223,7 +223,7 @@ class SparkRuntime(DirectoryRuntime):
         """
         for source in self._sources.values():
             if isinstance(source, PolledRows):
-                source.look_again()
+                source.look()
         return super().read(wait_seconds=wait_seconds, rounds=rounds)
 
     def view_of(self, query: Query) -> Any:

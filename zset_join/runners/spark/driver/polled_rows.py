@@ -126,9 +126,11 @@ class PolledRows:
                 self._held = None
                 self._changed.notify_all()
 
-    def look_again(self) -> None:
-        """Let the next poll look for rows that have come since the query ended."""
+    def look(self) -> None:
+        """Let Spark begin to read what has come since its query ended, beside other sources."""
         self._has_ended = False
+        if self._held is None and self._query is None:
+            self._start()
 
     def poll(self, *, wait_seconds: float) -> tuple[Any, Any]:
         """Return the rows of the next batch that has some, None where there are none now, and the position behind them.
