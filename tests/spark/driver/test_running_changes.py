@@ -194,5 +194,5 @@ def test_questions_behind_a_change_are_about_the_new_query(
     assert (report.equal, report.expected_rows) == (True, 2)
     assert "bag" in str(history)
     assert shown["views"][0]["counts"] == {"added": 0, "removed": 0, "changed": 1}
-    assert shown["views"][0]["pairs"] == [["name=ANNA n=1", "name=ANNA n=2"]]
+    assert shown["views"][0]["pairs"] == [[{"name": "ANNA", "n": 1}, {"name": "ANNA", "n": 2}]]
     assert any("order_id" in line for line in described)
