@@ -26,6 +26,7 @@ class PipelineOptions(TypedDict, total=False):
     snapshot_after_bytes: int
     keep_state: KeepState
     undo_epochs: int
+    threads: int
     before_begin: Callable[[Mapping[str, Any]], None] | None
 
 

@@ -27,7 +27,7 @@ def checked_undo_epochs(epochs: int) -> int:
     Raises:
         OptionError: `UNDO_EPOCHS`: it is no whole number from 0 on.
     """
-    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0:
+    if isinstance(epochs, bool) or epochs < 0:
         raise OptionError(
             f"undo_epochs={epochs!r} is no whole number from 0 on: for so many epochs behind a change of the query it can be "
             f"undone. Leave it out for {UNDO_EPOCHS}.",
