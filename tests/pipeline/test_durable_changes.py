@@ -236,7 +236,7 @@ def test_undo_is_the_query_before_and_lasts(tmp_path: Path, is_opened_again: boo
         assert (held(third), third.epoch) == (before, 5)
 
 
-def test_undo_has_an_end_that_the_option_says(tmp_path: Path) -> None:
+def test_undo_has_an_end_by_its_option(tmp_path: Path) -> None:
     with Pipeline(BY_CITY, tmp_path, undo_epochs=1) as pipeline:
         with pytest.raises(StateError, match="NOTHING_TO_UNDO"):
             pipeline.undo()

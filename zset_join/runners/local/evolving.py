@@ -40,7 +40,7 @@ __all__ = ["Evolution", "Standing"]
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Say where a pipeline stands, as an evolution reads it.
+    """Hold the place of a pipeline, as an evolution reads it.
 
     Args:
         plan: of the pipeline.

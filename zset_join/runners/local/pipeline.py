@@ -100,7 +100,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             columns, and `evolve` can read them later. A planned query keeps what it was planned with.
         undo_epochs: how many epochs behind a change of the query `undo` can go back; 0: only before the next one.
         threads: how many work on an epoch: the rows of a stage are parted by key, in as many buckets. Answers, checkpoints and
-            saved states are those of one thread; every start may have another number. `explain` lists the stages that stay whole.
+            saved states are those of one thread; every start may have another number. `explain` lists stages that stay whole.
         before_begin: called with `positions` before anything is written down; what it raises refuses the start.
 
     Attributes:
