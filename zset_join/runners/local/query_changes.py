@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from zset_join.stages.stage import StageOptions
     from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["QueryChanges", "plan_of_change"]
+__all__ = ["QueryChanges", "plan_of_change", "plan_of_program"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ class QueryChanges:
 
         Args:
             view: the new query: a view, or all views by name; a view of before that is not among them would be dropped.
+                Another runner gives a planned query.
 
         Raises:
             PlanError: the query cannot be planned.
@@ -344,8 +345,10 @@ class QueryChanges:
         """Become a pipeline of the new query: everything that can fail is made first."""
         standing, memory, directory = evolution.standing, self._memory, self._directory
         plan = evolution.plan if directory is None or not standing.epoch else evolution.durable_plan()
-        readings, has_several = _readings(view), self._has_several
-        before = PlannedQuery(plan=replace(self.plan, state_names=()), readings=self._readings, has_several=has_several)
+        readings, has_several = _readings(view), isinstance(view, Mapping)
+        if isinstance(view, PlannedQuery):
+            has_several = view.has_several
+        before = PlannedQuery(plan=replace(self.plan, state_names=()), readings=self._readings, has_several=self._has_several)
         undone = _Before(self.epoch, self._views, before)
         watermarks = self._watermarks.of_plan(plan, evolution.known_times())
         taking = RowTaking(plan, readings, is_strict=self._options.on_bad_input == "error")
@@ -377,7 +380,7 @@ class QueryChanges:
         self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
         self._contents, self._outputs, self._readings = contents, changed, readings
         changed.go_on()
-        self._has_several = view.has_several if isinstance(view, PlannedQuery) else isinstance(view, Mapping)
+        self._has_several = has_several
         self._views, self._before = view if isinstance(view, Mapping) else None, undone
         names = {source.name for source in plan.sources}
         had = {source.name for source in self.plan.sources} if standing.epoch else set()  # before it no row has come
@@ -436,13 +439,19 @@ def _readings(view: View | Mapping[str, View] | PlannedQuery) -> Mapping[str, Re
 
 def plan_of_change(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:
     """Return the plan of a query; the only view of one is the only view of the other, whatever it is called."""
-    if isinstance(view, PlannedQuery):
-        is_one = len(view.plan.views) == len(before.views) == 1
-        return replace(view.plan, views=(replace(view.plan.view(), name=before.name),)) if is_one else view.plan
     if isinstance(view, Mapping):
         return several.plan_of(view, keep_state=before.keep_state)
-    plan = view.plan(keep_state=before.keep_state)
-    return plan if len(before.views) > 1 else replace(plan, views=(replace(plan.view(), name=before.name),))
+    plan = view.plan if isinstance(view, PlannedQuery) else view.plan(keep_state=before.keep_state)
+    is_one = len(before.views) == len(plan.views) == 1
+    return replace(plan, views=(replace(plan.view(), name=before.name),)) if is_one else plan
+
+
+def plan_of_program(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:
+    """Return the plan of a query of another program, which may call the only view by a name or not."""
+    if isinstance(view, Mapping) and len(view) == len(before.views) == 1:
+        (only,) = view.values()
+        return plan_of_change(only, before)
+    return plan_of_change(view, before)
 
 
 def _view_name(what: str, name: str | None, views: Iterable[str]) -> OptionError:
