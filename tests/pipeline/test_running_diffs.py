@@ -113,7 +113,7 @@ def test_a_query_inside_spark_does_not_begin_to_wait_for_a_time_in_place() -> No
     before = BY_CITY.plan()
     waiting = ORDERS.join(PEOPLE, on="who", how="full", state_ttl=("10 seconds", None)).plan()
     inside: dict[str, Any] = {"inputs": [{"name": "orders"}, {"name": "people"}]}
-    with pytest.raises(StateError, match="EVOLVE_STREAM.*wait for a time"):
+    with pytest.raises(StateError, match=r"EVOLVE_STREAM.*wait for a time"):
         check_streams(before, waiting, inside)
 
     check_streams(before, waiting, {})
