@@ -98,7 +98,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
             groups over a many-to-many join keep sums per key in place of pairs; `explain` shows both. "all" keeps rows with all
             columns, and `evolve` can read them later. A planned query keeps what it was planned with.
         threads: how many work on an epoch: the rows of a stage are parted by key, in as many buckets. Answers, checkpoints and
-            saved states are those of one thread; every start may have another number. `explain` lists the stages that stay whole.
+            saved states are those of one thread; every start may have another number. `explain` lists stages that stay whole.
         before_begin: called with `positions` before anything is written down; what it raises refuses the start.
 
     Attributes:
