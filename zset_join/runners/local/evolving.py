@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from zset_join.core.added_columns import adds_columns
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff, ViewDiff, difference
-from zset_join.evolution.fingerprints import Fingerprints
 from zset_join.evolution.refusals import source_changed
+from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import QueryPlan, StateNode
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import InputHistory
@@ -39,7 +39,7 @@ __all__ = ["Evolution", "Standing"]
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Say where a pipeline stands, as an evolution reads it.
+    """Hold the place of a pipeline, as an evolution reads it.
 
     Args:
         plan: of the pipeline.
@@ -97,6 +97,7 @@ class Evolution:
                 empty=self._empty_sources(prints.plan),
                 options=standing.options,
                 tick=Tick(standing.epoch, standing.processing_time_us),
+                dropped=dict(standing.plan.dropped),
                 as_now=now if standing.as_now and prints is self._after else (),
             )
             for prints in (self._before, self._after)

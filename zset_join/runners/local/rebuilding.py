@@ -11,7 +11,7 @@ Cost: every row that is read is fed once. Memory: all rows of an input, and of a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -19,8 +19,8 @@ import pyarrow as pa
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.evolution.derivation import derived_steps, null_rejected
-from zset_join.evolution.fingerprints import Fingerprints
 from zset_join.evolution.refusals import by_time, no_rows
+from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import Feed
 from zset_join.plan.row_steps import RowStep, relation_after
 from zset_join.runners.common.stage_bucket import StageBucket
@@ -54,6 +54,7 @@ class Rebuilding:
         options: what operators take from the options of a query.
         tick: the epoch that is built up to.
         built: the operators to fill, by the number of their stage; what else is needed is built for the moment.
+        dropped: columns that the plan before left out, by source.
         as_now: numbers of stages that are built as if all their rows came now, though their answer depends on when rows come.
 
     Attributes:
@@ -69,6 +70,7 @@ class Rebuilding:
     tick: Tick
     built: dict[int, DurableOperator] = field(default_factory=dict)
     as_now: Collection[int] = ()
+    dropped: Mapping[str, Collection[str]] = field(default_factory=dict)
     fed: dict[int, int] = field(default_factory=dict)
     read: dict[str, int] = field(default_factory=dict)
     rejected: int = 0
@@ -143,7 +145,7 @@ class Rebuilding:
                 return _Part(one, steps)
         if isinstance(feed.origin, str):
             near = [(one.what, one.feeds[0].steps, one.relation.schema.names, one.gaps) for one in beside]
-            raise no_rows(feed, names, reader, near)
+            raise no_rows(feed, names, reader, near, self.dropped.get(feed.origin, ()))
         self.check_stage(feed.origin)
         return _Part(None, feed=feed)
 
