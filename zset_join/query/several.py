@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from zset_join.core.errors import OptionError
 from zset_join.expressions import Expression
@@ -28,11 +29,13 @@ class PlannedQuery:
         plan: of all views.
         readings: by the names of sources.
         has_several: it was made of a mapping of views, whose answers go by their names.
+        inputs: of another runner: the name of each stream, and what is computed of it before the plan, as `operation`.
     """
 
     plan: QueryPlan
     readings: Mapping[str, Reading]
     has_several: bool = False
+    inputs: tuple[Mapping[str, Any], ...] = ()
 
 
 def planned(query: Rows | Mapping[str, Rows] | PlannedQuery, *, keep_state: KeepState = "all") -> PlannedQuery:

@@ -111,6 +111,11 @@ def test_what_is_refused_leaves_the_query_running_as_it_was(
     wider = _joined(orders, customers).groupBy("name").agg(F.count().alias("n"), F.max("order_id").alias("last"))
     with pytest.raises(StateError, match="EVOLVE_STREAM"):
         query.evolve(alone)
+    large = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")
+    names = changes(customers.stream(), name="customers", keys=["customer_id"], sequence_by="ts")
+    other = large.where("item <> 'mug'").join(names.select("customer_id", SF.upper("name").alias("name")), on="customer_id")
+    with pytest.raises(StateError, match=r'EVOLVE_STREAM.*"orders" before the first stage'):
+        query.evolve(other.groupBy("name").agg(F.count().alias("n")))
     with pytest.raises(SinkError, match="EVOLVE_OUTPUT"):
         query.evolve(_joined(orders, customers).groupBy("name").agg(F.count().alias("many")))
     with pytest.raises(OptionError, match="ARGUMENT"):

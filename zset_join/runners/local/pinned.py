@@ -84,7 +84,7 @@ def diff_of_running(
                 known = query_of(files.folder, read_format(files.folder) or {}, record)
                 state = _state_at(directory, files, record, known, temporary, held)
         plan = plan_of_program(view, state.plan)
-        check_streams(state.plan, plan, known["description"])
+        check_streams(state.plan, plan, known["description"], view)
         with progress_line("comparing with another query"), closing(Evolution(state, plan)) as evolution:
             return evolution.diff()
 

@@ -197,7 +197,7 @@ def _stopped(directory: str | Path, view: View | Mapping[str, View] | PlannedQue
                     opened=opened,
                 )
                 plan = plan_of_program(view, plan)
-                check_streams(stopped.plan, plan, described)
+                check_streams(stopped.plan, plan, described, view)
                 with closing(Evolution(standing, plan)) as evolution:
                     yield stopped, evolution
 
@@ -231,19 +231,33 @@ def not_kept_here(location: str) -> OptionError:
     )
 
 
-def check_streams(before: QueryPlan, after: QueryPlan, described: Mapping[str, Any]) -> None:
+def check_streams(before: QueryPlan, after: QueryPlan, described: Mapping[str, Any], query: Any = None) -> None:
     """Refuse to change the streams of a query inside Spark, whose own files name them; a pipeline's may change.
 
     Args:
         before: the plan of the checkpoint.
         after: the new one.
         described: what the checkpoint is recognised by.
+        query: the new query; a planned one names what Spark computes of its streams before the plan, which must be as it was.
 
     Raises:
         StateError: `EVOLVE_STREAM`.
     """
     if "inputs" not in described:
         return
+    operations = {one["name"]: list(one["operation"]) for one in described["inputs"] if "operation" in one}
+    for given in query.inputs if isinstance(query, PlannedQuery) else ():
+        name, stored = given["name"], operations.get(given["name"])
+        if stored is not None and stored != given["operation"]:
+            raise StateError(
+                f'what Spark computes of the stream "{name}" before the first stage was {stored} and is {given["operation"]}. The '
+                "state holds what came of it, so it is not changed in place. Put the new condition or column behind a join or "
+                "group, or start the new query with a checkpointLocation and outputs of its own.",
+                code="EVOLVE_STREAM",
+                stream=name,
+                before=stored,
+                after=given["operation"],
+            )
     known, wanted = ({source.name for source in one.sources} for one in (before, after))
     if known != wanted:
         raise StateError(

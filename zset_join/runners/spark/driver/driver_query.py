@@ -58,7 +58,8 @@ class DriverQuery:
             source.name: Reading(source=source, given=source.relation.schema, changelog_format=given)
             for source in self.plan.sources
         }
-        return PlannedQuery(plan=self.plan, readings=readings, has_several=self.has_several)
+        inputs = tuple({"name": one.name, "operation": list(one.operation)} for one in self.streams.values())
+        return PlannedQuery(plan=self.plan, readings=readings, has_several=self.has_several, inputs=inputs)
 
 
 def driver_query(root: Root, sources: Mapping[int, SourceStream], bindings: Bindings, *, name: str) -> DriverQuery:

@@ -316,7 +316,7 @@ class DriverEpochs:
         with self.lock:
             pipeline = self.opened()
             before = pipeline.plan
-            check_streams(before, query.plan, stored_description(self.location) or {})
+            check_streams(before, query.plan, stored_description(self.location) or {}, query)
             try:
                 diff = pipeline.evolve(query, outputs=outputs or None)
             finally:
