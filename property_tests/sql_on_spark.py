@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from tests.sql.test_documents import FILES, read
+from tools.servers.maven_jars import SPARK_KAFKA, jars_of
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.plan.tree import Merge, Node, Operate
@@ -99,6 +100,7 @@ def sweep(
             connect(dialect=dialect, clock=lambda: _NOW) as here,
             connect(dialect=dialect, clock=lambda: _NOW, engine="spark", spark=spark) as there,
         ):
+            there.runtime.run_as(once=True, trigger=None)  # no query starts to read
             before, began = Counter(tally.counts), time.monotonic()
             _File(name, here, there, tally, execution).run(plan_only=plan_only, seconds=left)
             tally.files[name] = tally.counts - before
@@ -359,7 +361,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--file", action="append", help=f"one of {', '.join(FILES)}; repeatable")
     options = parser.parse_args(arguments)
-    spark = local_session("sql sweep", cores=2, options={"spark.ui.enabled": "false"})
+    jars = ",".join(sorted(str(path) for path in jars_of(SPARK_KAFKA, with_dependencies=False).glob("*.jar")))
+    spark = local_session("sql sweep", cores=2, options={"spark.ui.enabled": "false", "spark.jars": jars})
     spark.sparkContext.setLogLevel("OFF")
     where = "executors" if options.executors else "driver"
     with warnings.catch_warnings():
