@@ -96,7 +96,7 @@ def cpu_seconds() -> float:
 
 
 def run(view: Any, place: Path) -> tuple[float, int, Collected]:
-    """Run a view over all files; return seconds of CPU, epochs, and what came of it."""
+    """Run a view over all files; return seconds of CPU, epochs, and the rows."""
     sink = Collected()
     writer = view.writeStream.option("checkpointLocation", str(place / "checkpoint")).option("buckets", 2)
     begun = cpu_seconds()

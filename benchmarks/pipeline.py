@@ -10,8 +10,8 @@ answered and absorbed by hand with the same deltas. Measured are epochs of 20 ch
 Before measuring, 100,000 orders and 10,000 customers are loaded, and some epochs are thrown away. The deltas are made
 beforehand, as `ZSet`s.
 
-Known limits: one core; the machine's neighbours show, so minimum and maximum of the rounds are told beside the median. What a
-directory costs is the disk's business: see `benchmarks.durability`.
+Known limits: one core; the machine's neighbours show, so minimum and maximum of the rounds are reported beside the median. What
+a directory costs is the disk's business: see `benchmarks.durability`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check what no linter checks about the Python files of this repository.
 
 - No file is longer than 600 lines: a longer one is two files.
-- No file is called `utils.py`, `common.py` or `helpers.py`: such a name says nothing about what belongs in it.
+- No file is called `utils.py`, `common.py` or `helpers.py`: such a name does not tell what belongs in it.
 - The names of the gateway into a JVM are used in `zset_join/runners/spark/frames/classic` alone: Spark Connect
   has none.
 - An `__init__.py` holds a docstring, imports, `__all__` and other names in double underscores, and no logic; `if TYPE_CHECKING`

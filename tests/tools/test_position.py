@@ -115,8 +115,8 @@ def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
     written(SINKS["files"].make(tmp_path), range(2), query_id="another")
     log = tmp_path / "log"
 
-    assert "view.duckdb#joined does not say which epoch 19" in positions([log, tmp_path / "view.duckdb"]).reason
-    assert "csv does not say which epoch 0" in positions([log, tmp_path / "csv"]).reason
+    assert "view.duckdb#joined does not show which epoch 19" in positions([log, tmp_path / "view.duckdb"]).reason
+    assert "csv does not show which epoch 0" in positions([log, tmp_path / "csv"]).reason
     assert "json holds no epoch yet" in positions([log, tmp_path / "json"]).reason
     assert "2 queries, another, q" in positions([log, tmp_path / "rows"]).reason
     assert [positions([tmp_path / name]).common for name in ("csv", "json", "view.duckdb")] == [None, None, 129]

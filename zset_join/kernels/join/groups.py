@@ -23,7 +23,6 @@ from zset_join.kernels.rows.epoch import (
     E_NEXT_CHANGE,
     E_PART_BITS,
     E_REFS,
-    S_ASKED_BY_OWN,
     S_CHANGED,
     S_COUNT,
     S_DEGREES_AFTER,
@@ -32,6 +31,7 @@ from zset_join.kernels.rows.epoch import (
     S_HEAD,
     S_KEY_COLUMNS,
     S_LAST,
+    S_READ_BY_OWN,
     S_READS_DEGREES,
     S_VIEW,
     of_change,
@@ -155,11 +155,11 @@ def _is_asked(own: int, other: int, group: int, by_own: bool) -> bool:
 def _find_heads(epoch: int, side: int, groups: int) -> None:
     """Look the chains of one side's state up, fetching slots and rows ahead.
 
-    A head is the number of the first row of a group's key, 0 where there is none or where it is not requested. A state is asked
-    where the other side changes, and where its own side does if S_ASKED_BY_OWN.
+    A head is the number of the first row of a group's key, 0 where there is none or where it is not requested. A state is read
+    where the other side changes, and where its own side does if S_READ_BY_OWN.
     """
     own, other = side_word(epoch, side, S_FIRST), side_word(epoch, 1 - side, S_FIRST)
-    by_own = side_word(epoch, side, S_ASKED_BY_OWN) != 0
+    by_own = side_word(epoch, side, S_READ_BY_OWN) != 0
     view, columns, heads = (
         side_word(epoch, side, S_VIEW),
         side_word(epoch, side, S_KEY_COLUMNS),
@@ -208,7 +208,7 @@ def in_changed_set(number: int, marks: int) -> bool:
 
 @kernel
 def _read_degrees(epoch: int, side: int, groups: int) -> None:
-    """Say for every group whether its side has live rows before and after the epoch.
+    """Return for every group whether its side has live rows before and after the epoch.
 
     Cost: at most one more row of the chain than the group has changes.
     """
