@@ -88,7 +88,7 @@ def test_every_error_on_the_page_exists(documented: dict[str, list[str]]) -> Non
     assert named <= set(errors.__all__)
 
 
-def test_no_code_stands_on_the_page_twice() -> None:
+def test_no_code_is_on_the_page_twice() -> None:
     codes = [line["code"] for line in map(LINE.match, PAGE.read_text(encoding="utf-8").splitlines()) if line]
 
     assert len(codes) == len(set(codes))

@@ -126,7 +126,7 @@ def test_values_that_spark_calls_the_same_are_one_row(kind: pa.DataType, values:
         (pa.timestamp("us"), [datetime.datetime(2024, 1, 1), datetime.datetime(2024, 1, 1, microsecond=1)]),
     ],
 )
-def test_values_that_spark_tells_apart_are_two_rows(kind: pa.DataType, values: list[Any]) -> None:
+def test_values_that_differ_in_spark_are_two_rows(kind: pa.DataType, values: list[Any]) -> None:
     rows = ZSet.of({"x": pa.array(values, kind)}, [2, 3])
 
     assert [weight for _, weight in rows.consolidated().to_pylist()] == [2, 3]

@@ -41,7 +41,7 @@ def joined(number: int | None, key: int | None, note: str | None, other: int | N
     return dict(zip(SHOWN.names, (number, key, note, other, price), strict=True))
 
 
-def test_it_tells_what_made_and_unmade_a_row(query: QueryByHand) -> None:
+def test_it_reports_what_made_and_unmade_a_row(query: QueryByHand) -> None:
     query.run(left_rows((1, 2, "pen"), (3, 2, "cap")), right_rows())
     query.run(left_rows(), right_rows((2, 1.5)))
     query.run(left_rows((3, 2, "hat")), right_rows((4, 9.0)))  # nothing about row 1
@@ -65,7 +65,7 @@ def test_it_tells_what_made_and_unmade_a_row(query: QueryByHand) -> None:
     assert "because right +1 {'k': 2, 'price': 1.5}" in str(history)
 
 
-def test_a_change_without_effect_is_told(query: QueryByHand) -> None:
+def test_a_change_without_effect_is_reported(query: QueryByHand) -> None:
     query.run(left_rows((1, 2, "pen")), right_rows())
     query.run(left_rows((1, 2, "pen")), right_rows())
 
@@ -75,7 +75,7 @@ def test_a_change_without_effect_is_told(query: QueryByHand) -> None:
     assert "nothing changed in the output" in str(ask(query, {"id": 1}))
 
 
-def test_an_update_that_takes_the_value_away_is_told_as_the_cause(query: QueryByHand) -> None:
+def test_an_update_that_takes_the_value_away_is_reported_as_the_cause(query: QueryByHand) -> None:
     query.run(left_rows((1, 2, "pen"), (3, 2, "cap")), right_rows())
     query.run(left_rows((1, 2, "ink"), (3, 2, "hat")), right_rows())
 
@@ -84,7 +84,7 @@ def test_an_update_that_takes_the_value_away_is_told_as_the_cause(query: QueryBy
     assert [[change.row["note"] for change in event.changes] for event in events] == [["pen"], ["ink"]]
 
 
-def test_of_certain_epochs_every_change_with_the_join_key_is_told(query: QueryByHand) -> None:
+def test_of_certain_epochs_every_change_with_the_join_key_is_reported(query: QueryByHand) -> None:
     query.run(left_rows((1, 2, "pen")), right_rows())
     query.run(left_rows((1, 2, "ink"), (3, 2, "hat"), (4, 4, "cap")), right_rows((2, 1.0)))
 
@@ -173,7 +173,7 @@ def test_keys_of_different_types_and_both_zeros_are_found(tmp_path: Path) -> Non
         ({}, "names no value"),
     ],
 )
-def test_a_question_that_cannot_be_asked_is_refused(row: dict[str, Any], message: str) -> None:
+def test_a_question_without_an_answer_is_refused(row: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message) as found:
         RowQuestion(build, SHOWN, SOURCES, row)
     assert found.value.code == "ROW_QUESTION"

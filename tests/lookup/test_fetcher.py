@@ -51,7 +51,7 @@ class TestTheSupportMatrix:
             assert names(fetcher.fetch(keys(1, 2))) == ["Ada"]
         assert asked(source) == [(0.0, [1, 2])]
 
-    def test_with_retry_only_the_miss_is_asked_for_again_each_delay_after_the_answer(self, async_, output_mode):
+    def test_with_retry_only_the_miss_is_requested_again_each_delay_after_the_answer(self, async_, output_mode):
         source = source_of(latency=1.0)
         source.put({"id": 1, "name": "Ada"})
         source.put({"id": 2, "name": "Bob"}, at=12)
@@ -60,7 +60,7 @@ class TestTheSupportMatrix:
             assert (fetcher.counts.calls, fetcher.counts.retries, fetcher.counts.waited_us) == (4, 4, 30_000_000)
         assert asked(source) == [(0.0, [1, 2, 3]), (11.0, [2, 3]), (22.0, [3]), (33.0, [3])]
 
-    def test_max_attempts_is_how_often_a_miss_is_asked_for_after_the_first_time(self, async_, output_mode):
+    def test_max_attempts_is_how_often_a_miss_is_requested_after_the_first_time(self, async_, output_mode):
         source = source_of()
         with fetcher_of(source, async_=async_, output_mode=output_mode, **{**RETRY, "max_attempts": 2}) as fetcher:
             assert fetcher.fetch(keys(9)).num_rows == 0
@@ -101,7 +101,7 @@ class TestTheSupportMatrix:
             assert 0.5 <= first <= 1.0 <= second <= 2.0
             assert fetcher.counts.transient_errors == 2
 
-    def test_what_the_source_asks_to_wait_is_waited(self, async_, output_mode):
+    def test_the_wait_of_the_source_is_respected(self, async_, output_mode):
         source = source_of(failures=[TransientLookupError("429", retry_after_seconds=7)])
         with fetcher_of(source, async_=async_, output_mode=output_mode) as fetcher:
             fetcher.fetch(keys(1))
@@ -160,7 +160,7 @@ def test_unordered_answers_come_as_they_are_ready_and_free_their_place_at_once()
     assert asked(slow_first) == [(0.0, [1]), (0.0, [2]), (1.0, [3]), (2.0, [4]), (3.0, [5])]
 
 
-def test_unordered_is_a_permission_that_is_not_used_where_rows_may_be_taken_back():
+def test_unordered_is_a_permission_that_is_not_used_where_rows_may_be_retracted():
     settings = Lookup(output_mode="allow_unordered").resolved(
         source="c", modes=frozenset({"async"}), how="inner", is_insert_only=False
     )
@@ -196,7 +196,7 @@ class TestThePartialCache:
             assert names(fetcher.fetch(keys(1))) == []
             assert (fetcher.counts.cache_hits, fetcher.counts.cache_misses) == (1, 3)
 
-    def test_an_absent_row_is_asked_for_again_unless_it_may_be_cached(self):
+    def test_an_absent_row_is_requested_again_unless_it_may_be_cached(self):
         counts = []
         for missing in (False, True):
             source = source_of()
@@ -217,7 +217,7 @@ class TestThePartialCache:
             parked.put({"id": 1, "name": "Ada"})
             assert names(fetcher.fetch(keys(1))) == ["Ada"]
 
-    def test_it_is_bounded_and_keeps_what_was_asked_for_lately(self):
+    def test_it_is_bounded_and_keeps_what_was_requested_lately(self):
         source = source_of()
         for key in range(100):
             source.put({"id": key, "name": f"n{key}"})

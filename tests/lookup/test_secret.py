@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.lookup.shown import forms_of, run_and_tell
+from tests.lookup.shown import forms_of, run_and_show
 from zset_join.core.errors import OptionError
 from zset_join.lookup import FunctionSource, HttpSource, Lookup, PostgresSource, RedisSource, Secret
 
@@ -77,7 +77,7 @@ def test_token_and_headers_of_a_service_reach_it_and_nobody_else(
         headers={"X-Api-Key": KEY},
     )
 
-    _, failed, shown = run_and_tell(source, tmp_path, hint=Lookup(async_=async_, error_attempts=2, error_delay="1ms"))
+    _, failed, shown = run_and_show(source, tmp_path, hint=Lookup(async_=async_, error_attempts=2, error_delay="1ms"))
 
     assert set(service.asked) == {(f"Bearer {TOKEN}", KEY)}
     assert (failed is None) == (says == (200, FOUND))
@@ -101,20 +101,20 @@ def test_token_and_headers_of_a_service_reach_it_and_nobody_else(
 def test_a_password_is_not_shown_where_nobody_listens(
     logged: pytest.LogCaptureFixture, tmp_path: Path, source: Any, async_: bool
 ) -> None:
-    _, failed, shown = run_and_tell(source, tmp_path, hint=Lookup(async_=async_, error_attempts=2, error_delay="1ms"))
+    _, failed, shown = run_and_show(source, tmp_path, hint=Lookup(async_=async_, error_attempts=2, error_delay="1ms"))
 
     assert failed is not None
     assert [form for form in forms_of(PASSWORD) if form in shown + logged.text] == []
 
 
-def test_what_a_client_says_of_a_secret_is_starred_and_its_traceback_left_out(tmp_path: Path) -> None:
+def test_a_secret_in_a_clients_message_is_starred_and_its_traceback_left_out(tmp_path: Path) -> None:
     class Careless(HttpSource):
         def open(self, opening: Any) -> Any:  # noqa: ARG002 - the contract
             raise RuntimeError(f"cannot open with {self.token.value()}")
 
     source = Careless(name="c", schema=SCHEMA, url="http://127.0.0.1:1/{id}", token=TOKEN)
 
-    _, failed, shown = run_and_tell(source, tmp_path)
+    _, failed, shown = run_and_show(source, tmp_path)
 
     assert "cannot open with ***" in str(failed)
     assert TOKEN not in shown
@@ -124,7 +124,7 @@ def test_an_error_without_secrets_keeps_its_cause(tmp_path: Path) -> None:
     def broken(keys: pa.Table) -> pa.Table:
         raise ValueError("no such shelf")
 
-    _, failed, shown = run_and_tell(FunctionSource(name="c", schema=SCHEMA, function=broken), tmp_path)
+    _, failed, shown = run_and_show(FunctionSource(name="c", schema=SCHEMA, function=broken), tmp_path)
 
     assert isinstance(failed.__cause__, ValueError)
     assert "no such shelf" in shown

@@ -147,7 +147,7 @@ def test_an_epoch_that_is_not_the_next_one_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["", "/dev/null", "/dev/null/below"])
-def test_a_directory_that_cannot_be_used_is_told(place):
+def test_a_directory_that_cannot_be_used_is_reported(place):
     with pytest.raises(OptionError) as raised:
         Pipeline(revenue(), place)
     assert raised.value.code == "DIRECTORY"

@@ -94,7 +94,7 @@ def test_on_false_matches_nothing_and_pads_what_an_outer_join_preserves(how, row
     assert told(delta) == rows
 
 
-def test_a_where_on_upserts_takes_back_the_row_that_stops_passing():
+def test_a_where_on_upserts_retracts_the_row_that_stops_passing():
     pipeline = Pipeline(orders().where(col("total") > 10).select("id"))
     pipeline.step({"orders": [order(1, "Ada", 30)]})
 
@@ -144,7 +144,7 @@ def test_a_global_aggregate_has_its_row_from_the_first_epoch_on():
     assert pipeline.step().to_pylist() == []
 
 
-def test_a_row_deletes_its_key_where_the_condition_says_so():
+def test_a_row_deletes_its_key_where_the_condition_is_true():
     source = changes(
         "orders", {**ORDERS, "op": pa.string()}, keys="id", apply_as_deletes=col("op") == "d", except_column_list=["op"]
     )
@@ -177,7 +177,7 @@ def test_an_epoch_that_raises_has_changed_nothing():
     assert pipeline.step({"x": [{"x": 1}]}).to_pylist() == [((1, 1), -1), ((1, 2), 1)]
 
 
-def test_a_row_with_weight_three_stands_three_times_in_the_view():
+def test_a_row_with_weight_three_is_three_times_in_the_view():
     pipeline = Pipeline(changes("x", {"x": pa.int64()}))
 
     pipeline.step({"x": ZSet.of({"x": [7]}, [3])})
@@ -232,7 +232,7 @@ def test_a_table_with_two_columns_of_one_name_is_refused():
     assert refused.value.code == "DUPLICATE_COLUMN"
 
 
-def test_an_epoch_that_runs_out_of_memory_says_whether_it_was_taken():
+def test_an_epoch_that_runs_out_of_memory_shows_whether_it_was_taken():
     told = []
 
     def fails(epoch, _delta):

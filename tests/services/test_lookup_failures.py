@@ -59,7 +59,7 @@ class TestTheNetwork:
     def asking(self, proxy: TcpProxy, kind: str, async_: bool, **hint: Any) -> Any:
         return fetcher_for(source_at(kind, proxy.port), "id", ["id", "name"], async_=async_, error_delay="1ms", **hint)
 
-    def test_a_connection_that_is_dropped_half_way_through_an_answer_is_made_anew(self, proxy, kind, async_):
+    def test_a_connection_that_is_dropped_half_way_through_an_answer_is_made_again(self, proxy, kind, async_):
         with self.asking(proxy, kind, async_) as fetcher:
             fetcher.fetch(pa.record_batch({"id": [0]}))
             proxy.cuts, proxy.cut_after = 1, 20_000
@@ -80,7 +80,7 @@ class TestTheNetwork:
             fetcher.fetch(ASKED)
         assert fetcher.counts.transient_errors == 3
 
-    def test_a_server_that_is_slow_is_given_up_and_asked_again(self, proxy, kind, async_):
+    def test_a_server_that_is_slow_is_given_up_and_requested_again(self, proxy, kind, async_):
         with self.asking(proxy, kind, async_, error_attempts=2) as fetcher:
             fetcher.fetch(pa.record_batch({"id": [0]}))
             proxy.passes.clear()
@@ -119,7 +119,7 @@ class TestTypes:
             fetch(wrong, "id", ["id", "name"], [1], async_=async_)
         assert reported.value.code == "LOOKUP_ANSWER"
 
-    def test_a_key_of_another_type_than_the_tables_is_told_by_the_server(self, ports, async_):
+    def test_a_key_of_another_type_than_the_tables_is_reported_by_the_server(self, ports, async_):
         wrong = PostgresSource(**{**vars(source_at("postgres", ports["postgres"])), "schema": pa.schema({"name": pa.int64()})})
         with pytest.raises(LookupFailedError, match="operator does not exist: text = bigint"):
             fetch(wrong, "name", ["name"], [1], async_=async_)

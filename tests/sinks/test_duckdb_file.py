@@ -105,7 +105,7 @@ def test_a_file_that_is_kept_or_lives_in_memory_stays_open(tmp_path: Path) -> No
     assert [file.is_open for file in files] == [False, False]
 
 
-def test_a_reader_is_waited_for_and_told_of(
+def test_a_reader_is_waited_for_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(duckdb_file, "_TELL_AFTER_SECONDS", 0.0)

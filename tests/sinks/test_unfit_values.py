@@ -146,7 +146,7 @@ def unit_names(found: Any) -> list[str]:
     return [one.column for one in found]
 
 
-def test_flags_stand_at_the_row_whose_nested_value_is_meant() -> None:
+def test_flags_are_at_the_row_whose_nested_value_is_meant() -> None:
     bad = pa.array([None, 0, 2**62], pa.int64()).view(pa.timestamp("s"))
     nested = {
         "list": pa.ListArray.from_arrays(pa.array([0, None, 1, 1, 3], pa.int32()), bad),

@@ -89,7 +89,7 @@ def test_a_half_written_file_is_taken_away(tmp_path: Path) -> None:
     assert [len(one) for one in lines(tables)] == [0, 2]
 
 
-def test_an_epoch_of_a_query_is_there_once_whoever_writes_it_again(tmp_path: Path) -> None:
+def test_an_epoch_of_a_query_is_there_once_after_any_number_of_writes(tmp_path: Path) -> None:
     tables = StoredTables(tmp_path)
     tables.make(TABLE)
 

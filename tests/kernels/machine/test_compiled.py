@@ -163,7 +163,7 @@ def compile_with(notice: CompileNotice, kernel: object) -> None:
         notice.notify(Event("numba:compile", status, data={"dispatcher": kernel}))
 
 
-def test_it_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     notice = CompileNotice(after_seconds=0.0)
     notice.kernels.add("ours")
 
@@ -175,7 +175,7 @@ def test_it_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(("kernel", "after_seconds"), [("ours", 60.0), ("of somebody else", 0.0)])
-def test_nothing_is_said_of_short_waits_and_of_other_libraries(
+def test_nothing_is_logged_of_short_waits_and_of_other_libraries(
     caplog: pytest.LogCaptureFixture, kernel: str, after_seconds: float
 ) -> None:
     notice = CompileNotice(after_seconds)

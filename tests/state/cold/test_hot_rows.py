@@ -111,7 +111,7 @@ def test_a_tombstone_is_no_candidate() -> None:
     assert candidates(hot)[0].tolist() == [2]
 
 
-def test_the_size_of_a_row_is_its_record_its_blocks_and_what_stands_beside_it() -> None:
+def test_the_size_of_a_row_is_its_record_its_blocks_and_what_is_beside_it() -> None:
     side, hot = filled()
     numbers, _, sizes = candidates(hot)
 
@@ -170,7 +170,7 @@ def test_many_keys_and_long_chains_touch_the_same_rows_in_one_pass(
     assert len({score for _, score, _ in touched[0]}) == 4
 
 
-def test_touches_of_later_epochs_add_up_as_the_policy_says() -> None:
+def test_touches_of_later_epochs_add_up_by_the_policy() -> None:
     _, hot = filled()
     hot.note_written(np.array([1]), STAMP, 0.0)
 

@@ -97,7 +97,7 @@ def test_one_row_comes_for_many_and_none_where_one_is_in_memory() -> None:
 
 
 @pytest.mark.parametrize("how", ["left", "right", "full"])
-def test_where_many_rows_pass_those_that_stand_for_others_have_room_soon(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_many_rows_pass_their_representatives_have_room_soon(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(Runs.find.__kwdefaults__, "group_bytes", 1 << 12)  # rows come a hundred at a time
     limit, rows, keys, changes = 3_000, 20_000, 1_000, 300
     join = HashJoin(LEFT, RIGHT, how, default_hash_join="hybrid", max_hot_keys=limit)
