@@ -64,7 +64,7 @@ def report_large(rows: int, max_hot_bytes: int, epochs: int, keys: str) -> Itera
         for deltas in drawn_apart(scale, keys, first=_EPOCH_ROWS):
             _run(join, join.absorbed_epoch + 1, deltas, check, memory)
             del deltas
-        yield _told(f"load, epochs of {_EPOCH_ROWS} rows, answered", rows, started, wall, join, memory)
+        yield _speeds(f"load, epochs of {_EPOCH_ROWS} rows, answered", rows, started, wall, join, memory)
         weights: dict[int, list[int]] = {}
         for changes in _CHANGES:
             memory.most = 0
@@ -74,7 +74,7 @@ def report_large(rows: int, max_hot_bytes: int, epochs: int, keys: str) -> Itera
                 epoch = join.absorbed_epoch + 1
                 weights[changes].append(_run(join, epoch, deltas, check, memory))
                 del deltas
-            yield _told(f"epochs of {changes} changes", changes * epochs, started, wall, join, memory)
+            yield _speeds(f"epochs of {changes} changes", changes * epochs, started, wall, join, memory)
         yield json.dumps({name: count for name, count in join.statistics().items() if "cold" in name or "hot" in name})
         workload = OrdersCustomers(scale)
         drawn = {changes: list(Changes(workload, keys, changes).epochs(2 * epochs)) for changes in _CHANGES_IN_TURNS}
@@ -159,7 +159,7 @@ def _compare(weight: int, expected: int) -> None:
         raise ValueError(f"an answer weighs {weight}, that of DuckDB {expected}")
 
 
-def _told(what: str, changes: int, started: float, wall: float, join: HashJoin, memory: Memory) -> str:
+def _speeds(what: str, changes: int, started: float, wall: float, join: HashJoin, memory: Memory) -> str:
     cpu, seconds = time.process_time() - started, time.perf_counter() - wall
     return (
         f"{what}: {changes / cpu / 1000:.0f} k per CPU second, {seconds:.0f} s; resident after an epoch at most "

@@ -84,9 +84,9 @@ def measured(rounds: int, count: int) -> list[str]:
     share = statistics.median(one / other for one, other in zip(large["pipeline"], large["operators"], strict=True))
     return [
         f"epochs of {SMALL} changes, milliseconds per epoch: median of {rounds} rounds (min, max)",
-        *(f"  {name:10} {_told(values, '.3f')}" for name, values in small.items()),
+        *(f"  {name:10} {_line(values, '.3f')}" for name, values in small.items()),
         f"{count:,} changes in epochs of {LARGE:,}, changes per CPU second: median of {rounds} rounds (min, max)",
-        *(f"  {name:10} {_told(values, ',.0f')}" for name, values in large.items()),
+        *(f"  {name:10} {_line(values, ',.0f')}" for name, values in large.items()),
         f"  a pipeline has {share:.0%} of the operators' throughput",
     ]
 
@@ -150,7 +150,7 @@ def _orders(identifiers: np.ndarray, rng: np.random.Generator) -> ZSet:
     return ZSet.of(pa.table(columns, schema=ORDERS))
 
 
-def _told(values: Sequence[float], form: str) -> str:
+def _line(values: Sequence[float], form: str) -> str:
     return f"{statistics.median(values):{form}} ({min(values):{form}}, {max(values):{form}})"
 
 

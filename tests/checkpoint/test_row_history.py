@@ -26,7 +26,7 @@ from zset_join.zset import ZSet
 SHOWN, SOURCES = joined_schema(LEFT, RIGHT, "full", using=False, output_names=None)
 
 
-def ask(query: QueryByHand, row: dict[str, Any], **options: Any) -> RowHistory:
+def find(query: QueryByHand, row: dict[str, Any], **options: Any) -> RowHistory:
     assert query.checkpoint.last is not None
     histories = [history for _, history in sorted(query.checkpoint.last.histories.items())]
     return RowQuestion(build, SHOWN, SOURCES, row, **options).find_history(query.checkpoint.files, histories)
@@ -48,7 +48,7 @@ def test_it_reports_what_made_and_unmade_a_row(query: QueryByHand) -> None:
     query.run(left_rows((1, 4, "pen")), right_rows())
     query.run(left_rows((1, None, ""), weights=[-1]), right_rows())
 
-    history = ask(query, {"id": 1})
+    history = find(query, {"id": 1})
 
     def changes(name: str, *rows: dict[str, Any], weight: int = 1) -> tuple[InputChange, ...]:
         return tuple(InputChange(name, row, weight) for row in rows)
@@ -69,17 +69,17 @@ def test_a_change_without_effect_is_reported(query: QueryByHand) -> None:
     query.run(left_rows((1, 2, "pen")), right_rows())
     query.run(left_rows((1, 2, "pen")), right_rows())
 
-    events = ask(query, {"id": 1}).events
+    events = find(query, {"id": 1}).events
 
     assert [(event.epoch, len(event.emitted), len(event.changes)) for event in events] == [(0, 1, 1), (1, 0, 1)]
-    assert "nothing changed in the output" in str(ask(query, {"id": 1}))
+    assert "nothing changed in the output" in str(find(query, {"id": 1}))
 
 
 def test_an_update_that_takes_the_value_away_is_reported_as_the_cause(query: QueryByHand) -> None:
     query.run(left_rows((1, 2, "pen"), (3, 2, "cap")), right_rows())
     query.run(left_rows((1, 2, "ink"), (3, 2, "hat")), right_rows())
 
-    events = ask(query, {"note": "pen"}).events
+    events = find(query, {"note": "pen"}).events
 
     assert [[change.row["note"] for change in event.changes] for event in events] == [["pen"], ["ink"]]
 
@@ -88,7 +88,7 @@ def test_of_certain_epochs_every_change_with_the_join_key_is_reported(query: Que
     query.run(left_rows((1, 2, "pen")), right_rows())
     query.run(left_rows((1, 2, "ink"), (3, 2, "hat"), (4, 4, "cap")), right_rows((2, 1.0)))
 
-    (event,) = ask(query, {"id": 1, "k": 2}, epochs={1, 7}, has_all_causes=True).events
+    (event,) = find(query, {"id": 1, "k": 2}, epochs={1, 7}, has_all_causes=True).events
 
     assert event.epoch == 1
     assert [change.row.get("id") for change in event.changes] == [1, 3, None]
@@ -104,7 +104,7 @@ def test_it_equals_a_replay_of_everything(tmp_path: Path, seed: int, options: di
 
     compared = 0
     for question in ({"id": 7}, {"k": 4}, {"k_right": 5}, {"price": 3.0, "id": 20}, {"note": "note 1" * 3, "k": 6}):
-        history = ask(query, question, most_rows=100_000)
+        history = find(query, question, most_rows=100_000)
         positions = [(SHOWN.names.index(name), value) for name, value in question.items()]
         for event in history.events:
             if event.is_snapshot:
@@ -132,7 +132,7 @@ def test_it_equals_a_replay_of_everything(tmp_path: Path, seed: int, options: di
         assert {row: weight for row, weight in total.items() if weight} == {r: w for r, w in wanted.items() if w}
         compared += 1
     assert compared >= 5
-    assert ask(query, {"id": 7}, most_rows=100_000).is_complete == ("retain_input_log" in options)
+    assert find(query, {"id": 7}, most_rows=100_000).is_complete == ("retain_input_log" in options)
 
 
 def test_keys_of_different_types_and_both_zeros_are_found(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_question_about_too_many_rows_is_refused(query: QueryByHand) -> None:
     query.run(left_rows(*((number, 2, "pen") for number in range(8))), right_rows())
 
     with pytest.raises(OptionError, match="more than 5 rows"):
-        ask(query, {"k": 2}, most_rows=5)
+        find(query, {"k": 2}, most_rows=5)
 
 
 def test_nested_columns_are_refused() -> None:

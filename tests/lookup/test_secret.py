@@ -25,8 +25,8 @@ REDIS = {"key_pattern": "c:{id}", "port": 1}
 
 class _Service(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.server.asked.append((self.headers["Authorization"], self.headers["X-Api-Key"]))
-        status, body = self.server.says
+        self.server.requested.append((self.headers["Authorization"], self.headers["X-Api-Key"]))
+        status, body = self.server.reply
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -39,7 +39,7 @@ class _Service(BaseHTTPRequestHandler):
 @pytest.fixture
 def service() -> Iterator[ThreadingHTTPServer]:
     made = ThreadingHTTPServer(("127.0.0.1", 0), _Service)
-    made.asked, made.says = [], (200, FOUND)
+    made.requested, made.reply = [], (200, FOUND)
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -58,17 +58,17 @@ def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 @pytest.mark.parametrize("async_", [False, True])
-@pytest.mark.parametrize("says", [(200, FOUND), (200, f'{{"name": "{TOKEN}'), (403, TOKEN), (429, KEY)])
+@pytest.mark.parametrize("reply", [(200, FOUND), (200, f'{{"name": "{TOKEN}'), (403, TOKEN), (429, KEY)])
 def test_token_and_headers_of_a_service_reach_it_and_nobody_else(
     service: ThreadingHTTPServer,
     logged: pytest.LogCaptureFixture,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    says: tuple[int, str],
+    reply: tuple[int, str],
     async_: bool,
 ) -> None:
     monkeypatch.setenv("CRM_TOKEN", TOKEN)
-    service.says = says
+    service.reply = reply
     source = HttpSource(
         name="crm",
         schema=SCHEMA,
@@ -79,8 +79,8 @@ def test_token_and_headers_of_a_service_reach_it_and_nobody_else(
 
     _, failed, shown = run_and_show(source, tmp_path, hint=Lookup(async_=async_, error_attempts=2, error_delay="1ms"))
 
-    assert set(service.asked) == {(f"Bearer {TOKEN}", KEY)}
-    assert (failed is None) == (says == (200, FOUND))
+    assert set(service.requested) == {(f"Bearer {TOKEN}", KEY)}
+    assert (failed is None) == (reply == (200, FOUND))
     assert "/1" in logged.text, "the client logs its requests"
     assert [form for secret in (TOKEN, KEY) for form in forms_of(secret) if form in shown + logged.text] == []
 

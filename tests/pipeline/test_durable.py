@@ -108,7 +108,7 @@ def test_cold_rows_in_duckdb_are_a_cache_too(tmp_path, becomes):
     with Pipeline(revenue(), tmp_path, options=options, keep_inputs=True) as pipeline:
         pipeline.step(FIRST)
         pipeline.step(SECOND)
-        told_of_cold_rows = pipeline.explanation()
+        cold_rows_reported = pipeline.explanation()
     files = sorted((tmp_path / "local").rglob("cold.duckdb"))
 
     with becomes(files[0]), Pipeline(revenue(), tmp_path, options=options, keep_inputs=True) as again:
@@ -117,7 +117,7 @@ def test_cold_rows_in_duckdb_are_a_cache_too(tmp_path, becomes):
 
     assert outcome.equal, outcome
     assert len(files) == 2, "one of the join, one of the groups"
-    assert told_of_cold_rows.count('cold_store="duckdb"') == 2
+    assert cold_rows_reported.count('cold_store="duckdb"') == 2
 
 
 def test_a_log_that_has_outgrown_the_rows_becomes_a_snapshot(tmp_path):

@@ -28,7 +28,7 @@ def order(id, customer, total):  # noqa: A002 - the column's name
     return {"id": id, "customer": customer, "total": total}
 
 
-def told(delta):
+def changes_of(delta):
     return sorted(delta.to_pylist(), key=repr)
 
 
@@ -47,7 +47,7 @@ def test_an_aggregate_over_upserts_needs_no_trick():
 
     delta = pipeline.step({"orders": [order(2, "Bob", 5)]})
 
-    assert told(delta) == [(("Ada", 30), 1), (("Ada", 35), -1), (("Bob", 5), 1)]
+    assert changes_of(delta) == [(("Ada", 30), 1), (("Ada", 35), -1), (("Bob", 5), 1)]
 
 
 def test_a_join_feeds_a_group_in_the_same_epoch():
@@ -91,7 +91,7 @@ def test_on_false_matches_nothing_and_pads_what_an_outer_join_preserves(how, row
 
     delta = pipeline.step({"orders": [order(1, "Ada", 1)], "customers": [{"name": "Ada", "city": "London"}]})
 
-    assert told(delta) == rows
+    assert changes_of(delta) == rows
 
 
 def test_a_where_on_upserts_retracts_the_row_that_stops_passing():
@@ -133,8 +133,8 @@ def test_a_union_adds_rows_up_and_distinct_shows_each_once():
     everything, distinct = Pipeline(first.union(second)), Pipeline(first.union(second).distinct())
     rows = {"first": [{"x": 1}], "second": [{"y": 1}, {"y": 2}]}
 
-    assert told(everything.step(rows)) == [((1,), 2), ((2,), 1)]
-    assert told(distinct.step(rows)) == [((1,), 1), ((2,), 1)]
+    assert changes_of(everything.step(rows)) == [((1,), 2), ((2,), 1)]
+    assert changes_of(distinct.step(rows)) == [((1,), 1), ((2,), 1)]
 
 
 def test_a_global_aggregate_has_its_row_from_the_first_epoch_on():
@@ -233,11 +233,11 @@ def test_a_table_with_two_columns_of_one_name_is_refused():
 
 
 def test_an_epoch_that_runs_out_of_memory_shows_whether_it_was_taken():
-    told = []
+    changes_of = []
 
     def fails(epoch, _delta):
-        if epoch not in told:
-            told.append(epoch)
+        if epoch not in changes_of:
+            changes_of.append(epoch)
             raise MemoryError
 
     with Pipeline(appends("rows", {"k": pa.int64()}), outputs=[FunctionSink(fails)]) as pipeline:

@@ -210,7 +210,7 @@ class TestParkedRows:
         assert (lookups["parked_rows"], lookups["calls"], lookups["misses"]) == (1, 2, 1)
 
 
-class TestRowsThatAreTakenBack:
+class TestRetractedRows:
     def test_a_retraction_retracts_its_output_and_fetches_nothing(self, clock, customers, place):
         view = changes("orders", {**ORDERS, "w": pa.int64()}, weight_column="w").lookup_join(
             customers, on=[("who", "id")], columns=["name"]

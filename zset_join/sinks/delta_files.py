@@ -150,7 +150,7 @@ def read_data_file(folder: Folder, file: DataFile, schema: pa.Schema) -> pa.Tabl
     Args:
         folder: the table.
         file: the file.
-        schema: the columns to read, in the types to give them.
+        schema: the columns to read, in the types to give them; NULL in those that came later than the file.
 
     Raises:
         OSError: the file is missing or damaged.
@@ -158,7 +158,11 @@ def read_data_file(folder: Folder, file: DataFile, schema: pa.Schema) -> pa.Tabl
     content = folder.view(file.name)
     if content is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder.uri(file.name))
-    return pq.ParquetFile(pa.BufferReader(content)).read(columns=schema.names).select(schema.names).cast(schema)
+    parquet = pq.ParquetFile(pa.BufferReader(content))
+    have = set(parquet.schema_arrow.names)
+    read = parquet.read(columns=[name for name in schema.names if name in have])
+    columns = [read.column(field.name) if field.name in have else pa.nulls(read.num_rows, field.type) for field in schema]
+    return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
 
 
 class _OpenFile:
@@ -204,7 +208,7 @@ class _OpenFile:
         self._writer.close()
         self._file.close(durable=True)
         self.closed = True
-        least, most, nulls = _said(self._metadata[0], self._schema)
+        least, most, nulls = _stated(self._metadata[0], self._schema)
         return DataFile(self.name, self.bytes, self.rows, least, most, nulls)
 
     def discard(self) -> None:
@@ -254,7 +258,7 @@ def _delta_type(kind: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _said(metadata: Any, schema: pa.Schema) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+def _stated(metadata: Any, schema: pa.Schema) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
     """Return what is true of every row group: the least, the most, the NULLs of each plain column."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}

@@ -16,13 +16,13 @@ from zset_join.kernels.machine import compiled
 from zset_join.kernels.machine.compiled import CompileNotice, compiled_kernels_directory, kernel
 
 ROOT = Path(__file__).resolve().parents[3]
-ASK = "from zset_join.kernels.machine.compiled import compiled_kernels_directory as place; print(place)"
+REQUEST = "from zset_join.kernels.machine.compiled import compiled_kernels_directory as place; print(place)"
 
 
 def place_in(environment: dict[str, str]) -> Path:
     """Return where a fresh process with these variables keeps its compiled kernels."""
     done = subprocess.run(
-        [sys.executable, "-c", ASK], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", REQUEST], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=True
     )
     return Path(done.stdout.strip())
 

@@ -196,7 +196,7 @@ def test_where_the_host_does_not_report_the_resident_size_nothing_is_corrected(p
 
 
 def test_where_the_allocator_reports_nothing_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zset_join.state.rows.unused_memory._tell", None)
+    monkeypatch.setattr("zset_join.state.rows.unused_memory._report", None)
 
     assert UnusedMemory().correction(0) == 0
 

@@ -147,7 +147,7 @@ def _group_unmatchable(epoch: int, group: int, side: int, begin: int, end: int) 
 
 
 @kernel
-def _is_asked(own: int, other: int, group: int, by_own: bool) -> bool:
+def _is_read(own: int, other: int, group: int, by_own: bool) -> bool:
     return word(other, group) >= 0 or (by_own and word(own, group) >= 0)
 
 
@@ -170,11 +170,11 @@ def _find_heads(epoch: int, side: int, groups: int) -> None:
     slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
     rows, stride, heap = word(view, ROWS), word(view, STRIDE), word(view, HEAP)
     for ahead in range(groups + _AHEAD_SLOT):
-        if ahead < groups and _is_asked(own, other, ahead, by_own):
+        if ahead < groups and _is_read(own, other, ahead, by_own):
             prefetch_slot(slots, bits, word(group_hashes, ahead))
             prefetch(word(group_refs, ahead) + _VALUES)
         middle = ahead - (_AHEAD_SLOT - _AHEAD_ROW)
-        if 0 <= middle < groups and _is_asked(own, other, middle, by_own):
+        if 0 <= middle < groups and _is_read(own, other, middle, by_own):
             likely = likely_row(slots, bits, word(group_hashes, middle))
             if likely != 0:
                 prefetch(rows + (likely - 1) * stride)
@@ -183,7 +183,7 @@ def _find_heads(epoch: int, side: int, groups: int) -> None:
         if group < 0:
             continue
         head = 0
-        if _is_asked(own, other, group, by_own):
+        if _is_read(own, other, group, by_own):
             from_side = word(group_sides, group)
             head = find_key(
                 slots,

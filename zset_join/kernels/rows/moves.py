@@ -4,7 +4,7 @@ The law: inserting the records of rows that were dropped gives the state they we
 order within chains. Nothing here changes what a row means: no tombstone is left, no weight changes.
 
 Two arrays are beside the arena, one value per record. A *stamp* is when a row was last needed: the stamp of an epoch is
-even, and one more says that the whole chain of the row was. A *score* is that of `spill.residency`.
+even, and one more means that the whole chain of the row was. A *score* is that of `spill.residency`.
 
 The caller makes room first; nothing here allocates.
 """
