@@ -113,12 +113,12 @@ def test_it_equals_a_replay_of_everything(tmp_path: Path, seed: int, options: di
             for row, weight in emitted[event.epoch]:
                 if all(row[at] == value for at, value in positions):
                     expected[row] = expected.get(row, 0) + weight
-            told = {tuple(row.values()): weight for row, weight in event.emitted}
+            reported = {tuple(row.values()): weight for row, weight in event.emitted}
             if options.get("retain_input_log"):
-                assert told == {row: weight for row, weight in expected.items() if weight}
+                assert reported == {row: weight for row, weight in expected.items() if weight}
                 compared += 1
             else:
-                assert told.items() <= expected.items() or not history.is_complete
+                assert reported.items() <= expected.items() or not history.is_complete
         total: dict[Any, int] = {}
         for event in history.events:
             for row, weight in event.emitted:
@@ -151,16 +151,16 @@ def test_keys_of_different_types_and_both_zeros_are_found(tmp_path: Path) -> Non
         assert log is not None
         logs.append(log)
 
-    def told(row: dict[str, Any]) -> list[list[tuple[Any, int]]]:
+    def reported(row: dict[str, Any]) -> list[list[tuple[Any, int]]]:
         question = RowQuestion(lambda directory: HashJoin(left, right, "left", directory=directory), shown, sources, row)
         events = question.find_history(files, [BucketHistory(None, tuple(logs))]).events
         return [[(found["w"], weight) for found, weight in event.emitted] for event in events]
 
-    assert told({"v": 1}) == [[(None, 1)], [(None, -1), (7, 1)]]
-    assert told({"k": -0.0}) == [[(None, 1)], [(None, -1), (7, 1)]]
-    assert told({"k": nan}) == [[(None, 1)], [(None, -1), (8, 1)]]
-    assert told({"v": 3}) == [[(None, 1)]]
-    assert told({"v": 4}) == []
+    assert reported({"v": 1}) == [[(None, 1)], [(None, -1), (7, 1)]]
+    assert reported({"k": -0.0}) == [[(None, 1)], [(None, -1), (7, 1)]]
+    assert reported({"k": nan}) == [[(None, 1)], [(None, -1), (8, 1)]]
+    assert reported({"v": 3}) == [[(None, 1)]]
+    assert reported({"v": 4}) == []
 
 
 @pytest.mark.parametrize(

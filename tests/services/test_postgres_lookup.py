@@ -9,7 +9,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from tests.services.asking import fetch, fetcher_for
+from tests.services.fetching import fetch, fetcher_for
 from tools.servers.postgres_server import PostgresServer
 from zset_join.core.errors import LookupFailedError
 from zset_join.lookup import PostgresSource, Secret

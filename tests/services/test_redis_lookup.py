@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from tests.services.asking import fetch, fetcher_for
+from tests.services.fetching import fetch, fetcher_for
 from tools.servers.redis_server import RedisServer
 from zset_join.core.errors import LookupFailedError, OptionError
 from zset_join.lookup import RedisSource, Secret

@@ -30,10 +30,10 @@ def explain(orders: Source, customers: Source, run: Run) -> Explain:
     joined = join_of(orders, customers)
     query = run(joined, Collected())
 
-    def asked(view: Callable[[JoinedStream], JoinedStream], most_rows: int = 100, **row: Any) -> RowHistory:
+    def explained(view: Callable[[JoinedStream], JoinedStream], most_rows: int = 100, **row: Any) -> RowHistory:
         return explain_row(view(joined).placed, query._runner, row, most_rows=most_rows)
 
-    return asked
+    return explained
 
 
 def shown(joined: JoinedStream) -> JoinedStream:
