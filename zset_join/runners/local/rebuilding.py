@@ -203,7 +203,8 @@ class Rebuilding:
         if not self.fed[number] and not node.stage.begins_alone:
             return ZSet.empty(shown)
         answer = ZSet.concat(list(StageBucket.of(node.stage).answer(operator, self.tick, fed)), schema=shown)
-        self.rejected += operator.rejections(self.tick, fed).num_rows
+        if self.options.on_bad_input == "quarantine":  # else it has raised
+            self.rejected += operator.rejections(self.tick, fed).num_rows
         if absorbs:
             operator.absorb(self.tick, fed)
         return answer
