@@ -11,6 +11,7 @@
     zset-join evolve DIRECTORY shop:view           let it be one of another query; a .sql file instead of shop:view
     zset-join position OUTPUT...                   which epoch each output holds, and the newest one that all do; --json
     zset-join rescale CHECKPOINT 8                 another number of buckets
+    zset-join rescale CHECKPOINT --execution driver   the other mode: driver or executors
 
 SQL in this process, without Java:
 
@@ -149,9 +150,11 @@ def _parser() -> argparse.ArgumentParser:
     undo.add_argument("directory", help="as for evolve")
     undo.set_defaults(run=_evolve, program=None)
 
-    rescale = verbs.add_parser("rescale", help="give a checkpoint another number of buckets")
+    rescale = verbs.add_parser("rescale", help="give a checkpoint another number of buckets, or move it to the other mode")
     rescale.add_argument("checkpoint", help="checkpointLocation")
-    rescale.add_argument("buckets", type=int)
+    chosen = rescale.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("buckets", type=int, nargs="?", help="of a query on executors")
+    chosen.add_argument("--execution", choices=("driver", "executors"), help="move the state to this mode, into one bucket")
     rescale.add_argument("--local-state-dir", help="the query's option localStateDir")
     rescale.add_argument("--cores", type=int, help="cores of the session (all)")
     rescale.set_defaults(run=_rescale)
@@ -453,8 +456,11 @@ def _other_query(directory: str, program: str, dialect: str) -> Any:
 
 
 def _rescale(options: argparse.Namespace) -> int:
-    from zset_join.spark import rescale
+    from zset_join.spark import move, rescale
 
+    if options.execution is not None:
+        _say(move(options.checkpoint, execution=options.execution, local_state_dir=options.local_state_dir))
+        return 0
     session = _session(options.cores)
     _say(rescale(options.checkpoint, buckets=options.buckets, session=session, local_state_dir=options.local_state_dir))
     return 0

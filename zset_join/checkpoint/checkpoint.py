@@ -55,6 +55,7 @@ from zset_join.checkpoint.reading import (
     read_record,
     read_rescaling,
     record_name,
+    with_moved_plan,
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
@@ -122,8 +123,9 @@ class Checkpoint:
         self._folder.sync_names("commits")  # a record that is seen may be built upon: from now on it survives a power cut
         self._folder.sync_names(RESCALINGS)
         self.last = read_last(self.files)
-        self.changed = None if self.last is None else changed_plan_of(self._folder, self.last)
         self._rescaling = None if self.last is None else read_rescaling(self.files, self.last.epoch)
+        newest = None if self.last is None else with_moved_plan(self.last, self._rescaling)
+        self.changed = None if newest is None else changed_plan_of(self._folder, newest)
         self.buckets = self._committed().buckets
         if buckets != self.buckets:
             raise self._buckets_changed(buckets)
@@ -255,7 +257,7 @@ class Checkpoint:
             self._owner.check()
         committed = self._committed()
         record = replace(record, owner=self._token(), opened_at_ns=self.opened_at_ns, rescaling=self._number())
-        record = record if record.plan is not None or self.last is None else replace(record, plan=self.last.plan)
+        record = record if record.plan is not None else replace(record, plan=self._plan_digest)
         record = replace(record, buckets=committed.buckets if record.rescaling else None).chained(self.last)
         if not self._put_new(record_name(record.epoch), record.to_bytes()):
             raise self._committed_twice(record.epoch)
@@ -287,12 +289,26 @@ class Checkpoint:
         self._digest = self._digest_of_first()
         self._write_format()
 
-    def rescale(self, buckets: int, histories: Mapping[str, BucketHistory]) -> None:
-        """Let the state after the last epoch consist of another number of buckets, in one step.
+    @property
+    def is_moved(self) -> bool:
+        """Return whether the last epoch was committed under another plan, in the other mode; outputs have its answer."""
+        moved = None if self._rescaling is None else self._rescaling.plan
+        return moved is not None and self.last is not None and moved != self.last.plan
+
+    @property
+    def _plan_digest(self) -> str | None:
+        """Return which plan counts now; None: the one that the checkpoint was made with."""
+        if self._rescaling is not None and self._rescaling.plan is not None:
+            return self._rescaling.plan
+        return None if self.last is None else self.last.plan
+
+    def rescale(self, buckets: int, histories: Mapping[str, BucketHistory], changed: ChangedPlan | None = None) -> None:
+        """Let the state after the last epoch consist of another number of buckets, or be that of another plan, in one step.
 
         Args:
             buckets: how many.
             histories: "stage/bucket" to what the state is made of then; the files are on the disk.
+            changed: the plan that it is of then; None: as before.
 
         Raises:
             StateError: no epoch is committed, this driver is not the owner any more, or another one was faster.
@@ -309,6 +325,7 @@ class Checkpoint:
         if self._owner is not None:
             self._owner.check()
         rescalings = [rescaling_numbers(name) for name in self._folder.names(RESCALINGS)]
+        moved = None if self._rescaling is None else self._rescaling.plan
         rescaling = Rescaling(
             number=1 + max([self._number(), *(numbers[1] for numbers in rescalings if numbers is not None)]),
             query_id=self.query_id,
@@ -318,6 +335,7 @@ class Checkpoint:
             histories=histories,
             owner=self._token(),
             opened_at_ns=self.opened_at_ns,
+            plan=write_changed_plan(self._folder, changed) if changed is not None else moved,
         )
         if not self._put_new(rescaling.name, rescaling.to_bytes()):
             raise self._committed_twice(last.epoch)
@@ -471,6 +489,7 @@ class Checkpoint:
         known = [*stored.get("added_columns", ()), *added]
         self._unwritten = {**stored, "description": description, "added_columns": known}
         last = read_last(self.files)
+        last = None if last is None else with_moved_plan(last, read_rescaling(self.files, last.epoch))
         if last is not None and last.plan is not None:
             self._unwritten = {**self._unwritten, OF_PLAN: last.plan}
         return int(stored["buckets"]), True

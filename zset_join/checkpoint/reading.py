@@ -51,6 +51,7 @@ __all__ = [
     "stored_description",
     "stored_plan",
     "stored_query_id",
+    "with_moved_plan",
 ]
 
 CHECKPOINT_FORMAT = 2
@@ -277,11 +278,23 @@ def read_query(folder: Folder) -> dict[str, Any] | None:
     known = read_format(folder)
     if known is None or next(iter(folder.names(PLANS)), None) is None:
         return known
-    last = read_last(CheckpointFiles(folder, str(known["query_id"])))
+    files = CheckpointFiles(folder, str(known["query_id"]))
+    last = read_last(files)
+    last = None if last is None else with_moved_plan(last, read_rescaling(files, last.epoch))
     changed = None if last is None else changed_plan_of(folder, last)
     if last is None or changed is None or known.get(OF_PLAN) == last.plan:
         return known
     return {**known, "description": changed.description, PLAN_FIELD: changed.plan}
+
+
+def with_moved_plan(record: CommitRecord, rescaling: Rescaling | None) -> CommitRecord:
+    """Return the newest record with the plan that counts from here on.
+
+    Args:
+        record: the newest one.
+        rescaling: that was made after it; None where there was none.
+    """
+    return record if rescaling is None or rescaling.plan is None else replace(record, plan=rescaling.plan)
 
 
 def changed_plan_of(folder: Folder, record: CommitRecord) -> ChangedPlan | None:

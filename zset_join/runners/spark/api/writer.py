@@ -33,6 +33,7 @@ from zset_join.runners.spark.driver.driver_query import DriverQuery
 from zset_join.runners.spark.driver.driver_tools import DriverTools
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.runners.spark.driver.expecting import expected_state
+from zset_join.runners.spark.driver.other_modes import OtherModes
 from zset_join.runners.spark.driver.served import ServedQuery, ServedTools, refuse_missing
 from zset_join.runners.spark.driver.starting import check_mode, driver_epochs, served_rows, streamed_rows
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
@@ -414,6 +415,8 @@ class JoinStreamWriter:
             warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         more = self._lookup_options(stages, 1)
         epochs = driver_epochs(query, options, self._sinks, name=self._name or self._query.name, more=more)
+        if not is_connect(query.session):
+            epochs.after_begin = self._other_modes("driver", options).write
         return query, epochs, options
 
     def attach(self) -> StoredQuery:
@@ -497,7 +500,11 @@ class JoinStreamWriter:
             dead_letter_path=quarantine.location,
         )
         runner.name = self._name or runner.name
+        runner.after_begin = self._other_modes("executors", options).write
         return runner, tagged, options.checkpoint_location
+
+    def _other_modes(self, mode: str, options: QueryOptions) -> OtherModes:
+        return OtherModes(mode, options, lambda: self._query.placed, self._on_driver)
 
     def _check_output(self) -> None:
         if not self._outputs:

@@ -79,6 +79,10 @@ _UNREAD = pa.schema([at for at in DEAD_LETTERS if at.name not in {"epoch", "sour
 _log = logging.getLogger("zset_join.epochs")
 
 
+def _nothing() -> None:
+    """Do nothing at the end of a start."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DriverSettings:
     """What the epochs of a query are run with; it can be pickled.
@@ -140,6 +144,7 @@ class DriverEpochs:
         progress: what the newest epochs did.
         heartbeat: brings an epoch when something is due though no row comes; None where nothing waits for a time.
         lock: held while an epoch runs.
+        after_begin: called at the end of a start, while the checkpoint is held.
     """
 
     settings: DriverSettings
@@ -149,6 +154,7 @@ class DriverEpochs:
     heartbeat: Heartbeat | None = None
     progress: ProgressLog = field(default_factory=ProgressLog)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    after_begin: Callable[[], None] = _nothing
     _pipeline: Pipeline[Any] | None = None
     _query_id: str = ""
     _topic_ids: Mapping[str, Any] = field(default_factory=dict)
@@ -238,6 +244,7 @@ class DriverEpochs:
     def begin(self) -> None:
         """Let `join_progress` find the counts of the query: the end of a start that nothing has refused."""
         self.opened()
+        self.after_begin()
         self.progress.publish(self._query_id)
 
     def explanation(self) -> str:

@@ -71,6 +71,12 @@ class SourceStream:
     made_of: tuple[SourceStream, tuple[RowStep, ...]] | None = field(default=None, repr=False)
 
     @property
+    def described(self) -> dict[str, Any]:
+        """Return what a checkpoint remembers of it, JSON-ready."""
+        described: dict[str, Any] = {"name": self.name, "operation": list(self.operation)}
+        return {**described, **({"baseline": True} if self.baseline is not None else {})}
+
+    @property
     def row_source(self) -> object:
         """Return what is the same object for the same rows, whatever they are called."""
         return self.prepared
