@@ -34,6 +34,7 @@ from typing import Any
 from zset_join.checkpoint.added_columns import added_columns
 from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.changed_plans import ChangedPlan, write_changed_plan
+from zset_join.checkpoint.description_differences import differences
 from zset_join.checkpoint.earlier_descriptions import is_earlier, is_same_plan
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
@@ -51,11 +52,11 @@ from zset_join.checkpoint.reading import (
     foreign_state,
     read_format,
     read_last,
+    read_newest,
     read_query,
     read_record,
     read_rescaling,
     record_name,
-    with_moved_plan,
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
@@ -124,7 +125,7 @@ class Checkpoint:
         self._folder.sync_names(RESCALINGS)
         self.last = read_last(self.files)
         self._rescaling = None if self.last is None else read_rescaling(self.files, self.last.epoch)
-        newest = None if self.last is None else with_moved_plan(self.last, self._rescaling)
+        newest = None if self.last is None else replace(self.last, plan=self._plan_digest)
         self.changed = None if newest is None else changed_plan_of(self._folder, newest)
         self.buckets = self._committed().buckets
         if buckets != self.buckets:
@@ -292,15 +293,13 @@ class Checkpoint:
     @property
     def is_moved(self) -> bool:
         """Return whether the last epoch was committed under another plan, in the other mode; outputs have its answer."""
-        moved = None if self._rescaling is None else self._rescaling.plan
-        return moved is not None and self.last is not None and moved != self.last.plan
+        return self.last is not None and self._plan_digest != self.last.plan
 
     @property
     def _plan_digest(self) -> str | None:
         """Return which plan counts now; None: the one that the checkpoint was made with."""
-        if self._rescaling is not None and self._rescaling.plan is not None:
-            return self._rescaling.plan
-        return None if self.last is None else self.last.plan
+        moved = None if self._rescaling is None else self._rescaling.plan
+        return moved if moved is not None or self.last is None else self.last.plan
 
     def rescale(self, buckets: int, histories: Mapping[str, BucketHistory], changed: ChangedPlan | None = None) -> None:
         """Let the state after the last epoch consist of another number of buckets, or be that of another plan, in one step.
@@ -470,7 +469,7 @@ class Checkpoint:
             return buckets, False
         if stored["query_id"] != self.query_id:
             raise foreign_state(self.files.uri(FORMAT_FILE), stored["query_id"], self.query_id)
-        differing = _differences(stored["description"], given)
+        differing = differences(stored["description"], given)
         if not differing:
             return int(stored["buckets"]), bool(stored.get("added_columns"))
         if is_earlier(stored["description"], given) and plan is not None and is_same_plan(self._stored_plan(), _as_json(plan)):
@@ -488,8 +487,7 @@ class Checkpoint:
             )
         known = [*stored.get("added_columns", ()), *added]
         self._unwritten = {**stored, "description": description, "added_columns": known}
-        last = read_last(self.files)
-        last = None if last is None else with_moved_plan(last, read_rescaling(self.files, last.epoch))
+        last = read_newest(self.files)
         if last is not None and last.plan is not None:
             self._unwritten = {**self._unwritten, OF_PLAN: last.plan}
         return int(stored["buckets"]), True
@@ -600,20 +598,3 @@ def _stable_json(description: Mapping[str, Any]) -> str:
 
 def _as_json(written: Mapping[str, Any]) -> Any:
     return json.loads(_stable_json(written))
-
-
-def _differences(stored: Any, given: Any, path: str = "") -> list[str]:
-    if isinstance(stored, dict) and isinstance(given, dict):
-        names = sorted(stored.keys() | given.keys())
-        return [line for name in names for line in _differences(stored.get(name), given.get(name), f"{path}.{name}")]
-    if isinstance(stored, list) and isinstance(given, list) and len(stored) == len(given) and _holds_parts(stored):
-        pairs = enumerate(zip(stored, given, strict=True))
-        return [line for at, (one, other) in pairs for line in _differences(one, other, f"{path}[{at}]")]
-    if stored == given:
-        return []
-    return [f"{path.lstrip('.')} was {stored!r} and is {given!r}"]
-
-
-def _holds_parts(listed: list[Any]) -> bool:
-    """Return whether the items of a list are described one by one."""
-    return any(isinstance(one, dict | list) for one in listed)

@@ -5,7 +5,7 @@
 The law: it holds for the description that it names, of the mode in which the checkpoint runs; beside another description it
 counts for nothing. It is written at a start, before anything is answered, and nothing that an epoch does depends on it.
 
-`zset-join rescale CHECKPOINT --execution ...` has no program, so all that it needs to know of the plan is here.
+`zset-join rescale CHECKPOINT --execution ...` has no program, so all that it needs of the plan is here.
 """
 
 from __future__ import annotations

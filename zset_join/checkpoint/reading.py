@@ -43,6 +43,7 @@ __all__ = [
     "read_committed",
     "read_format",
     "read_last",
+    "read_newest",
     "read_query",
     "read_record",
     "read_rescaling",
@@ -51,7 +52,6 @@ __all__ = [
     "stored_description",
     "stored_plan",
     "stored_query_id",
-    "with_moved_plan",
 ]
 
 CHECKPOINT_FORMAT = 2
@@ -278,23 +278,22 @@ def read_query(folder: Folder) -> dict[str, Any] | None:
     known = read_format(folder)
     if known is None or next(iter(folder.names(PLANS)), None) is None:
         return known
-    files = CheckpointFiles(folder, str(known["query_id"]))
-    last = read_last(files)
-    last = None if last is None else with_moved_plan(last, read_rescaling(files, last.epoch))
+    last = read_newest(CheckpointFiles(folder, str(known["query_id"])))
     changed = None if last is None else changed_plan_of(folder, last)
     if last is None or changed is None or known.get(OF_PLAN) == last.plan:
         return known
     return {**known, "description": changed.description, PLAN_FIELD: changed.plan}
 
 
-def with_moved_plan(record: CommitRecord, rescaling: Rescaling | None) -> CommitRecord:
-    """Return the newest record with the plan that counts from here on.
+def read_newest(files: CheckpointFiles) -> CommitRecord | None:
+    """Return the newest commit record with the plan that counts from here on; None before the first epoch.
 
-    Args:
-        record: the newest one.
-        rescaling: that was made after it; None where there was none.
+    Raises:
+        StateError: as `read_last` and `read_rescaling`.
     """
-    return record if rescaling is None or rescaling.plan is None else replace(record, plan=rescaling.plan)
+    last = read_last(files)
+    rescaling = None if last is None else read_rescaling(files, last.epoch)
+    return last if last is None or rescaling is None or rescaling.plan is None else replace(last, plan=rescaling.plan)
 
 
 def changed_plan_of(folder: Folder, record: CommitRecord) -> ChangedPlan | None:

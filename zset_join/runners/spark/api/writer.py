@@ -19,10 +19,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
-from zset_join.core.errors import OptionError, PlanError, StateError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.query.several import PlannedQuery
+from zset_join.runners.spark.api.checkpoint_place import make_place
 from zset_join.runners.spark.api.lookup_defaults import check_connections, is_lookup_option, job_defaults
 from zset_join.runners.spark.api.query import JoinQuery, start_query, start_served
 from zset_join.runners.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
@@ -53,8 +54,7 @@ from zset_join.sinks.sink import Sink
 from zset_join.stages import LookupJoinStage, Stage, StageOptions
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.warm_up import warm_up
-from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
-from zset_join.storage.local import make_directories
+from zset_join.storage.folder import folder_below, open_folder
 
 __all__ = ["JoinStreamWriter"]
 
@@ -392,7 +392,7 @@ class JoinStreamWriter:
             stream = self._of_spark(served_rows(query, epochs), location)
             baseline = None if epochs.baseline is None else frame_bytes(epochs.baseline)
             return start_served(stream, replace(epochs.settings, is_served=True), query.session, baseline)
-        _make_place(location)
+        make_place(location)
         check_mode(location, "driver")
         return start_query(
             lambda: self._of_spark(streamed_rows(query, epochs), location),
@@ -480,7 +480,7 @@ class JoinStreamWriter:
         warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         check_session(session)
         if makes_place:
-            _make_place(options.checkpoint_location)
+            make_place(options.checkpoint_location)
         check_mode(options.checkpoint_location, "executors")
         plan = _as_stored(plan, options.checkpoint_location)
         stored = stored_buckets(options.checkpoint_location)
@@ -583,24 +583,6 @@ def _attached_on_server(settings: DriverSettings, session: SparkSession) -> Stor
     """Return the questions of a client of Spark Connect to a query that does not run: every question opens its checkpoint."""
     refuse_missing(settings, session)
     return StoredQuery(ServedQuery(settings, session, lambda: False), ServedTools(settings, session, lambda: False))
-
-
-def _make_place(location: str) -> None:
-    """Make the directory of a checkpoint, so that it is our error that says why it cannot be.
-
-    Raises:
-        StateError: it cannot be made.
-    """
-    if not is_local(location):
-        return
-    try:
-        make_directories(local_path(location))
-    except OSError as error:
-        raise StateError(
-            f"the checkpoint {location} cannot be made: {error}. Give a checkpointLocation where this process may write.",
-            code="STORAGE_FAILED",
-            location=location,
-        ) from error
 
 
 def _not_here(method: str, value: Any, cure: str) -> OptionError:

@@ -141,7 +141,7 @@ def _other_mode(opened: Checkpoint, location: str, description: Mapping[str, Any
     other = read_other_mode(opened.files.folder)
     if other is None or other.of != description_digest(description) or other.mode != execution:
         raise StateError(
-            f'the checkpoint {location} does not say what its query would be with execution="{execution}": it was last used by '
+            f'the checkpoint {location} does not hold what its query would be with execution="{execution}": it was last used by '
             "an older version of the library, over Spark Connect, or was changed since. Start the query once with this version "
             "in a classic session and stop it; an epoch is not needed.",
             code="MOVE_UNKNOWN",
@@ -168,11 +168,11 @@ def _other_mode(opened: Checkpoint, location: str, description: Mapping[str, Any
 
 
 def _reason(opened: Checkpoint, description: Mapping[str, Any], other: OtherMode) -> str | None:
-    """Return why a state cannot be moved, as far as the checkpoint says."""
+    """Return why a state cannot be moved, as far as the checkpoint shows."""
     if opened.last is None:
         return "no epoch is committed"
     if opened.changed is not None and opened.changed.changes:
-        return "the query was changed in place, which executors do not know of"
+        return "the query was changed in place, which executors do not follow"
     if other.description.get("keeps_inputs"):
         return "with retainInputLog the driver keeps everything that came, from the first epoch on; start it without"
     if any(BufferLimit.written(one).evicts for one in (description, other.description)):

@@ -52,8 +52,8 @@ class OtherModes:
         if description is None:
             return
         folder, digest = checkpoint_folder(location), description_digest(description)
-        known = read_other_mode(folder)
-        if known is None or known.of != digest:
+        written = read_other_mode(folder)
+        if written is None or written.of != digest:
             write_other_mode(folder, self._planned(digest))
 
     def _planned(self, digest: str) -> OtherMode:
@@ -91,7 +91,7 @@ class OtherModes:
 
 
 def _refused(placed: PlacedQuery, here: DriverQuery) -> str | None:
-    """Return why the state of a query cannot be moved, as far as its plans say."""
+    """Return why the state of a query cannot be moved, as far as its plans show."""
     read_there = [stream.name for stream in placed.streams]
     if read_there != list(here.streams):
         return f"executors read the sources {read_there}, the driver {list(here.streams)}, and Spark counts the sources"

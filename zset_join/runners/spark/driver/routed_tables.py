@@ -35,14 +35,14 @@ def joined(rows: pa.Table, route: pa.Table, schema: pa.Schema, key: Sequence[str
         key: the primary key.
 
     Raises:
-        StateError: `STATE_CONTRADICTION`: the join has rows that the route does not know.
+        StateError: `STATE_CONTRADICTION`: the join has rows that the route does not have.
     """
     is_live = pc.not_equal(route.column(SNAPSHOT_WEIGHT), 0)
     live = route.filter(is_live)
     at, other = _places(rows, live, key)
     if len(at) != rows.num_rows:
         raise StateError(
-            f"the state of a join has {rows.num_rows - len(at)} rows that the route in front of it does not know: the "
+            f"the state of a join has {rows.num_rows - len(at)} rows that the route in front of it does not have: the "
             "checkpoint is damaged. Nothing was changed. Bring back an older copy of it.",
             code="STATE_CONTRADICTION",
             rows=rows.num_rows - len(at),

@@ -1,7 +1,7 @@
 """Which state of a query on executors is which one on the driver.
 
-The law: two states are a pair when their stages do the same to the same rows, from the sources up. A route, and a stage that
-hands rows on, is looked through: its answer is the table that it is given. What is computed between stages does not count, for
+The law: two states are a pair when their stages do the same to the same rows, from the sources up. A route, and an `unchanged`
+stage, is looked through: its answer is the table that it is given. What is computed between stages does not count, for
 both plans are of one program; where that leaves a choice, there is no pair.
 
 Where executors have a route in front of a join, the join trusts the order of its changes; on the driver it remembers it itself.
@@ -21,14 +21,14 @@ from zset_join.stages import Stage
 __all__ = ["mode_pairs"]
 
 _HOW_FED = "reduces"
-"""The field of an aggregate that says whether it is fed rows or their sums; its state is the same."""
+"""The field of an aggregate for whether it is fed rows or their sums; its state is the same."""
 _ORDER = "sequence_by"
 _ROUTE = "route"
 _LOOKED_THROUGH = frozenset({_ROUTE, "unchanged"})
 
 
 def mode_pairs(executors: QueryPlan, names: Mapping[int, str], driver: QueryPlan) -> tuple[StatePair, ...] | str:
-    """Return the states of both modes; text: why they cannot be told.
+    """Return the states of both modes; text: why they cannot be paired.
 
     Args:
         executors: the plan there.
@@ -95,7 +95,7 @@ def _plain(written: Any) -> Any:
 
 
 def _routes(plan: QueryPlan, node: StageNode, wanted: Stage) -> dict[str, int] | str:
-    """Return the routes that remember what orders the rows of a stage, by its tables; text: why that cannot be told."""
+    """Return the routes that remember what orders the rows of a stage, by its tables; text: why they cannot be paired."""
     found: dict[str, int] = {}
     for table, key in wanted.state_tables.items():
         if key.of_input is None:
