@@ -38,7 +38,7 @@ def run(database: CapturedDatabase, *, transactions: int, kills: int, limit_seco
     """Write, kill, restart; return whether both outputs are right at the end."""
     started = time.monotonic()
 
-    def say(line: str) -> None:
+    def send(line: str) -> None:
         print(f"[{time.monotonic() - started:6.1f} s] {line}", flush=True)  # noqa: T201 - a program's output
 
     database.start_driver()
@@ -46,35 +46,35 @@ def run(database: CapturedDatabase, *, transactions: int, kills: int, limit_seco
     database.capture()
     due = sorted([*_moments(kills, database.kill_driver, "driver"), (0.45, "broker", _restart_broker(database)),
                   (0.7, "database", _restart_database(database))], key=lambda one: one[0])  # fmt: skip
-    said = missed = time.monotonic()
+    printed = missed = time.monotonic()
     the_end = False
     while not (the_end and _caught_up(database)):
         writer.check()
         database.mind_driver()
-        missed = _mind_connect(database, missed, say)
+        missed = _mind_connect(database, missed, send)
         while due and _has_offsets(database) and writer.committed >= due[0][0] * transactions:
             _, what, act = due.pop(0)
-            say(f"{what} is killed after {writer.committed:,} transactions")
+            send(f"{what} is killed after {writer.committed:,} transactions")
             act()
         if not due and not the_end and not writer.is_writing:
             write_the_end(database.postgres.conninfo)
             the_end = True
-            say(f"{writer.committed:,} transactions are committed; the connection was lost {writer.lost_connections} times")
+            send(f"{writer.committed:,} transactions are committed; the connection was lost {writer.lost_connections} times")
         if time.monotonic() - started > limit_seconds:
             raise CaughtUpTooLateError(f"not caught up after {limit_seconds:.0f} s:\n{database.driver_log()[-4000:]}")
-        if time.monotonic() - said > 20:
-            said = time.monotonic()
-            say(f"{writer.committed:,} transactions")
+        if time.monotonic() - printed > 20:
+            printed = time.monotonic()
+            send(f"{writer.committed:,} transactions")
         time.sleep(0.2)
-    say(f"caught up; the driver was started again {database.ended_by_itself} times, {kills} of them after a kill")
+    send(f"caught up; the driver was started again {database.ended_by_itself} times, {kills} of them after a kill")
     database.finish_driver()
-    return compare(database, say)
+    return compare(database, send)
 
 
 def _has_offsets(database: CapturedDatabase) -> bool:
     """Return whether Debezium has written down how far it came.
 
-    Before that it begins with another snapshot after a failure, and rows that were deleted since the first are told by nobody.
+    Before that it begins with another snapshot after a failure, and rows that were deleted since the first are never reported.
     """
     offsets = database.directory / "connect" / "offsets"
     return offsets.exists() and offsets.stat().st_size > 0
@@ -100,7 +100,7 @@ def _restart_database(database: CapturedDatabase) -> Callable[[], None]:
     return restart
 
 
-def _mind_connect(database: CapturedDatabase, missed: float, say: Callable[[str], None]) -> float:
+def _mind_connect(database: CapturedDatabase, missed: float, send: Callable[[str], None]) -> float:
     """Start Debezium again where its slot has been without it for long; return when it was last seen."""
     now = time.monotonic()
     try:
@@ -110,7 +110,7 @@ def _mind_connect(database: CapturedDatabase, missed: float, say: Callable[[str]
     if active:
         return now
     if now - missed > _SLOT_MISSED_SECONDS and database.connect is not None:
-        say("Debezium has left its slot; it is started again")
+        send("Debezium has left its slot; it is started again")
         database.connect.stop()
         database.connect.start()
         return time.monotonic()

@@ -72,5 +72,5 @@ def _named(call: Callable[..., Any], work: str) -> Callable[..., Any]:
 
 
 def _is_sparse(arena: RowArena, *, tight: bool = False) -> bool:
-    """Say that space is to be given back as soon as one record of two is dead."""
+    """Give space back as soon as one record of two is dead."""
     return arena.record_bytes() > 2 * arena.layout.stride * (arena.live_rows + 1)

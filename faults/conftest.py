@@ -15,7 +15,7 @@ from faults.driver import Driver, Place, tiny_thresholds
 from faults.histories import HOWS, SHAPES, recorded_history
 from faults.tally import Tally
 
-# Tests compile what they call: whoever changes a kernel does not wait for all of them.
+# Tests compile what they call: a change of one kernel does not compile all of them.
 os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")
 
 _RATES = ("kills observed", "states built", "errors observed", "interleavings", "damages injected")

@@ -80,7 +80,7 @@ class Run:
     Args:
         history: the query and its input.
         disk: the model, after the last operation.
-        told: what was promised, and after how many operations.
+        promised: what was promised, and after how many operations.
         hosts: the mapped state at the end.
         last_life: how many operations had been done when the last life began.
         kinds: how often each kind of operation was recorded.
@@ -88,7 +88,7 @@ class Run:
 
     history: History
     disk: Disk
-    told: list[tuple[int, str, int]] = field(default_factory=list)
+    reported: list[tuple[int, str, int]] = field(default_factory=list)
     hosts: Path = Path()
     last_life: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Run:
     def known(self, at: int) -> Known:
         """Return what had been promised when so many operations had been done."""
         known = Known()
-        for when, event, epoch in self.told:
+        for when, event, epoch in self.reported:
             if when <= at:
                 known.hear(event, epoch)
         return known
@@ -120,7 +120,7 @@ def recorded_run(history: History, directory: Path, *, epochs: int, lives: Seque
     recorder = Recorder(run.disk, run.kinds)
 
     def hear(event: str, epoch: int) -> None:
-        run.told.append((run.disk.operations, event, epoch))
+        run.reported.append((run.disk.operations, event, epoch))
 
     for left in (*lives, None):
         run.last_life = run.disk.operations
@@ -183,7 +183,7 @@ def _check(run: Run, state: CrashState, known: Known, directory: Path, tally: Ta
         leave_mapped_state(run.hosts, directory / "hosts", rng)
         tally.count("states with mapped files of the old boot")
     boot = uuid.UUID(int=rng.getrandbits(128)).hex
-    where = f"{run.history.how}, power cut after operation {state.at} ({state.told})"
+    where = f"{run.history.how}, power cut after operation {state.at} ({state.reported})"
     with (
         mock.patch.object(owner_module, "boot_of_host", return_value=boot),
         mock.patch.object(local_state_module, "boot_of_host", return_value=boot),

@@ -1,4 +1,4 @@
-"""Damaged checkpoints: bytes flipped, files cut, missing, emptied and swapped; what the query says to each.
+"""Damaged checkpoints: bytes flipped, files cut, missing, emptied and swapped; what the query does then.
 
 A `Patient` is a small checkpoint with logs, merged logs, snapshots and several commit records, and what was published from it.
 An `Injury` changes one of its files. Then the query starts on it, in one of three situations: on a cold host, so that all of
@@ -59,11 +59,11 @@ class Injury:
     """Change one file, and perhaps a second one.
 
     Args:
-        told: what was done.
+        damage: what was done.
         changes: path below the checkpoint to new bytes; None removes the file.
     """
 
-    told: str
+    reported: str
     changes: dict[str, bytes | None]
 
 
@@ -160,7 +160,7 @@ def examine(patient: Patient, injury: Injury, situation: Situation, directory: P
     tally.count("damages injected")
     seen = _Reads()
     next_epoch = patient.last + (situation != "replay")
-    where = f"{situation}: {injury.told}"
+    where = f"{situation}: {injury.reported}"
     try:
         with observe(seen), opened(Driver(patient.history, place)) as driver:
             for epoch in (next_epoch, next_epoch + 1):

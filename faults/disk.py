@@ -72,13 +72,13 @@ class CrashState:
     Args:
         at: how many operations had been done.
         tree: what a reader finds.
-        told: what was lost, for messages.
+        lost: what was lost, for messages.
         cause: dropped, reordered, torn, or whole.
     """
 
     at: int
     tree: Tree
-    told: str
+    reported: str
     cause: str
 
     @property
@@ -92,7 +92,7 @@ class CrashState:
 
 
 class Disk:
-    """Follow file operations below some directories, and say what a power cut may leave.
+    """Follow file operations below some directories, and list what a power cut may leave.
 
     Args:
         root: a directory that is on the disk and stays there.
@@ -130,11 +130,11 @@ class Disk:
             written: for a write, how many bytes of it.
 
         Raises:
-            ValueError: an operation whose effect the model does not know.
+            ValueError: an operation whose effect is not in the model.
         """
         follow = getattr(self, f"_on_{operation.kind}", None)
         if follow is None:
-            raise ValueError(f"the disk model does not know what {operation.kind!r} of {operation.path} does")
+            raise ValueError(f"the disk model has no effect of {operation.kind!r} of {operation.path}")
         follow(operation, written)
         self.operations += 1
         self.paths.append(operation.target or operation.path)
@@ -146,8 +146,8 @@ class Disk:
     def state(self, at: int, *, nothing_lost: bool) -> CrashState:
         """Return the tree after some operations with nothing lost, or with all lost that may be."""
         lost = frozenset() if nothing_lost else frozenset(id(part) for part in self._pending(at))
-        told = "nothing lost" if nothing_lost else "all lost that may be"
-        return CrashState(at, self._tree(at, lost, {}), told, "whole" if nothing_lost else "dropped")
+        reported = "nothing lost" if nothing_lost else "all lost that may be"
+        return CrashState(at, self._tree(at, lost, {}), reported, "whole" if nothing_lost else "dropped")
 
     def states(self, at: int, rng: Random, *, randomly: int) -> Iterator[CrashState]:
         """Yield states that may be found after a power cut; the same one may come twice.
@@ -165,12 +165,12 @@ class Disk:
         yield self.state(at, nothing_lost=False)
         for part in pending:
             others = frozenset(id(other) for other in pending if other is not part)
-            yield CrashState(at, self._tree(at, frozenset({id(part)}), {}), f"lost: {self._tell(part)}", "dropped")
-            yield CrashState(at, self._tree(at, others, {}), f"alone: {self._tell(part)}", "reordered")
+            yield CrashState(at, self._tree(at, frozenset({id(part)}), {}), f"lost: {self._record(part)}", "dropped")
+            yield CrashState(at, self._tree(at, others, {}), f"alone: {self._record(part)}", "reordered")
         for part in writes:
             for number in range(_TEARINGS):
                 torn = {id(part): self._tear(part, rng, zeros=number % 2 == 1)}
-                yield CrashState(at, self._tree(at, frozenset(), torn), f"torn: {self._tell(part)}", "torn")
+                yield CrashState(at, self._tree(at, frozenset(), torn), f"torn: {self._record(part)}", "torn")
         for number in range(randomly if len(pending) > 1 else 0):
             lost = frozenset(id(part) for part in pending if rng.random() < 0.5)
             torn = {id(part): self._tear(part, rng, zeros=rng.random() < 0.5) for part in writes if rng.random() < 0.5}
@@ -313,7 +313,7 @@ class Disk:
             if file.is_directory:
                 self._walk(file, f"{path}/", names, contents, tree)
 
-    def _tell(self, part: _Write | _Naming) -> str:
+    def _record(self, part: _Write | _Naming) -> str:
         if isinstance(part, _Write):
             return f"{len(part.data)} bytes written at operation {part.at}"
         changes = [f"{'-' if file is None else '+'}{name}" for _, name, file in part.changes]
@@ -322,7 +322,7 @@ class Disk:
 
 @dataclass
 class Recorder:
-    """Observe work and tell a disk what it did.
+    """Observe work and pass it to a disk.
 
     Args:
         disk: the model.

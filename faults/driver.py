@@ -57,7 +57,7 @@ Kind = str
 
 @dataclass(frozen=True)
 class Place:
-    """Say where everything of one query lies.
+    """The paths of one query.
 
     Args:
         root: a directory of its own.
@@ -86,7 +86,7 @@ class Place:
 
 @dataclass(frozen=True)
 class TaskReceipt:
-    """What a task tells the driver.
+    """The receipt of a task.
 
     Args:
         stage: which stage it worked for.
@@ -118,7 +118,7 @@ class Task:
     """One bucket of one stage in one epoch; every call is an attempt of its own.
 
     Args:
-        context: what the driver said.
+        context: the driver's settings.
         bucket: which bucket.
         inputs: its rows, one delta per input of the operator.
         build: makes the operator.
@@ -164,7 +164,7 @@ class Driver:
         kind: which output.
         host: where tasks run: their mapped state is kept under this name.
         query_id: id of the query.
-        on_event: told "committed" or "complete" and the epoch, the moment it is true.
+        on_event: called with "committed" or "complete" and the epoch, the moment it is true.
         local_state_retention_seconds: when unused local state is removed; None for never.
     """
 
@@ -183,7 +183,7 @@ class Driver:
 
     def open(self) -> Driver:
         """Claim the checkpoint, open it and the output, as a query does when it starts in a new process."""
-        local_folder._synced.clear()  # what a process knows of the disk dies with it
+        local_folder._synced.clear()  # what a process holds of the disk dies with it
         operator = self.history.build_join(None)
         self.relation = operator.output
         operator.close()

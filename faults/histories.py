@@ -1,4 +1,4 @@
-"""A recorded history: the changes of both sides, epoch by epoch, and what the plain query says after each.
+"""A recorded history: the changes of both sides, epoch by epoch, and the plain query's result after each.
 
 Two shapes. In `upserts` the left side moves between join keys and goes through a route, so a query has two stages; both
 sides are ordered by a sequence and old changes arrive late. In `changelog` both sides are bags. NULL join keys, long and
@@ -91,7 +91,7 @@ class History:
 
     @property
     def routed(self) -> tuple[bool, ...]:
-        """Say per side whether it goes through a route."""
+        """Return per side whether it goes through a route."""
         return tuple(needs_route(relation) for relation in self.relations)
 
     def build_route(self, side: int, directory: str | None) -> Route:
@@ -146,7 +146,7 @@ class GroupedHistory(History):
 
     @property
     def routed(self) -> tuple[bool, ...]:
-        """Say that rows come as they are."""
+        """Rows are not shuffled."""
         return (False,)
 
     def build_join(self, directory: str | None) -> Aggregate:
@@ -219,8 +219,8 @@ def recorded_history(
         tuple(side.changes(epoch, 0 if epoch == _EMPTY_EPOCH else rng.randint(1, changes)) for side in sides)
         for epoch in range(epochs)
     ]
-    told = tuple((left, right) for left, right in drawn)
-    return History(how, (sides[0].relation, sides[1].relation), told, max_hot_keys, judged)
+    reported = tuple((left, right) for left, right in drawn)
+    return History(how, (sides[0].relation, sides[1].relation), reported, max_hot_keys, judged)
 
 
 class _Upserts:

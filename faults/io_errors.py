@@ -1,8 +1,8 @@
 """Errors of the operating system at every operation of an epoch, and what the epoch makes of them.
 
 A fault is one of: EIO or ENOSPC instead of the operation; a write of which half arrives before ENOSPC; a write of which half
-arrives and that says so (legal: the rest must be written); a sync that fails, after which the kernel has dropped the bytes and
-calls them clean, so that a second sync of the same file would succeed and mean nothing.
+arrives and that returns the count (legal: the rest must be written); a sync that fails, after which the kernel has dropped the
+bytes and calls them clean, so that a second sync of the same file would succeed and mean nothing.
 
 The law: the life in which it happens ends with an error that a user can read (`OSError` or `ZsetJoinError`), or the operation
 was one that may fail (see `MAY_FAIL`); it releases every lock; the output is as before or holds the whole epoch; the next
@@ -38,7 +38,7 @@ __all__ = ["FAULTS_OF_KIND", "MAY_FAIL", "Fault", "FaultAt", "fail_and_retry", "
 
 Fault = Literal["EIO", "ENOSPC", "half a write, then ENOSPC", "half a write", "failed sync"]
 
-_LETTING_GO = ("#.over", "#.over.#")
+_RELEASING = ("#.over", "#.over.#")
 _PLAIN: tuple[Fault, ...] = ("EIO", "ENOSPC")
 FAULTS_OF_KIND: dict[str, tuple[Fault, ...]] = {
     "write": ("EIO", "ENOSPC", "half a write, then ENOSPC", "half a write"),
@@ -110,7 +110,7 @@ class FaultAt:
             self._lost = operation.path
             os.truncate(operation.path, 0)
         if operation.kind == "close":
-            act()  # the descriptor is gone, whatever close says
+            act()  # the descriptor is gone, whatever close returns
         number = errno.EIO if self.fault in ("EIO", "failed sync") else errno.ENOSPC
         raise OSError(number, os.strerror(number), operation.path)
 
@@ -166,7 +166,7 @@ def _judge(fault: FaultAt, raised: Exception | None, tally: Tally, where: str) -
 def _may_go_on(fault: FaultAt) -> bool:
     """Return whether an epoch may be complete although this happened: nothing was promised about that file, or all was done."""
     kind, path, *_ = fault.hit.split(" ")
-    return fault.fault == "half a write" or kind in MAY_FAIL or path.startswith("hosts/") or path.endswith(_LETTING_GO)
+    return fault.fault == "half a write" or kind in MAY_FAIL or path.startswith("hosts/") or path.endswith(_RELEASING)
 
 
 def _held(root: Path) -> list[str]:

@@ -67,7 +67,7 @@ class KillAt:
 
 @dataclass(frozen=True)
 class KillPoint:
-    """Say where to kill.
+    """The moment of a kill.
 
     Args:
         number: which operation of the stage.
@@ -258,9 +258,9 @@ def heard(outcome: Outcome, where: str) -> Tally:
     if outcome.signal or outcome.error or not outcome.messages:
         tally.problem(f"{where}: the recovering process ended by signal {outcome.signal}\n{outcome.error}")
         return tally
-    told = outcome.messages[-1]
-    tally.counts.update(told["counts"])
-    tally.problems, tally.lost, tally.doubled = told["problems"], told["lost"], told["doubled"]
+    reported = outcome.messages[-1]
+    tally.counts.update(reported["counts"])
+    tally.problems, tally.lost, tally.doubled = reported["problems"], reported["lost"], reported["doubled"]
     return tally
 
 

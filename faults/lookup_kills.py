@@ -1,8 +1,9 @@
 """Lookup joins whose process is killed: nothing lost, nothing doubled, no call after its answer was journaled.
 
-A pipeline with a directory asks a real HTTP server on loopback, keeps misses parked, and writes its answers to an output. One
-epoch per process; the process ends by SIGKILL before or after a drawn operation on its files, or in its output, before or after
-it has written. In some schedules the server ends in the middle of a request, too, and comes back on the same port.
+A pipeline with a directory fetches from a real HTTP server on loopback, keeps misses parked, and writes its answers to an
+output. One epoch per process; the process ends by SIGKILL before or after a drawn operation on its files, or in its output,
+before or after it has written. In some schedules the server ends in the middle of a request, too, and comes back on the same
+port.
 
 The server counts: it answers every question with how often that key was requested, so an answer that did not come from the
 journal shows. An odd key is missing until it is requested the second time, so rows wait, and epochs without rows are due.
@@ -84,7 +85,7 @@ class CountingServer:
                 counting.answer(self)
 
             def log_message(self, *_: Any) -> None:
-                """Say nothing."""
+                """Print nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
         self._server.daemon_threads = True
@@ -152,7 +153,7 @@ def run_schedule(seed: int, directory: Path, server: CountingServer, tally: Tall
     Args:
         seed: what everything is drawn from.
         directory: of this schedule alone.
-        server: that is asked; its keys are of this schedule alone.
+        server: of the lookups; its keys are of this schedule alone.
         tally: where to count.
     """
     draw = random.Random(seed)

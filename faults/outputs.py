@@ -1,6 +1,6 @@
 """The outputs of the miniature: a Parquet changelog whose parts the tasks write, and every sink of `sinks`, which takes parts.
 
-They do what the outputs of the Spark runner do, with the product's own sinks and checkpoint files, and know nothing of Spark.
+They do what the outputs of the Spark runner do, with the product's own sinks and checkpoint files, without Spark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WEIGHT = pa.field("__weight", pa.int64(), nullable=False)
 
 
 class Output(Protocol):
-    """What the miniature asks of an output."""
+    """What the miniature needs of an output."""
 
     def open(self, relation: Relation, query_id: str) -> None:
         """Attach it to the query."""
@@ -108,7 +108,7 @@ class ChangelogOutput:
         return [PartEntry(bucket, FileEntry(made.name, made.bytes, made.rows, made.crc32), made.retractions, "changelog")]
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
-        """Say no when there are parts: staged files are cleared when the changelog is opened."""
+        """Return False when there are parts: staged files are cleared when the changelog is opened."""
         return not record.parts
 
     def publish(self, files: CheckpointFiles, record: CommitRecord) -> None:
@@ -132,7 +132,7 @@ class ChangelogOutput:
 
 
 class SinkOutput:
-    """Hand epochs to a sink; the parts wait in the checkpoint, not synced, until it has them.
+    """Pass epochs to a sink; the parts wait in the checkpoint, not synced, until it has them.
 
     Args:
         sink: the sink.
@@ -153,7 +153,7 @@ class SinkOutput:
         return last
 
     def has(self, record: CommitRecord) -> bool:
-        """Ask the sink."""
+        """Delegate to the sink."""
         return has_epoch(self._sink, record.epoch, record.link)
 
     def write_part(

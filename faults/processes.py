@@ -107,10 +107,10 @@ def _work_and_exit(work: Callable[[Send], None], writing: int, kill_after_second
 
 
 def write_the_same(place: Path, delta: Any) -> None:
-    """Write what an epoch said, whole or not at all.
+    """Write the answer of an epoch, whole or not at all.
 
     Raises:
-        AssertionError: the epoch was written before, and said something else.
+        AssertionError: the epoch was written before, with another answer.
     """
     text = json.dumps(sorted(delta.to_pylist(), key=repr))
     if place.exists() and place.read_text(encoding="utf-8") != text:

@@ -1,9 +1,9 @@
 """Start again after whatever happened, replay, and compare: the check that every fault ends with.
 
-The law. Let `committed` be the newest epoch whose commit had returned, `complete` the newest that Spark was told is done. Then,
-whatever happened since: the checkpoint opens and holds `committed`, or the one epoch after it that was under way, whole; the
-output holds `complete` or newer, never more than the checkpoint, and its rows sum to the plain query after that epoch; and once
-Spark has requested the epoch after `complete` again, and for the next ones, the sum is right after each.
+The law. Let `committed` be the newest epoch whose commit had returned, `complete` the newest that was reported to Spark as
+done. Then, whatever happened since: the checkpoint opens and holds `committed`, or the one epoch after it that was under way,
+whole; the output holds `complete` or newer, never more than the checkpoint, and its rows sum to the plain query after that
+epoch; and once Spark has requested the epoch after `complete` again, and for the next ones, the sum is right after each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Known", "check_recovery", "opened"]
 
 @dataclass
 class Known:
-    """What was told to the outside before the fault; -1 for none.
+    """The newest epochs reported before the fault; -1 for none.
 
     Args:
         committed: the newest epoch whose commit had returned.
@@ -33,7 +33,7 @@ class Known:
     complete: int = -1
 
     def hear(self, event: str, epoch: int) -> None:
-        """Take what a `Driver` tells."""
+        """Take the events of a `Driver`."""
         if event == "committed":
             self.committed = max(self.committed, epoch)
         else:

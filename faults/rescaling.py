@@ -133,14 +133,14 @@ def search(
     if listed.signal or listed.error:
         raise RuntimeError(f"the rescaling failed without a fault\n{listed.error}")
     moments: tuple[Moment, ...] = ("before", "after")
-    every = [(number, moment, told) for number, told in enumerate(listed.messages[-1]) for moment in moments]
+    every = [(number, moment, reported) for number, reported in enumerate(listed.messages[-1]) for moment in moments]
     rng = Random(f"{epoch}/{buckets}")
     chosen = every
     if points is not None:  # one half anywhere, the other around the record that makes it true
         chosen = [*rng.sample(every[:-_AROUND_THE_RECORD], points // 2), *rng.sample(every[-_AROUND_THE_RECORD:], points // 2)]
     known = Known(epoch, epoch if is_published else epoch - 1)
-    for number, moment, told in chosen:
-        where = f"{history.how}, to {buckets} buckets after epoch {epoch}, killed {moment} {number} {told}"
+    for number, moment, reported in chosen:
+        where = f"{history.how}, to {buckets} buckets after epoch {epoch}, killed {moment} {number} {reported}"
         shutil.rmtree(work)
         copy_life(before, work)
         tally.count("kills injected")

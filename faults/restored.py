@@ -1,7 +1,7 @@
 """A checkpoint and an output of different times, and savepoints of both: rows are never lost without an error.
 
 The law. Let a query have run `ran` epochs, and a copy have been made after epoch `copied`. Restored alone, the checkpoint
-makes the query stop at the first epoch that is not the one the output knows, with the output as it was. The output alone,
+makes the query stop at the first epoch that differs from the output's, with the output as it was. The output alone,
 beside the newer checkpoint, is given the one epoch that it lacks, or the query stops, with the output as it was. Restored
 together, from a savepoint, the query goes on, whatever its input is by then, and the sums are right after every epoch.
 

@@ -1,7 +1,7 @@
 """A pipeline of several views is killed between any two of its outputs, and between any two file operations.
 
 The law: after a kill every output holds its view after its own last epoch, whole; outputs of one database are at the same
-epoch, all of them at most one epoch apart, and `zset-join position` says so; and once the pipeline is started again, every
+epoch, all of them at most one epoch apart, and `zset-join position` prints it; and once the pipeline is started again, every
 output goes on to the same epoch, without a row lost or doubled.
 
 A *seam* is the moment before or after an epoch is given to an output, or to all outputs of one database. A life takes epoch 0
@@ -81,7 +81,7 @@ class Bank:
         return Pipeline(bank_views(), self.root / "p", outputs=sinks)
 
     def positions(self) -> Any:
-        """Return where the outputs stand."""
+        """Return the positions of the outputs."""
         places = [str(self.root / name) for name in ("bank.duckdb", "delta", "lines", "log")]
         return positions([*places, *self.addresses])
 
@@ -105,7 +105,7 @@ class Bank:
 
 
 def _distinct(weighted: Sequence[tuple[tuple[Any, ...], int]]) -> _Rows:
-    """Return the sum of changes; a row that is there twice, or less than never, stands out."""
+    """Return the sum of changes; a row that is there twice, or less than never, keeps its weight."""
     held: Counter[tuple[Any, ...]] = Counter()
     for row, weight in weighted:
         held[row] += weight
@@ -214,13 +214,13 @@ def _kill(bank: Bank, disturbing: Callable[[], Any], where: str, tally: Tally) -
     tally.count("kills observed")
     for work, last in ((_found, None), (_recovered, LAST_EPOCH)):
         outcome = forked(partial(work, bank))
-        told = outcome.messages[-1] if outcome.messages else None
-        if outcome.error or outcome.signal or not isinstance(told, dict):
+        reported = outcome.messages[-1] if outcome.messages else None
+        if outcome.error or outcome.signal or not isinstance(reported, dict):
             tally.problem(f"{where}: {work.__name__} ended by {outcome.signal}\n{outcome.error}")
             return
-        tally.count("comparisons", told["outputs"])
-        tally.count("apart", told["apart"] if last is None else 0)
-        for problem in told["problems"]:
+        tally.count("comparisons", reported["outputs"])
+        tally.count("apart", reported["apart"] if last is None else 0)
+        for problem in reported["problems"]:
             tally.problem(f"{where}, {work.__name__}: {problem}")
 
 
@@ -239,7 +239,7 @@ def _recovered(bank: Bank, send: Send) -> None:
 
 
 def _checked(bank: Bank, expected: int | None) -> dict[str, Any]:
-    """Compare every output with its view after the epoch it says it holds.
+    """Compare every output with its view after the epoch it claims.
 
     Args:
         bank: where they are.
@@ -259,7 +259,7 @@ def _checked(bank: Bank, expected: int | None) -> dict[str, Any]:
         views = expected_views(range(one.epoch + 1))
         rows = bank.rows(one)
         if rows != views[one.view]:
-            problems.append(f"{one.output} says epoch {one.epoch} and holds {sorted(rows)}, not {sorted(views[one.view])}")
+            problems.append(f"{one.output} claims epoch {one.epoch} and holds {sorted(rows)}, not {sorted(views[one.view])}")
     problems += [f"views of one database at several epochs: {name}: {at}" for name, at in databases.items() if len(at) > 1]
     return {"outputs": len(found.outputs), "apart": len(known) > 1, "problems": problems}
 

@@ -1,7 +1,7 @@
 """Every sink that keeps its epochs on this host: how to make it, where it lies, and what it holds as the oracle writes it.
 
 A sink joins by a line in `SINKS`; `tests/sinks/test_sink.py` looks through the product and fails for one that is not here, nor
-among `SERVED`: those keep their rows in a server, and `tests/services` asks them the same.
+among `SERVED`: those keep their rows in a server, and `tests/services` tests the same.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def weighted_lines(sink: Any, schema: pa.Schema) -> Iterator[Weighted]:
 
 
 def lines_of_files(sink: RowFilesSink | JsonLinesSink, schema: pa.Schema) -> Iterator[Weighted]:
-    """Yield what is in the files of a sink, as a reader sees it that knows the columns."""
+    """Yield what is in the files of a sink, as a reader sees it that has the columns."""
     if isinstance(sink, JsonLinesSink):
         yield from _records(sink, schema)
         return
@@ -120,6 +120,6 @@ def _records(sink: JsonLinesSink, schema: pa.Schema) -> Iterator[Weighted]:
 
 
 def _weight(line: Mapping[str, Any]) -> int:
-    """Return the weight of a line, in whatever form it says so; 1 where it does not say."""
-    told = line.get("_row_kind", line.get("_change_type"))
-    return int(line.get("_weight", -1 if told in _GONE else 1))
+    """Return the weight of a line, in any of its forms; 1 without one."""
+    reported = line.get("_row_kind", line.get("_change_type"))
+    return int(line.get("_weight", -1 if reported in _GONE else 1))

@@ -115,8 +115,8 @@ class _Held:
         pa.default_memory_pool().release_unused()
         ctypes.CDLL(None).malloc_trim(0)
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        told = (line.partition(":") for line in lines)
-        kibibytes = {name: int(rest.split()[0]) for name, _, rest in told if rest.endswith("kB")}
+        reported = (line.partition(":") for line in lines)
+        kibibytes = {name: int(rest.split()[0]) for name, _, rest in reported if rest.endswith("kB")}
         descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a Path for each would be made for nothing
         return cls(kibibytes["RssAnon"] << 10, kibibytes["VmRSS"] << 10, descriptors)
 
@@ -158,7 +158,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class _Endless(History):
-    """A history that is drawn epoch by epoch; it knows the newest one only."""
+    """A history that is drawn epoch by epoch; it holds the newest one only."""
 
     newest: dict[int, tuple[Changes, Changes]] = field(default_factory=dict)
 
@@ -463,17 +463,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = options.seed if options.seed is not None else time.time_ns() % 1_000_000_000
     with tempfile.TemporaryDirectory(prefix="zset_join-soak-", dir=options.directory) as root:
         counted, samples, seconds = run(minutes=options.minutes, seed=seed, root=Path(root))
-    say = partial(print, flush=True)
+    write = partial(print, flush=True)
     measured = [sample for sample in samples if sample.seconds >= _WARM_UP_TENTHS * 6 * options.minutes]
-    say(f"seed {seed}, {options.minutes:g} minutes: {counted}")
+    write(f"seed {seed}, {options.minutes:g} minutes: {counted}")
     for name in ("anonymous", "resident", "descriptors", "checkpoint", "local"):
-        say(described(measured, name))
-    say("p99 of the epoch seconds, per tenth of the run:", " ".join(f"{value:.3f}" for value in p99_of_tenths(seconds)))
+        write(described(measured, name))
+    write("p99 of the epoch seconds, per tenth of the run:", " ".join(f"{value:.3f}" for value in p99_of_tenths(seconds)))
     wrong = held_against_limits(counted, measured, seconds, options.minutes)
     for line in wrong:
-        say(f"FAILED: {line}")
+        write(f"FAILED: {line}")
     if wrong:
-        say(f"repeat: python -m faults.soak --seed {seed} --minutes {options.minutes:g}")
+        write(f"repeat: python -m faults.soak --seed {seed} --minutes {options.minutes:g}")
     return 1 if wrong else 0
 
 

@@ -17,7 +17,8 @@ of dicts over as many files; at the end of a search the program itself holds the
 | `hybrid` | the same under an aggregate of the join, both with next to nothing in memory and the rest on disk |
 | `hybrid-duckdb` | the same, with the rest in DuckDB files |
 | `outputs` | the driver, before each of four outputs of one epoch after the other |
-| `rescalings` | whoever gives such a query other buckets: around the record that makes them true, and at random times |
+| `rescalings` | the program that gives such a query other buckets: around the record that makes them true, and at random times
+|
 
 `driver-commits`, `driver-views` and so on do the same to a query whose epochs run on the driver; there a worker dies only in a
 function of the user's over a source.
@@ -107,22 +108,22 @@ _ROWS = {"orders": ORDERS, "customers": CUSTOMERS, "regions": REGIONS // 2}
 
 @dataclass
 class Death:
-    """Say how a run of the program ended.
+    """How a run of the program ended.
 
     Args:
         status: its exit status; negative for a signal.
-        said: what it said, line by line.
+        printed: its output, line by line.
         error: the end of its standard error.
     """
 
     status: int
-    said: list[dict[str, Any]] = field(default_factory=list)
+    printed: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
 
     @property
     def verdict(self) -> dict[str, Any] | None:
         """Return what it found at the end, when it came that far."""
-        return next((line for line in self.said if "equal" in line), None)
+        return next((line for line in self.printed if "equal" in line), None)
 
 
 def write_files(place: Path, *, epochs: int, seed: int) -> None:
@@ -153,14 +154,14 @@ def _row(draw: random.Random, name: str, moment: int) -> dict[str, Any]:
 def files_read(place: Path, epochs: int, view: str = "join") -> tuple[int, ...]:
     """Return how many files of each stream of a view the first epochs have read, by Spark's own account.
 
-    One of each per epoch, but for one case: whoever dies after a source has noted its next file, and before the offsets of the
-    epoch are written, makes that source give two files to the epoch.
+    One of each per epoch, but for one case: a process that dies after a source has noted its next file, and before the offsets
+    of the epoch are written, makes that source give two files to the epoch.
     """
     streams = streams_of(view)
     if not epochs:
         return (0,) * len(streams)
     offsets = (place / "checkpoint" / "offsets" / str(epochs - 1)).read_text().splitlines()[2:]
-    # A line per source behind two of the epoch; a query that waits for times has one more, which tells the time.
+    # A line per source behind two of the epoch; a query that waits for times has one more, which holds the time.
     return tuple(json.loads(offset)["logOffset"] + 1 for offset in offsets[: len(streams)])
 
 
@@ -312,7 +313,7 @@ def outputs(place: Path, tally: Tally, *, epochs: int, moments: Sequence[str], s
 
 
 def _compare_outputs(place: Path, tally: Tally, where: str, done: int) -> dict[str, int]:
-    """Hold every output against the epochs it says it has; return these."""
+    """Compare every output with the epochs it claims; return these."""
     found = outputs_of(place)
     for name, (epoch, rows) in found.items():
         tally.compare(rows, expected(place, epoch + 1), f"{where}, {name}, epoch {epoch}")
@@ -331,7 +332,7 @@ def drivers(place: Path, tally: Tally, *, epochs: int, kills: int, seed: int, ex
     for number in range(kills):
         tally.count("driver kills injected")
         with program(place, "--kill-workers", str(done + 1), "--execution", execution) as child:
-            said = _read_until(child, epochs=draw.randrange(4))
+            printed = _read_until(child, epochs=draw.randrange(4))
             time.sleep(draw.uniform(0, 2))
             if draw.random() < 0.5:
                 child.kill()
@@ -340,7 +341,7 @@ def drivers(place: Path, tally: Tally, *, epochs: int, kills: int, seed: int, ex
             child.wait()
             if draw.random() < 0.5:
                 _end_group(child)  # else the next driver meets a JVM that has not noticed yet
-            death = Death(child.returncode, said, (place / "stderr").read_text()[-3000:])
+            death = Death(child.returncode, printed, (place / "stderr").read_text()[-3000:])
         _count_death(tally, death, f"drivers, kill {number}")
         done = compare(place, tally, f"drivers, after kill {number}")
     _finish(place, tally, run(place, "--execution", execution), "drivers", epochs)
@@ -401,8 +402,10 @@ def views(
 
 def _most_cold(death: Death) -> int:
     """Return the most rows and groups that the stages of a run had on disk before an epoch."""
-    stages = [(told["state"], *told.get("aggregates", {}).values()) for told in death.said if "state" in told]
-    stages += [tuple(line["remembers"].values()) for line in death.said if "remembers" in line]  # on the driver
+    stages = [
+        (reported["state"], *reported.get("aggregates", {}).values()) for reported in death.printed if "state" in reported
+    ]
+    stages += [tuple(line["remembers"].values()) for line in death.printed if "remembers" in line]  # on the driver
     names = ("left_cold_rows", "right_cold_rows", "cold_groups")
     return max((sum(stage.get(name, 0) for stage in found for name in names) for found in stages), default=0)
 
@@ -444,11 +447,11 @@ def rescalings(place: Path, tally: Tally, *, epochs: int, kills: int, seed: int)
 def _killed_at_random(place: Path, draw: random.Random, *arguments: str) -> Death:
     """Run the program and kill it and all its processes some time after it is ready."""
     with program(place, *arguments) as child:
-        said = _read_until(child, epochs=0)
+        printed = _read_until(child, epochs=0)
         time.sleep(draw.uniform(0, 6))
         _end_group(child)
         child.wait()
-    return Death(child.returncode, said, (place / "stderr").read_text()[-3000:])
+    return Death(child.returncode, printed, (place / "stderr").read_text()[-3000:])
 
 
 def count_worker_kills(place: Path, tally: Tally) -> None:
@@ -482,15 +485,15 @@ def _count_death(tally: Tally, death: Death, where: str) -> None:
 
 
 def _read_until(child: subprocess.Popen[str], *, epochs: int) -> list[dict[str, Any]]:
-    """Read until the query runs and has told of so many epochs."""
-    said: list[dict[str, Any]] = []
+    """Read until the query runs and has reported so many epochs."""
+    printed: list[dict[str, Any]] = []
     if child.stdout is None:
         raise RuntimeError("the program was started without a pipe")
     for line in child.stdout:
-        said += _lines([line])
-        if len([told for told in said if "ready" in told or "epoch" in told]) > epochs:
+        printed += _lines([line])
+        if len([reported for reported in printed if "ready" in reported or "epoch" in reported]) > epochs:
             break
-    return said
+    return printed
 
 
 def _lines(lines: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """A lookup join inside Spark, killed while rows are parked: `python -m faults.spark_lookups [--only REGEX]`.
 
-Every order has a key of its own. The HTTP server of `lookup_kills` knows an even key at once and an odd one when it is asked
+Every order has a key of its own. The HTTP server of `lookup_kills` has an even key at once and an odd one when it is requested
 for the second time, so odd ones are parked, and it counts.
 
 | search | what dies |
@@ -9,7 +9,8 @@ for the second time, so odd ones are parked, and it counts.
 | `on-driver` | the same of a query whose epochs run on the driver |
 | `workers` | the Python worker of every bucket in attempts 0 and 1 of four epochs, in the middle of a part and after it |
 | `executors` | one of two executors in the middle of an epoch; the bucket is answered again by the other one |
-| `rescalings` | whoever gives the query other buckets while rows are parked: before and after the record that makes them true |
+| `rescalings` | the program that gives the query other buckets while rows are parked: before and after the record that makes
+them true |
 
 What is demanded: every order is in the sum of the outputs once; even keys were requested once and odd ones twice, so no call
 was made again whose answer was journaled. All these deaths come after the fetch of their epoch; one in the middle of a fetch
@@ -99,7 +100,7 @@ def executors(place: Path, tally: Tally, *, killing: int = 2) -> None:
 
 
 def rescalings(place: Path, tally: Tally) -> None:
-    """Give the query other buckets while rows are parked, and kill whoever does it before and after that is true."""
+    """Give the query other buckets while rows are parked, and kill the rescaling process before and after that is true."""
     server = _begin(place)
     try:
         _run(place, tally, server)
@@ -177,11 +178,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the searches."""
     parser = argparse.ArgumentParser(prog="python -m faults.spark_lookups")
     parser.add_argument("--only", default=".*", help="a regular expression for the searches to run")
-    told = parser.parse_args(arguments)
+    reported = parser.parse_args(arguments)
     tally = Tally()
     with tempfile.TemporaryDirectory() as directory:
         for name, search in SEARCHES.items():
-            if re.fullmatch(told.only, name):
+            if re.fullmatch(reported.only, name):
                 search(Path(directory) / name, tally)
                 print(f"{name}: so far {tally}", flush=True)  # noqa: T201 - the report
     for problem in tally.problems:

@@ -13,21 +13,21 @@ ends when all files are read. Orders are routed, the other streams are not.
 | `chain` | that join with the same function behind it, joined with regions, grouped by region |
 | `hybrid` | as `groups`, with two rows and groups in memory per stage, and the others on disk |
 | `hybrid-duckdb` | the same with the others in DuckDB files |
-| `lookup` | orders LEFT JOIN what a server on loopback says of each, misses parked between epochs |
+| `lookup` | orders LEFT JOIN the answer of a server on loopback for each, misses parked between epochs |
 | `lookups` | orders LEFT JOIN a table of PostgreSQL, that LEFT JOIN hashes of Redis, misses of both parked |
 | `temporal` | orders LEFT JOIN the rates of their times, once the watermark has passed them |
 | `eager` | the same at once, and corrected |
 | `shared` | orders of two currencies, each with its rate as in `temporal`, from one copy of the rates |
 
-With `--execution driver` epochs run on the driver; the function of Python's then stands over the orders, before the first
+With `--execution driver` epochs run on the driver; the Python function then maps the orders, before the first
 stage. `--more-outputs` adds those of `spark_outputs` to the changelog. With `--rescale` it gives the checkpoint of
-such a query another number of buckets, and ends. On its standard output it says
+such a query another number of buckets, and ends. On its standard output it prints
 JSON lines: `ready`, the progress of every epoch, and at last whether the changelog equals Spark's own batch query over the
 files.
 
 Faults are injected from outside the product: workers and executors die in the part writer that travels to them, the driver
 in the observer of its file operations. Every fault leaves a file in PLACE/faults *before* it strikes; that it struck is
-seen by what comes after (a later attempt, another executor, the end of the process).
+seen later (a later attempt, another executor, the end of the process).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class MortalParts:
 
 
 def note_attempt(faults: Path, name: str) -> None:
-    """Leave a line that says that an attempt came as far as its answer, and which process started its worker."""
+    """Leave a file that an attempt came as far as its answer, and which process started its worker."""
     with (faults / name).open("a") as file:
         file.write(f"{os.getppid()}\n")
 
@@ -152,8 +152,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--buckets", type=int, default=2)
     parser.add_argument("--local-state", help="localStateDir; a relative one is another on every executor")
     parser.add_argument("--view", choices=VIEWS, default="join")
-    parser.add_argument("--port", type=int, default=0, help="of the server that a lookup asks")
-    parser.add_argument("--redis-port", type=int, default=0, help="of the Redis that `lookups` asks")
+    parser.add_argument("--port", type=int, default=0, help="of the server of a lookup")
+    parser.add_argument("--redis-port", type=int, default=0, help="of the Redis of `lookups`")
     parser.add_argument("--rescale", type=int, help="the new number of buckets")
     parser.add_argument("--kill-workers", default="", help="epochs, with commas")
     parser.add_argument("--kill-executor", type=int, default=-1, help="an epoch")
@@ -191,46 +191,46 @@ def _run(spark: SparkSession, given: argparse.Namespace) -> bool:
     if given.more_outputs:
         writer = with_more_outputs(writer, place)
     query = writer.start()
-    _say({"ready": query.id})
-    told = -1
+    _print_line({"ready": query.id})
+    reported = -1
     while True:
         stopped = query.awaitTermination(0.1)
         for entry in list(query._runner.progress.entries):
-            if entry["epoch"] > told:
-                told = entry["epoch"]
-                _say(entry)
+            if entry["epoch"] > reported:
+                reported = entry["epoch"]
+                _print_line(entry)
         if stopped:
             break
-    if given.view in _LOOKUPS:  # what the outside said is in no batch query; the search compares
-        _say({"ended": True})
+    if given.view in _LOOKUPS:  # external rows are in no batch query; the search compares
+        _print_line({"ended": True})
         return True
     if given.view in _TIMED:
-        _say({"ended": True})  # the search compares
+        _print_line({"ended": True})  # the search compares
         return True
     if given.execution == "driver":
         with (
             writer.attach() as stored
-        ):  # what came is compared with DuckDB's batch query, and the search compares it with dicts
+        ):  # the input is compared with DuckDB's batch query, and the search compares it with dicts
             report = stored.verify()
     else:
         report = query.verify(tables={name: _final(spark, place, name) for name in streams_of(given.view)})
-    _say({"equal": report.equal, "rows": report.expected_rows, "different": report.different_rows, "text": str(report)})
+    _print_line({"equal": report.equal, "rows": report.expected_rows, "different": report.different_rows, "text": str(report)})
     return report.equal
 
 
 def _rescaled(spark: SparkSession, given: argparse.Namespace) -> bool:
     from zset_join.spark import rescale
 
-    _say({"ready": "rescale"})
+    _print_line({"ready": "rescale"})
     report = rescale(
         given.place / "checkpoint", buckets=given.rescale, session=spark, local_state_dir=str(given.place / "local-state")
     )
-    _say({"buckets": report.buckets, "moved": report.rows})
+    _print_line({"buckets": report.buckets, "moved": report.rows})
     return report.rows > 0
 
 
 def _hybrid(view: str) -> dict[str, Any]:
-    """Return the options of hybrid state, on the medium that a view says."""
+    """Return the options of hybrid state, on the medium of a view."""
     if not view.startswith("hybrid"):
         return {}
     return {**_HYBRID, "cold_store": "duckdb" if view.endswith("duckdb") else "files"}
@@ -282,13 +282,15 @@ def _looked_up(spark: SparkSession, place: Path, given: argparse.Namespace) -> V
 
     retry = {"retry_predicate": "lookup_miss", "retry_strategy": "fixed_delay", "fixed_delay": "1ms", "max_attempts": 50}
     hint = Lookup(async_=False, park="epochs", **retry)
-    asked: dict[str, Any] = {"on": [("who", "id")], "how": "left", "hint": hint}
+    requested: dict[str, Any] = {"on": [("who", "id")], "how": "left", "hint": hint}
     orders = appends(_rows(spark, place, "orders"), name="orders")
     table = pa.schema({"id": pa.int64(), "asked": pa.int64()})
     if given.view == "lookup":
-        return orders.lookup_join(HttpSource(name="table", schema=table, url=f"http://127.0.0.1:{given.port}/{{id}}"), **asked)
+        return orders.lookup_join(
+            HttpSource(name="table", schema=table, url=f"http://127.0.0.1:{given.port}/{{id}}"), **requested
+        )
     where: dict[str, Any] = {"host": "127.0.0.1", "port": given.port, "database": "postgres"}
-    known = orders.lookup_join(PostgresSource(name="known", schema=table, table="known", **where), **asked)
+    known = orders.lookup_join(PostgresSource(name="known", schema=table, table="known", **where), **requested)
     names = RedisSource(
         name="names",
         schema=pa.schema({"id": pa.int64(), "name": pa.string()}),
@@ -296,7 +298,7 @@ def _looked_up(spark: SparkSession, place: Path, given: argparse.Namespace) -> V
         host="127.0.0.1",
         port=given.redis_port,
     )
-    return known.select("o", "who", "asked").lookup_join(names, **{**asked, "columns": ["name"]})
+    return known.select("o", "who", "asked").lookup_join(names, **{**requested, "columns": ["name"]})
 
 
 def _priced(spark: SparkSession, place: Path, view: str) -> View:
@@ -400,8 +402,8 @@ def killer(when: str, epoch: int, faults: Path) -> Callable[[Operation, Callable
     """Return an observer that ends this process at a moment of an epoch.
 
     before-commit: the tasks are done, and no commit record is there. before-output: the record is there, the output lacks the
-    epoch. after-output: the output has it, and Spark does not know that. before-rescaling, after-rescaling: the new buckets are
-    written, and the record that makes them true is not there, or there.
+    epoch. after-output: the output has it, and Spark has no record of it. before-rescaling, after-rescaling: the new buckets
+    are written, and the record that makes them true is not there, or there.
     """
     record, shown = f"/zset/commits/{epoch:020d}.json", f"/changelog/epoch={epoch:08d}"
     rescaled = f"/zset/rescalings/{epoch:020d}-"
@@ -451,7 +453,7 @@ def _parent_of(process: int) -> int:
     return int(text.rpartition(")")[2].split()[1])
 
 
-def _say(found: dict[str, Any]) -> None:
+def _print_line(found: dict[str, Any]) -> None:
     print(json.dumps(found), flush=True)  # noqa: T201 - this is what the program is for
 
 

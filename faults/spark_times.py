@@ -8,8 +8,8 @@ some epochs bring rates alone, or nothing, so that buckets without rows are due.
 | `drivers` | the driver with its JVM, before a commit, before the output of an epoch, and after it |
 | `workers` | the Python worker of every bucket in attempts 0 and 1 of some epochs, in the middle of a part and after it |
 | `executors` | one of two executors in the middle of an epoch |
-| `rescalings` | whoever gives the query other buckets while rows wait: before and after the record that makes them true |
-| `eager-*` | the same under a join that answers at once and corrects |
+| `rescalings` | the program that gives the query other buckets while rows wait: before and after the record that makes them
+true | | `eager-*` | the same under a join that answers at once and corrects |
 | `shared-*` | the same under two joins that look up in one copy of the rates |
 | `on-driver`, `eager-on-driver`, `shared-on-driver` | as `drivers`, of a query whose epochs run on the driver |
 
@@ -74,10 +74,10 @@ def _write(directory: Path, epoch: int, schema: pa.Schema, rows: Sequence[tuple[
 
 
 def expected(place: Path, epochs: int, *, view: str) -> Counts:
-    """Return what the committed epochs have said in sum, by the oracle."""
+    """Return the sum of the committed epochs' answers, by the oracle."""
     keep = KEEP if view == "eager" else 0
     histories = [TemporalHistory(right_width=2, how="left", keep=keep) for _ in range(2 if view == "shared" else 1)]
-    said: Counts = {}
+    printed: Counts = {}
     before: int | None = None
     largest: list[int | None] = [None, None]
     read = (0, 0)
@@ -97,9 +97,9 @@ def expected(place: Path, epochs: int, *, view: str) -> Counts:
         for history, left in zip(histories, _lefts(orders, view), strict=True):
             released, _ = history.epoch(left, right, before=before, after=after)
             for line, weight in released.items():
-                said[line] = said.get(line, 0) + weight
+                printed[line] = printed.get(line, 0) + weight
         before = after
-    return histories[0].everything() if view == "eager" else said
+    return histories[0].everything() if view == "eager" else printed
 
 
 def _lefts(orders: Sequence[dict[str, Any]], view: str) -> list[list[tuple[TimedRow, int]]]:
@@ -157,7 +157,7 @@ def executors(place: Path, tally: Tally, *, view: str = "temporal", seed: int = 
 
 
 def rescalings(place: Path, tally: Tally, *, view: str = "temporal", seed: int = 4) -> None:
-    """Give the query other buckets while rows wait, and kill whoever does it before and after that is true."""
+    """Give the query other buckets while rows wait, and kill the rescaling process before and after that is true."""
     half = EPOCHS // 2
     write_files(place, seed=seed, epochs=range(half))
     _run(place, tally, view)
@@ -226,11 +226,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the searches."""
     parser = argparse.ArgumentParser(prog="python -m faults.spark_times")
     parser.add_argument("--only", default=".*", help="a regular expression for the searches to run")
-    told = parser.parse_args(arguments)
+    reported = parser.parse_args(arguments)
     tally = Tally()
     with tempfile.TemporaryDirectory() as directory:
         for name, (search, view) in SEARCHES.items():
-            if re.fullmatch(told.only, name):
+            if re.fullmatch(reported.only, name):
                 search(Path(directory) / name, tally, view=view)
                 print(f"{name}: so far {tally}", flush=True)  # noqa: T201 - the report
     for problem in tally.problems:

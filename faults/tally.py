@@ -23,7 +23,7 @@ __all__ = ["Tally", "difference"]
 
 @dataclass
 class Tally:
-    """Count by name; `lost` and `doubled` rows and problems in words stand out.
+    """Count by name; `lost` and `doubled` rows and problems in words are printed first.
 
     Attributes:
         problems: what went wrong, in words; the tests want none.

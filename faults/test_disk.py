@@ -121,8 +121,8 @@ def test_with_nothing_lost_the_model_is_the_real_directory(watched: Watched) -> 
     assert watched.disk.whole() == read_tree(watched.root, ["area"])
 
 
-def test_an_operation_the_model_does_not_know_is_refused(watched: Watched) -> None:
-    with pytest.raises(ValueError, match="does not know what 'clone'"):
+def test_an_operation_outside_the_model_is_refused(watched: Watched) -> None:
+    with pytest.raises(ValueError, match="has no effect of 'clone'"):
         watched.disk.record(Operation("clone", str(watched.root / "area" / "a")))
 
 

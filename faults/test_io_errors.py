@@ -1,4 +1,4 @@
-"""Errors of the operating system: the epoch fails whole, says why, and is right when it is tried again."""
+"""Errors of the operating system: the epoch fails whole, names the cause, and is right when it is tried again."""
 
 from __future__ import annotations
 

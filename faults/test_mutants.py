@@ -21,5 +21,5 @@ def test_no_two_mutants_share_a_name() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 
-def test_every_mutant_tells_its_story() -> None:
+def test_every_mutant_has_a_story() -> None:
     assert [mutant.name for mutant in MUTANTS if len(mutant.story.split()) < 4] == []

@@ -1,4 +1,4 @@
-"""A rescaling that is killed anywhere leaves the old buckets or the new ones; and what comes after it is right."""
+"""A rescaling that is killed anywhere leaves the old buckets or the new ones; and what follows is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The soak compares what it says it compares, and fails when something grows."""
+"""The soak makes the comparisons it reports, and fails when something grows."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def test_a_run_in_which_nothing_grew_passes() -> None:
         (lambda at: replace(STEADY, local=1000 * at), "local gained 59,000"),
     ],
 )
-def test_what_grows_is_told(grown: Callable[[int], Sample], complaint: str) -> None:
-    (told,) = held_against_limits(ENOUGH, samples(grown), [0.01] * 100, 1.0)
+def test_growth_is_reported(grown: Callable[[int], Sample], complaint: str) -> None:
+    (reported,) = held_against_limits(ENOUGH, samples(grown), [0.01] * 100, 1.0)
 
-    assert told.startswith(complaint)
+    assert reported.startswith(complaint)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_grows_is_told(grown: Callable[[int], Sample], complaint: str) -> N
         (ENOUGH, [0.01] * 95 + [9.0] * 5, "the p99 of a tenth is 9.000 s"),
     ],
 )
-def test_what_else_is_wrong_is_told(counted: Counted, seconds: list[float], complaint: str) -> None:
-    (told,) = held_against_limits(counted, samples(lambda _: STEADY), seconds, 1.0)
+def test_other_faults_are_reported(counted: Counted, seconds: list[float], complaint: str) -> None:
+    (reported,) = held_against_limits(counted, samples(lambda _: STEADY), seconds, 1.0)
 
-    assert told.startswith(complaint)
+    assert reported.startswith(complaint)

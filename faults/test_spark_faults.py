@@ -1,4 +1,4 @@
-"""What the searches with Spark hold the changelog against: the files that Spark says it has read."""
+"""What the searches with Spark compare the changelog with: the files that Spark reports as read."""
 
 from __future__ import annotations
 

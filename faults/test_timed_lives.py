@@ -17,9 +17,7 @@ pytestmark = pytest.mark.timeout(chosen(short=300, long=0))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_epoch_is_answered_as_the_oracle_says_whenever_a_process_is_killed(
-    kind: str, scratch: Path, tally: Tally
-) -> None:
+def test_every_epoch_is_answered_as_by_the_oracle_whenever_a_process_is_killed(kind: str, scratch: Path, tally: Tally) -> None:
     warm_up(TimedLife(kind, 0), scratch)
     for seed in range(LIVES):
         life = TimedLife(kind, seed)
@@ -34,7 +32,7 @@ def test_every_epoch_is_answered_as_the_oracle_says_whenever_a_process_is_killed
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_epoch_is_answered_as_the_oracle_says_from_every_disk(kind: str, scratch: Path, tally: Tally) -> None:
+def test_every_epoch_is_answered_as_by_the_oracle_from_every_disk(kind: str, scratch: Path, tally: Tally) -> None:
     for seed in range(RUNS):
         (scratch / str(seed)).mkdir()
         power_cuts(TimedLife(kind, seed), scratch / str(seed), tally, wanted=STATES)

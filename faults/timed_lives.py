@@ -1,7 +1,7 @@
 """Temporal joins that die while rows wait: killed at every kind of operation, or by a power cut, with empty epochs.
 
 A pipeline with a directory joins orders with the rates of their times: `on_watermark`, where most orders wait because the
-rates are behind, or `eager`, where what was said is corrected; or, with `state_ttl`, it counts orders that end by event time.
+rates are behind, or `eager`, where answers are corrected; or, with `state_ttl`, it counts orders that end by event time.
 Some orders come late, some rates too, some epochs bring rates alone, and some nothing. Thresholds are tiny, so snapshots are
 written while rows wait.
 
@@ -9,7 +9,7 @@ written while rows wait.
 epoch whose process died is requested again. `power_cuts`: the disk model of `crash_states` follows one process; then disks that
 POSIX allows are made real, on a host that was started over, and the pipeline goes on from each to its end.
 
-What is demanded: every epoch's answer, said first, written again or requested again, is that of `TemporalHistory`, dicts and
+What is demanded: every epoch's answer, emitted first, written again or requested again, is that of `TemporalHistory`, dicts and
 bisect; and what had been committed when the disk lost its power is there afterwards.
 """
 
@@ -56,7 +56,7 @@ _STALE_HOST = 0.25
 
 @dataclass
 class TimedLife:
-    """The input each epoch, and what the oracle says to it.
+    """The input of each epoch, and the oracle's answer.
 
     Args:
         kind: one of `KINDS`.
@@ -66,7 +66,7 @@ class TimedLife:
     kind: str
     seed: int
     inputs: list[dict[str, list[dict[str, Any]]]] = field(default_factory=list)
-    said: list[Counts] = field(default_factory=list)
+    printed: list[Counts] = field(default_factory=list)
     waiting: int = 0
 
     def __post_init__(self) -> None:
@@ -91,13 +91,13 @@ class TimedLife:
                 for row in came["rates"]
             ]
             held = history.everything()
-            said = history.epoch(left, right, before=before, after=after)
-            self.said.append(said[0] if self.kind == "on_watermark" else _difference(history.everything(), held))
+            printed = history.epoch(left, right, before=before, after=after)
+            self.printed.append(printed[0] if self.kind == "on_watermark" else _difference(history.everything(), held))
             self.waiting += len(history._waiting)
             before = after
 
     def _count_alive(self, draw: random.Random) -> None:
-        """Say how many orders of each currency are alive after each epoch: those that the watermark is not far ahead of."""
+        """Set how many orders of each currency are alive after each epoch: those that the watermark is not far ahead of."""
         orders: list[dict[str, Any]] = []
         mark: int | None = None
         held: Counts = {}
@@ -109,7 +109,7 @@ class TimedLife:
             orders = [row for row in orders if mark is None or row["t"] + LIVES_FOR > mark]
             counted = Counter(row["currency"] for row in orders)
             now: Counts = dict.fromkeys(counted.items(), 1)
-            self.said.append(_difference(now, held))
+            self.printed.append(_difference(now, held))
             self.waiting += len(orders)
             held = now
 
@@ -192,9 +192,11 @@ def kills(life: TimedLife, directory: Path, tally: Tally) -> None:
             tally.count("kills observed")
             if (directory / f"state/zset/commits/{epoch:020d}.json").exists():
                 tally.count("kills between commit and output", not (directory / f"out/{epoch}").exists())
-    for epoch, said in enumerate(life.said):
-        told = json.loads((directory / f"out/{epoch}").read_text(encoding="utf-8"))
-        tally.compare(counts_of((tuple(row), weight) for row, weight in told), said, f"{life.kind} {life.seed}, epoch {epoch}")
+    for epoch, printed in enumerate(life.printed):
+        reported = json.loads((directory / f"out/{epoch}").read_text(encoding="utf-8"))
+        tally.compare(
+            counts_of((tuple(row), weight) for row, weight in reported), printed, f"{life.kind} {life.seed}, epoch {epoch}"
+        )
 
 
 def _live(life: TimedLife, directory: Path, epoch: int, how: str, drawn: float, send: Send) -> None:
@@ -275,7 +277,7 @@ def _go_on(
     if rng.random() < _STALE_HOST:
         leave_mapped_state(run / "state/local", directory / "state/local", rng)
         tally.count("states with mapped files of the old boot")
-    where = f"{life.kind} {life.seed}, power cut after operation {state.at} ({state.told})"
+    where = f"{life.kind} {life.seed}, power cut after operation {state.at} ({state.reported})"
     boot = uuid.UUID(int=rng.getrandbits(128)).hex
     answers: dict[int, Counts] = {}
     with (
@@ -299,5 +301,5 @@ def _hear(answers: dict[int, Counts], epoch: int, delta: Any) -> None:
 
 
 def _hold(life: TimedLife, answers: dict[int, Counts], tally: Tally, where: str) -> None:
-    for epoch, said in answers.items():
-        tally.compare(said, life.said[epoch], f"{where}, epoch {epoch}")
+    for epoch, printed in answers.items():
+        tally.compare(printed, life.printed[epoch], f"{where}, epoch {epoch}")

@@ -38,10 +38,10 @@ def is_below(root: str | Path, operation: Operation) -> bool:
 
 def describe(root: str | Path, operation: Operation) -> str:
     """Return what an operation does, to what kind of file, and the work it is part of, where that has a name."""
-    told = f"{operation.kind} {describe_path(root, operation.path)}"
+    reported = f"{operation.kind} {describe_path(root, operation.path)}"
     if operation.target is not None:
-        told = f"{told} -> {describe_path(root, operation.target)}"
-    return told + (work[0] if work else "")
+        reported = f"{reported} -> {describe_path(root, operation.target)}"
+    return reported + (work[0] if work else "")
 
 
 @dataclass

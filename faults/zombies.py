@@ -1,4 +1,4 @@
-"""Attempts that come back: two processes work on the same thing, and the slower one does not know that it has lost.
+"""Attempts that come back: two processes work on the same thing, and the slower one has lost without noticing.
 
 A scheduler lets one thread at a time do one file operation and draws who is next, so an interleaving is named by its seed.
 Three stories:
@@ -45,7 +45,7 @@ _DRIVER_STEPS = 160
 _ALL_STEPS = 1 << 30
 _TAKEN_FOR_DEAD = 0.7
 # EPOCH_GAP: it had not opened the checkpoint yet when the other driver came, committed, and went.
-_TOLD_TO_A_LATE_DRIVER = frozenset({"OWNER_LOST", "COMMITTED_TWICE", "CHECKPOINT_IN_USE", "EPOCH_GAP"})
+_ERRORS_OF_A_LATE_DRIVER = frozenset({"OWNER_LOST", "COMMITTED_TWICE", "CHECKPOINT_IN_USE", "EPOCH_GAP"})
 
 
 class Actor:
@@ -75,7 +75,7 @@ class Actor:
         self._wait()
 
     def step(self) -> None:
-        """Let it do one operation, and what comes after it until the next."""
+        """Let it do one operation, and all until the next."""
         self.steps += 1
         self._go.release()
         self._wait()
@@ -96,7 +96,7 @@ class Actor:
     def _run(self) -> None:
         try:
             self.result = self._work()
-        except Exception as error:  # noqa: BLE001 - judged by whoever reads `error`
+        except Exception as error:  # noqa: BLE001 - judged by the reader of `error`
             self.error = error
         finally:
             self.is_done = True
@@ -128,7 +128,7 @@ class Interleaving:
         return actor
 
     def run(self, rng: Random, *actors: Actor) -> None:
-        """Let actors go on, one operation at a time in drawn order, until all are done."""
+        """Let actors continue, one operation at a time in drawn order, until all are done."""
         while waiting := [actor for actor in actors if not actor.is_done]:
             rng.choice(waiting).step()
 
@@ -161,7 +161,7 @@ def twin_tasks(history: History, place: Place, epoch: int, tally: Tally, rng: Ra
 
 
 def late_task(history: History, place: Place, epoch: int, tally: Tally, rng: Random) -> None:
-    """Stop one attempt, let its twin win and some epochs pass, then let it go on."""
+    """Stop one attempt, let its twin win and some epochs pass, then resume it."""
     chosen = rng.randrange(BUCKETS * (1 + sum(history.routed)))
     last = min(epoch + rng.randrange(3), len(history.epochs) - 1)
     where = f"{history.how}, epoch {epoch}, attempt 1 of task {chosen} goes on after epoch {last}"
@@ -190,7 +190,7 @@ def late_task(history: History, place: Place, epoch: int, tally: Tally, rng: Ran
 
 
 def late_driver(history: History, place: Place, epoch: int, tally: Tally, rng: Random) -> None:
-    """Stop one driver, let another take over and commit some epochs, then let the first go on."""
+    """Stop one driver, let another take over and commit some epochs, then resume the first."""
     later = rng.randrange(-1, 3)
     last = min(epoch + later, len(history.epochs) - 1)
     known = Known(epoch - 1, epoch - 1)
@@ -214,7 +214,7 @@ def late_driver(history: History, place: Place, epoch: int, tally: Tally, rng: R
         tally.count("operations interleaved", slow.steps)
         if slow.error is not None:
             tally.count(f"late drivers that failed with {getattr(slow.error, 'code', type(slow.error).__name__)}")
-            if getattr(slow.error, "code", "") not in _TOLD_TO_A_LATE_DRIVER:
+            if getattr(slow.error, "code", "") not in _ERRORS_OF_A_LATE_DRIVER:
                 tally.problem(f"{where}: the late driver raised {type(slow.error).__name__}: {slow.error}")
     check_recovery(history, place, known, tally, host=rng.choice(_HOSTS), further=2, where=where)
     tally.count("interleavings")
@@ -253,7 +253,7 @@ def _go_on(history: History, place: Place, epoch: int, tally: Tally, rng: Random
 
 
 def search(story: Story, directory: Path, tally: Tally, *, wanted: int, seed: int = 0) -> None:
-    """Tell a story again and again, with another interleaving each time.
+    """Repeat a story, with another interleaving each time.
 
     Args:
         story: one of those above.

@@ -75,7 +75,7 @@ def _population(spec: AggregateSpec) -> AggregateSpec:
 
 
 AGGREGATE_MUTANTS: tuple[Mutant, ...] = (
-    _switch("short_buffer", _BATCH, "max keeps the best two values and knows no other when they go"),
+    _switch("short_buffer", _BATCH, "max keeps the best two values and has no other when they leave"),
     _switch("extreme_never_retreats", _BATCH, "max is compared on insertion and never looked up again"),
     _switch(
         "naive_float_sum",
@@ -128,7 +128,7 @@ AGGREGATE_MUTANTS: tuple[Mutant, ...] = (
     _wrapper("restores_nothing", _RESTORE, "a restore that does nothing", _BuildWrapped(RestoresNothing)),
     _wrapper("hides_rejections", _BOOKS, "the dead-letter table stays empty", _BuildWrapped(HidesRejections)),
     _wrapper(
-        "quarantines_unasked",
+        "quarantines_by_default",
         _ERROR,
         "bad rows are left out although the policy is error",
         _BuildWrapped(options={"on_bad_input": "quarantine"}),

@@ -287,7 +287,7 @@ def build_reference_aggregate(
 
 
 def _plain(value: Any) -> Any:
-    """Undo `identity` where it made a value that Arrow does not know."""
+    """Undo `identity` where it made a value that Arrow does not have."""
     if repr(value) == "NaN":
         return math.nan
     if isinstance(value, tuple) and value and value[0] == "list":

@@ -1,10 +1,10 @@
 """The aggregates under test: which columns are grouped and aggregated, and how one is built.
 
-An `AggregateSpec` says everything about one aggregate and can state the oracle's verdict on a pile of changes. The rows are
+An `AggregateSpec` describes one aggregate completely and returns the oracle's verdict on a list of changes. The rows are
 those of the left side of a join under test (columns id, id2, keys, x, f, v), so that histories, bad lines and splits are
 shared.
 
-`x` holds small integers, `f` floats with NaN and both zeros, `v` whatever the payload says: extreme floats, decimals, dates,
+`x` holds small integers, `f` floats with NaN and both zeros, `v` any payload: extreme floats, decimals, dates,
 strings, nested values.
 """
 
@@ -60,7 +60,7 @@ FILTERS: dict[str, tuple[Expression, Filter]] = {
 _KINDS = {"mean": "avg", "first": "min_by", "last": "max_by", "variance": "var_samp", "stddev": "stddev_samp"}
 _NUMBERS = ("sum", "avg", "mean", "var_pop", "var_samp", "stddev", "stddev_pop")
 _ORDERED = ("min", "max", "collect_list", "collect_set")
-_SINGLE_VALUES = ("min", "max", "count_distinct", "collect_set", "collect_list")  # of x: they know every value of it
+_SINGLE_VALUES = ("min", "max", "count_distinct", "collect_set", "collect_list")  # of x: they keep every value of it
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def make_aggregate_spec(
     mode: Mode,
     *,
     is_global: bool = False,
-    knows_values: bool = True,
+    keeps_values: bool = True,
     payloads: Sequence[str] = tuple(AGGREGATE_PAYLOADS),
     functions: Sequence[str] = (),
     key_shapes: Sequence[str] = tuple(KEY_SHAPES),
@@ -162,7 +162,7 @@ def make_aggregate_spec(
         pick: chooses.
         mode: of the input.
         is_global: whether there is no key.
-        knows_values: whether one aggregate keeps the values of `x`, so that a retraction of an absent row shows.
+        keeps_values: whether one aggregate keeps the values of `x`, so that a retraction of an absent row shows.
         payloads: types of `v` to choose from.
         functions: functions that must be among the calls, of `v`.
         key_shapes: group keys to choose from.
@@ -170,22 +170,22 @@ def make_aggregate_spec(
     shape = KEY_SHAPES[pick(key_shapes)]
     payload, id_type = pick(payloads), pick(("float64", "int64", "string"))
     relation = relation_of(0, mode, shape.name, primary_key=pick(("id", "two_ids")), payload=payload, id_type=id_type)
-    choices = [Choice(pick(_SINGLE_VALUES), ("x",))] if knows_values else []
+    choices = [Choice(pick(_SINGLE_VALUES), ("x",))] if keeps_values else []
     choices += [Choice(function, ("v",)) for function in functions]
     for _ in range(pick((1, 2, 3, 4))):
-        choices.append(_pick_choice(pick, relation.schema, knows_values=knows_values))
+        choices.append(_pick_choice(pick, relation.schema, keeps_values=keeps_values))
     group_by = () if is_global else relation.join_key
     knobs = dataclasses.replace(make_knobs(pick), budget=pick((None, None, None, *BUDGETS)))
     return AggregateSpec(relation, group_by, tuple(choices), shape, payload=payload, id_type=id_type, knobs=knobs)
 
 
-def _pick_choice(pick: Pick, schema: pa.Schema, *, knows_values: bool) -> Choice:
+def _pick_choice(pick: Pick, schema: pa.Schema, *, keeps_values: bool) -> Choice:
     column = pick(("v", "x", "f", "v"))
     kind = schema.field(column).type
     functions: list[str] = ["count"]
     if (pt.is_integer(kind) and not pt.is_uint64(kind)) or pt.is_floating(kind) or pt.is_decimal(kind):
         functions += _NUMBERS
-    if knows_values:
+    if keeps_values:
         functions.append("count_distinct")
         if not pt.is_nested(kind):
             functions += _ORDERED

@@ -130,14 +130,16 @@ def _check_refusal(
     run: Run, case: BufferCase, changes: Epoch, history: History, held: tuple[int, int], largest: tuple[int, int]
 ) -> None:
     before = _state_of(run.operator)
-    for act in (_ask, _absorb):
+    for act in (_answer_twice, _absorb):
         try:
             act(run, changes)
         except ResourceError as error:
             facts = error.facts
-            told = (facts["left_bytes"], facts["right_bytes"]), (facts["key_bytes"], facts["key_rows"])
-            _require(told[0] == held, f"the error tells {told[0]} bytes, not {held}", case, history)
-            _require(told[1][0] == largest[0], f"the error tells a largest key of {told[1]}, not {largest}", case, history)
+            reported = (facts["left_bytes"], facts["right_bytes"]), (facts["key_bytes"], facts["key_rows"])
+            _require(reported[0] == held, f"the error names {reported[0]} bytes, not {held}", case, history)
+            _require(
+                reported[1][0] == largest[0], f"the error names a largest key of {reported[1]}, not {largest}", case, history
+            )
             named = "join_max_buffered_bytes" in error.message and f"epoch {run.epoch}" in error.message
             _require(named, f"the error names neither option nor epoch: {error}", case, history)
         else:
@@ -145,7 +147,7 @@ def _check_refusal(
         _require(_state_of(run.operator) == before, f"{act.__name__} applied part of a refused epoch", case, history)
 
 
-def _ask(run: Run, changes: Epoch) -> None:
+def _answer_twice(run: Run, changes: Epoch) -> None:
     for chunk in run.operator.answer(run.tick(), run.deltas(changes)):
         raise LawBrokenError(f"a chunk of {len(chunk)} rows left before the limit was noticed")
 
@@ -160,26 +162,26 @@ def the_answers_are_those_of_what_is_kept(case: BufferCase, history: History) ->
     oracle = case.oracle(run.operator)
     for changes in history.epochs():
         oracle.step(_plain(case, changes))
-        told: Any = run.operator
-        buffered = told.buffered(run.tick(), run.deltas(changes))
+        reported: Any = run.operator
+        buffered = reported.buffered(run.tick(), run.deltas(changes))
         _require(
             buffered.after == oracle.held_bytes(),
-            f"epoch {run.epoch} is said to hold {buffered.after} bytes, not {oracle.held_bytes()}",
+            f"epoch {run.epoch} reports {buffered.after} bytes, expected {oracle.held_bytes()}",
             case,
             history,
         )
         run.step(changes)
         compare(run.view.counts(), oracle.expected(), f"after epoch {run.epoch - 1}", run.subject, history)
-        counts = told.statistics()
+        counts = reported.statistics()
         gone = (len(oracle.gone), sum(each.size for each in oracle.gone))
-        said = (counts["evicted_rows"], counts["evicted_bytes"])
-        _require(said == gone, f"{said} rows and bytes are counted as evicted, not {gone}", case, history)
+        emitted = (counts["evicted_rows"], counts["evicted_bytes"])
+        _require(emitted == gone, f"{emitted} rows and bytes are counted as evicted, not {gone}", case, history)
         _require(counts["left_rows"] + counts["right_rows"] == len(oracle.held), "other rows are kept", case, history)
         in_memory = counts.get("hot_bytes", 0)
         _require(in_memory <= case.limit, f"{in_memory} bytes are in memory, more than the limit", case, history)
 
 
-def forgetting_takes_no_joined_row_back(case: BufferCase, history: History) -> None:
+def forgetting_retracts_no_joined_row(case: BufferCase, history: History) -> None:
     """With `forget` only a padding is ever retracted, once, because its row has met a match."""
     run = Run(case.subject)
     for changes in history.epochs():
@@ -193,7 +195,7 @@ def forgetting_takes_no_joined_row_back(case: BufferCase, history: History) -> N
 
 
 def _lines(run: Run, changes: Epoch) -> list[tuple[tuple[Any, ...], int]]:
-    return [line for chunk in run.ask(changes) for line in chunk.to_pylist()]
+    return [line for chunk in run.request(changes) for line in chunk.to_pylist()]
 
 
 def what_is_kept_survives(case: BufferCase, history: History) -> None:
@@ -221,27 +223,27 @@ def what_is_kept_survives(case: BufferCase, history: History) -> None:
 
 
 def _answer_of(run: Run, changes: Epoch) -> Any:
-    told: Any = run.operator
-    buffered = told.buffered(run.tick(), run.deltas(changes))
+    reported: Any = run.operator
+    buffered = reported.buffered(run.tick(), run.deltas(changes))
     lines = sorted(((exact(row), weight) for row, weight in _lines(run, changes)), key=repr)
     return buffered.before, buffered.after, buffered.evicted_rows, buffered.evicted_bytes, lines
 
 
 def _counts(run: Run) -> tuple[int, ...]:
-    told: Any = run.operator
-    counts = told.statistics()
+    reported: Any = run.operator
+    counts = reported.statistics()
     return tuple(counts[name] for name in ("evicted_rows", "evicted_bytes", "left_rows", "right_rows"))
 
 
-def asking_evicts_nothing(case: BufferCase, history: History) -> None:
+def answering_evicts_nothing(case: BufferCase, history: History) -> None:
     """An answer, called twice and about other rows between, is the same, and leaves the state as it was."""
     run = Run(case.subject)
     for changes in history.epochs():
         before = _state_of(run.operator)
         first = _answer_of(run, changes)
         _answer_of(run, changes[: len(changes) // 2])
-        _require(_answer_of(run, changes) == first, f"epoch {run.epoch}: asked again, another answer", case, history)
-        _require(_state_of(run.operator) == before, f"asking about epoch {run.epoch} changes the state", case, history)
+        _require(_answer_of(run, changes) == first, f"epoch {run.epoch}: a repeated answer differs", case, history)
+        _require(_state_of(run.operator) == before, f"answering epoch {run.epoch} changes the state", case, history)
         run.absorb(changes)
 
 
@@ -266,8 +268,8 @@ def _bucket(case: BufferCase, change: Any) -> int:
 
 
 def _held(run: Run) -> tuple[int, int]:
-    told: Any = run.operator
-    before: tuple[int, int] = told.buffered(run.tick(), run.deltas(())).before
+    reported: Any = run.operator
+    before: tuple[int, int] = reported.buffered(run.tick(), run.deltas(())).before
     return before
 
 
@@ -276,9 +278,9 @@ BUFFER_LAWS: dict[str, tuple[tuple[str, ...], BufferLaw]] = {
     for modes, law in (
         (("abort",), abort_leaves_everything_as_it_was),
         (("retract", "forget", "spill"), the_answers_are_those_of_what_is_kept),
-        (("forget",), forgetting_takes_no_joined_row_back),
+        (("forget",), forgetting_retracts_no_joined_row),
         (("abort", "retract", "forget", "spill"), what_is_kept_survives),
-        (("retract", "forget"), asking_evicts_nothing),
+        (("retract", "forget"), answering_evicts_nothing),
         (("abort",), bytes_do_not_depend_on_buckets),
     )
 }

@@ -116,7 +116,7 @@ class _EvictsInSilence(AppendBuffer):
 
 class _KeepsTheQueue(AppendBuffer):
     def take_out(self, epoch: BufferedEpoch, found: Any) -> None:
-        """Take rows out as often as asked; the queue does not notice."""
+        """Take rows out for every answer; the queue does not notice."""
         queue = self._queue
         begin = 0 if queue is None else queue.begin
         super().take_out(epoch, found)
@@ -132,7 +132,7 @@ class _CountsNoEviction(AppendBuffer):
             side.evicted = counts
 
 
-class _EvictsWhileAsked(AppendBuffer):
+class _EvictsWhileAnswering(AppendBuffer):
     def plan(self, found: Any) -> BufferedEpoch:
         made = super().plan(found)
         self._skip(made.from_queue)
@@ -200,7 +200,7 @@ def _never_spills(join: HashJoin) -> HashJoin:
 
 
 def _absorbs_anyway(join: HashJoin) -> HashJoin:
-    """Only asking is refused."""
+    """Only the answer is refused."""
     spoiled: Any = join
     honest = join.absorb
 
@@ -222,24 +222,24 @@ BUFFER_MUTANTS: tuple[BufferMutant, ...] = (
     BufferMutant("one_byte_late", "the limit itself is still allowed", _KEPT, "full", "retract", _buffer_of(_OneByteLate)),
     BufferMutant("evicts_in_silence", "joined rows of what left stay", _KEPT, "left", "retract", _buffer_of(_EvictsInSilence)),
     BufferMutant("keeps_the_queue", "rows leave that left before", _KEPT, "inner", "retract", _buffer_of(_KeepsTheQueue)),
-    BufferMutant("counts_no_eviction", "nobody is told what left", _KEPT, "inner", "forget", _buffer_of(_CountsNoEviction)),
+    BufferMutant("counts_no_eviction", "evictions are not counted", _KEPT, "inner", "forget", _buffer_of(_CountsNoEviction)),
     BufferMutant("no_degrees", "a row forgets that it had a match", _KEPT, "left", "forget", _no_degrees),
     BufferMutant(
         "pads_twice",
         "a padding that was never given is retracted",
-        "forgetting_takes_no_joined_row_back",
+        "forgetting_retracts_no_joined_row",
         "left",
         "forget",
         _no_degrees,
     ),
     BufferMutant("ages_lost", "a snapshot forgets when rows came", _SURVIVES, "full", "retract", _ages_lost),
     BufferMutant(
-        "evicts_while_asked",
-        "asking takes rows from the queue",
-        "asking_evicts_nothing",
+        "evicts_while_answering",
+        "answering takes rows from the queue",
+        "answering_evicts_nothing",
         "full",
         "retract",
-        _buffer_of(_EvictsWhileAsked),
+        _buffer_of(_EvictsWhileAnswering),
     ),
     BufferMutant(
         "refuses_past_the_limit", "the limit itself is let through", _ABORT, "full", "abort", _buffer_of(_RefusesPastTheLimit)
@@ -249,7 +249,7 @@ BUFFER_MUTANTS: tuple[BufferMutant, ...] = (
     ),
     BufferMutant("loses_count", "opened again, rows on disk are free", _SURVIVES, "full", "spill", _loses_count),
     BufferMutant("never_spills", "memory grows", _KEPT, "left", "spill", _never_spills),
-    BufferMutant("absorbs_anyway", "only asking is refused", _ABORT, "inner", "abort", _absorbs_anyway),
+    BufferMutant("absorbs_anyway", "only the answer is refused", _ABORT, "inner", "abort", _absorbs_anyway),
     BufferMutant(
         "counts_what_it_was_given",
         "long values and dropped rows are miscounted",

@@ -62,7 +62,7 @@ class BufferOracle:
         sides: both inputs.
         null_safe: per key column.
         residual: further part of ON, or None.
-        using: the key columns stand once.
+        using: the key columns appear once.
         fixed: bytes of a record, per side.
         limit: bytes that are not reached.
         mode: `abort`, `retract` or `forget`.

@@ -67,7 +67,7 @@ def as_codes(codes: Iterable[int]) -> Int64s:
 
 
 class Shelf(ABC):
-    """Where a store stands, so that it can be opened again."""
+    """The position of a store, from which it can be opened again."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

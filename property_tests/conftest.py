@@ -14,7 +14,7 @@ from spill.run_set import RunSet
 from zset_join.state.join import changed_groups
 from zset_join.state.join.hybrid_state import HybridState
 
-# Tests compile what they call: whoever changes a kernel does not wait for all of them.
+# Tests compile what they call: a change of one kernel does not compile all of them.
 os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")
 
 load_profile()

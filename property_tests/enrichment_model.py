@@ -1,7 +1,7 @@
 """What a lookup join and a join by processing time should answer, in dicts and lists: no engine code, no Arrow.
 
-An *arrival* is some copies of a left row that came in one epoch. It keeps what was said about it. The model is told, per epoch,
-what a key finds at that moment.
+An *arrival* is some copies of a left row that came in one epoch. It keeps what was emitted for it. The model is given, per
+epoch, what a key finds at that moment.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Arrival:
     Args:
         row: the left row.
         copies: how many are left.
-        said: right rows it was joined with, each with its copies; None for a padded row.
+        emitted: right rows it was joined with, each with its copies; None for a padded row.
         due: when it is looked up again; None: it is settled.
         attempts: how often it was looked up.
     """
 
     row: Row
     copies: int
-    said: list[tuple[Row | None, int]] = field(default_factory=list)
+    emitted: list[tuple[Row | None, int]] = field(default_factory=list)
     due: int | None = None
     attempts: int = 0
 
@@ -115,10 +115,10 @@ class EnrichmentModel:
         return kept
 
     def step(self, lines: Sequence[tuple[Row, int]], now: int, found: Mapping[Hashable, Sequence[tuple[Row, int]]]) -> Counts:
-        """Go through an epoch: what is said about it."""
+        """Return what an epoch emits."""
         answer: Counts = {}
 
-        def say(row: Row, right: Row | None, weight: int) -> None:
+        def emit(row: Row, right: Row | None, weight: int) -> None:
             line = (*row, *(right if right is not None else (None,) * self.right_width))
             answer[line] = answer.get(line, 0) + weight
 
@@ -130,40 +130,40 @@ class EnrichmentModel:
                 else:
                     self.live[name] = kept
         for arrival, copies in self._left_over(lost):
-            for right, times in arrival.said:
-                say(arrival.row, right, -(arrival.copies - copies) * times)
+            for right, times in arrival.emitted:
+                emit(arrival.row, right, -(arrival.copies - copies) * times)
             arrival.copies = copies
         self.arrivals = [arrival for arrival in self.arrivals if arrival.copies]
         fresh = [Arrival(row, copies) for row, copies in new]
         due = [arrival for arrival in self.arrivals if arrival.due is not None and arrival.due <= now]
         self.arrivals += fresh
         for arrival in [*fresh, *due]:
-            self._settle(arrival, now, found, say)
+            self._settle(arrival, now, found, emit)
         if self.mode == "append":
             self.arrivals = [arrival for arrival in self.arrivals if arrival.due is not None]
         return {line: weight for line, weight in answer.items() if weight}
 
-    def _settle(self, arrival: Arrival, now: int, found: Any, say: Any) -> None:
+    def _settle(self, arrival: Arrival, now: int, found: Any, emit: Any) -> None:
         key = self.key(arrival.row)
         candidates = [] if key is None else list(found.get(key, ()))
         arrival.attempts += 1
         passing = [(right, times) for right, times in candidates if self.passes(arrival.row, right)]
-        was_padded, arrival.due = bool(arrival.said), None
+        was_padded, arrival.due = bool(arrival.emitted), None
         waits = not candidates if "rejected_is_a_miss" not in self.bugs else not passing
         last = self.max_retries + ("one_retry_too_many" in self.bugs)
         if waits and key is not None and arrival.attempts <= last:
             arrival.due = now + self.delay
             if self.padded_first and not was_padded:
-                arrival.said = [(None, 1)]
-                say(arrival.row, None, arrival.copies)
+                arrival.emitted = [(None, 1)]
+                emit(arrival.row, None, arrival.copies)
             return
         if passing:
             if was_padded and "pad_stays" not in self.bugs:
-                say(arrival.row, None, -arrival.copies)
-            arrival.said = passing if "one_match_only" not in self.bugs else passing[:1]
+                emit(arrival.row, None, -arrival.copies)
+            arrival.emitted = passing if "one_match_only" not in self.bugs else passing[:1]
         elif self.how == "left":
-            arrival.said = [(None, 1)]
+            arrival.emitted = [(None, 1)]
         if was_padded and not passing:
             return
-        for right, times in arrival.said:
-            say(arrival.row, right, arrival.copies * times)
+        for right, times in arrival.emitted:
+            emit(arrival.row, right, arrival.copies * times)

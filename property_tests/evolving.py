@@ -1,8 +1,8 @@
 """Random queries that are changed while they run, over the sources of `pipeline_plans`.
 
 The laws: a pipeline that ran P up to epoch E and then Q holds what one holds that ran Q from the start over the rows that were
-accepted; so it goes on. The rows before plus the difference are the rows after; `diff` says what `evolve` does. Stages that
-both queries have keep their operator, and it is asked nothing. Back to P it holds what a pipeline holds that was never changed.
+accepted; so it goes on. The rows before plus the difference are the rows after; `diff` lists what `evolve` does. Stages that
+both queries have keep their operator, which does not run. Back to P it holds what a pipeline holds that was never changed.
 What is refused has changed nothing.
 """
 
@@ -66,7 +66,7 @@ def changed_queries_hold(seed: int, outcome: Outcome) -> None:
                 outcome.returned += number == second and query is after
                 query = wanted
         known = {name: one for name, one in step.items() if name in pipeline.sources and name not in missed}
-        missed |= {"bag"} & (step.keys() - known.keys())  # what comes of it next may retract what was not taken
+        missed |= {"bag"} & (step.keys() - known.keys())  # a later change may retract what was not taken
         accepted.append(known)
         pipeline.step(known)
         if not reads:
@@ -111,7 +111,7 @@ def _changed(
     rows = {} if reads_nothing else {name: pipeline.contents(name) for name in pipeline.views}
     old, states, epoch = pipeline.plan, dict(pipeline._memory.states), pipeline.epoch  # type: ignore[union-attr]
     try:
-        with _asked(states) as asked:
+        with _ran(states) as ran:
             expected = pipeline.diff(wanted)
             diff = pipeline.evolve(wanted)
     except StateError as error:
@@ -121,10 +121,10 @@ def _changed(
         if pipeline.plan is not old or pipeline.epoch != epoch:
             raise LawBrokenError(f"{what}: refused ({error}), and changed all the same") from error
         return False
-    if asked:
-        raise LawBrokenError(f"{what}: kept operators of {asked} were asked\n{diff}")
+    if ran:
+        raise LawBrokenError(f"{what}: kept operators of {ran} have run\n{diff}")
     if list(map(str, expected.views.values())) != list(map(str, diff.views.values())):
-        raise LawBrokenError(f"{what}: diff said\n{expected}\nand evolve did\n{diff}")
+        raise LawBrokenError(f"{what}: diff listed\n{expected}\nand evolve did\n{diff}")
     _check_kept(old, pipeline, states, what)
     for name, before in rows.items():
         _check_sum(pipeline, diff, name, before, what)
@@ -139,16 +139,16 @@ def _changed(
 
 
 @contextmanager
-def _asked(states: Mapping[int, Any]) -> Iterator[set[str]]:
+def _ran(states: Mapping[int, Any]) -> Iterator[set[str]]:
     """Note which of some operators are fed rows inside."""
-    ours, asked = {id(operator) for operator in states.values()}, set[str]()
+    ours, ran = {id(operator) for operator in states.values()}, set[str]()
     classes = {type(operator) for operator in states.values()}
     originals = [(kind, name, getattr(kind, name)) for kind in classes for name in ("answer", "absorb", "restore")]
 
     def noting(name: str, original: Any) -> Any:
         def called(self: Any, *given: Any) -> Any:
             if id(self) in ours:
-                asked.add(f"{type(self).__name__}.{name}")
+                ran.add(f"{type(self).__name__}.{name}")
             return original(self, *given)
 
         return called
@@ -156,7 +156,7 @@ def _asked(states: Mapping[int, Any]) -> Iterator[set[str]]:
     for kind, name, original in originals:
         setattr(kind, name, noting(name, original))
     try:
-        yield asked
+        yield ran
     finally:
         for kind, name, original in originals:
             setattr(kind, name, original)

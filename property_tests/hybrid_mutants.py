@@ -107,8 +107,8 @@ def _forgets_old_keys(hybrid: HybridState) -> None:
     hybrid._fetch_named = fetch  # type: ignore[method-assign]
 
 
-def _asks_nobody_twice(hybrid: HybridState) -> None:
-    hybrid._asked_by_own = (False, False)
+def _fetches_nothing_twice(hybrid: HybridState) -> None:
+    hybrid._fetched_by_own = (False, False)
 
 
 def _streams_nothing(hybrid: HybridState) -> None:
@@ -131,20 +131,20 @@ def _passes_nothing(hybrid: HybridState) -> None:
     hybrid.fetch = spoiled  # type: ignore[method-assign]
 
 
-def _lets_nothing_stand(hybrid: HybridState) -> None:
+def _keeps_no_rows(hybrid: HybridState) -> None:
     hybrid._witnesses.find = lambda *_: iter(())  # type: ignore[method-assign]
 
 
-def _lets_changed_rows_stand(hybrid: HybridState) -> None:
+def _keeps_changed_rows(hybrid: HybridState) -> None:
     mark = hybrid._witnesses._mark
     hybrid._witnesses._mark = lambda side, keys, replaced: mark(side, keys, replaced[:0])  # type: ignore[method-assign]
 
 
 def _keeps_no_witness_of_oversized_keys(hybrid: HybridState) -> None:
-    hybrid.oversized._asked_by_own = (False, False)
+    hybrid.oversized._fetched_by_own = (False, False)
 
 
-def _forgets_what_stands(hybrid: HybridState) -> None:
+def _forgets_unchanged_rows(hybrid: HybridState) -> None:
     fetch = hybrid.fetch
 
     def spoiled(prepared: Sequence[PreparedSide | None]) -> None:
@@ -257,9 +257,7 @@ def _join_mutant(name: str, story: str, build: Build, how: str, modes: tuple[Mod
 
 HYBRID_MUTANTS: tuple[Mutant, ...] = (
     _mutant("fetches_no_partners", "a cold partner is not found by join key", _on_each_side(_fetches_no_partners)),
-    _mutant(
-        "fetches_no_named_rows", "the cold row that an upsert replaces stays standing", _on_each_side(_fetches_no_named_rows)
-    ),
+    _mutant("fetches_no_named_rows", "the cold row that an upsert replaces stays", _on_each_side(_fetches_no_named_rows)),
     _mutant(
         "fetches_no_tombstones",
         "an upsert that is older than the delete of its key is taken, for the tombstone is on disk",
@@ -283,11 +281,11 @@ HYBRID_MUTANTS: tuple[Mutant, ...] = (
         _on_each_side(_restores_outdated_rows),
     ),
     _mutant("forgets_primary_keys", "a cold row is not found by its primary key", _on_each_side(_forgets_primary_keys)),
-    _mutant("forgets_old_keys", "the cold partners of the join key a row leaves are not told", _forgets_old_keys),
+    _mutant("forgets_old_keys", "the cold partners of the join key a row leaves are not updated", _forgets_old_keys),
     _mutant(
         "asks_nobody_twice",
         "a preserved row's last match is cold, and so it is padded too early",
-        _asks_nobody_twice,
+        _fetches_nothing_twice,
         "left",
         ("changelog", "changelog"),
     ),
@@ -296,14 +294,14 @@ HYBRID_MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "lets_nothing_stand",
         "a preserved row is padded although its key has rows on disk",
-        _lets_nothing_stand,
+        _keeps_no_rows,
         "left",
         ("changelog", "changelog"),
     ),
     _mutant(
         "lets_changed_rows_stand",
         "a preserved row is padded when the one row of its key that was in memory goes, though others are on disk",
-        _lets_changed_rows_stand,
+        _keeps_changed_rows,
         "left",
         ("changelog", "changelog"),
     ),
@@ -315,9 +313,9 @@ HYBRID_MUTANTS: tuple[Mutant, ...] = (
         ("changelog", "changelog"),
     ),
     _mutant(
-        "forgets_what_stands",
-        "asked again, one row more of a long key comes into memory, and the answer in other chunks",
-        _forgets_what_stands,
+        "forgets_unchanged_rows",
+        "answered again, one row more of a long key comes into memory, and the answer in other chunks",
+        _forgets_unchanged_rows,
         "left",
         ("append", "append"),
         law="answer_is_pure",

@@ -1,7 +1,7 @@
 """The laws every operator obeys, one function each.
 
 A law takes a subject (an operator description and the way to build it) and a legal history, and raises `LawBrokenError`
-when the operator breaks it. Laws know nothing of joins: what is expected comes from the subject's oracle, what is excused
+when the operator breaks it. Laws do not depend on joins: what is expected comes from the subject's oracle, what is excused
 from the registry. Z-sets are compared, never tables: a failure lists rows with their expected and actual weights.
 """
 
@@ -74,7 +74,7 @@ class Run:
             self._made = (changes, made)
         return self._made[1]
 
-    def ask(self, changes: Epoch = ()) -> list[ZSet]:
+    def request(self, changes: Epoch = ()) -> list[ZSet]:
         """Request the answer of the current epoch; a refusal of legal input breaks the law that called."""
         try:
             return list(self.operator.answer(self.tick(), self.deltas(changes)))
@@ -98,7 +98,7 @@ class Run:
 
     def step(self, changes: Epoch = ()) -> list[ZSet]:
         """Go through one epoch whole."""
-        answer = self.ask(changes)
+        answer = self.request(changes)
         self.take(answer)
         self.absorb(changes)
         return answer
@@ -176,7 +176,7 @@ def undo_is_complete(subject: Subject, history: History) -> None:
         run.step(changes)
     for changes in split(undo_changes(subject, run.seen), history.other_cuts):
         run.step(changes)
-    compare(run.view.counts(), subject.spec.expected(()), "after taking everything back", subject, history)
+    compare(run.view.counts(), subject.spec.expected(()), "after retracting everything", subject, history)
     left_behind = subject.live_rows(run.operator)
     _require(left_behind == 0, f"{left_behind} live rows are left in the state", subject, history)
     if subject.spec.knobs.ticking:
@@ -199,7 +199,7 @@ def quiet_on_quiet(subject: Subject, history: History) -> None:
 def answer_is_pure(subject: Subject, history: History) -> None:
     """Called twice, left half-read or with another answer between, an answer is the same to the bit and stays so.
 
-    With a budget it is the same lines to the bit, but perhaps in another order and in other chunks, for what was asked about
+    With a budget it is the same lines to the bit, but perhaps in another order and in other chunks, for an answer
     between moves rows; with nothing else between, only where hashes collide.
     """
     run = Run(subject)
@@ -207,16 +207,18 @@ def answer_is_pure(subject: Subject, history: History) -> None:
     kept: list[tuple[list[ZSet], list[Any]]] = []
     for changes in history.epochs():
         before = _exact_snapshot(run.operator)
-        answer = run.ask(changes)
+        answer = run.request(changes)
         kept.append((answer, exact_answer(answer)))
         half_read = iter(run.operator.answer(run.tick(), run.deltas(changes)))
         next(half_read, None)
         del half_read
         _require_same(
-            run.ask(changes), kept[-1][1], is_hybrid and collides, f"asked again in epoch {run.epoch}", subject, history
+            run.request(changes), kept[-1][1], is_hybrid and collides, f"answered again in epoch {run.epoch}", subject, history
         )
         _check_aside(run, changes[: len(changes) // 2], history)
-        _require_same(run.ask(changes), kept[-1][1], is_hybrid, f"asked after others in epoch {run.epoch}", subject, history)
+        _require_same(
+            run.request(changes), kept[-1][1], is_hybrid, f"answered after others in epoch {run.epoch}", subject, history
+        )
         _require(_exact_snapshot(run.operator) == before, f"answer of epoch {run.epoch} changes the state", subject, history)
         run.take(answer)
         run.absorb(changes)
@@ -235,15 +237,15 @@ def _require_same(
 
 
 def _check_aside(run: Run, changes: Epoch, history: History) -> None:
-    """Ask about other changes of the same epoch, without going on from there."""
+    """Answer other changes of the same epoch, without continuing from there."""
     view = copy.deepcopy(run.view)
-    view.take(run.ask(changes))
+    view.take(run.request(changes))
     expected = run.subject.spec.expected([*run.seen, *changes])
-    compare(view.counts(), expected, f"asked aside in epoch {run.epoch}", run.subject, history)
+    compare(view.counts(), expected, f"answered aside in epoch {run.epoch}", run.subject, history)
 
 
 def snapshot_and_restore_are_invisible(subject: Subject, history: History) -> None:
-    """Restored from a snapshot, fresh or after use, or fed with the log and never asked, an operator continues alike."""
+    """Restored from a snapshot, fresh or after use, or fed with the log without answers, an operator continues alike."""
     original = Run(subject)
     epochs = history.epochs()
     moment = history.moment % (len(epochs) + 1)
@@ -265,7 +267,7 @@ def snapshot_and_restore_are_invisible(subject: Subject, history: History) -> No
     for changes in [late, *epochs[moment:]]:
         wanted = _sum(original.step(changes))
         for other in (fresh, used, folded):
-            compare(_sum(other.ask(changes)), wanted, f"epoch {other.epoch} after a restore", subject, history)
+            compare(_sum(other.request(changes)), wanted, f"epoch {other.epoch} after a restore", subject, history)
             other.absorb(changes)
     _require(exact_tables(snapshot) == before, "the snapshot changed after it was taken", subject, history)
 
@@ -295,7 +297,7 @@ def reopening_is_invisible(subject: Subject, history: History) -> None:
 
 
 def _take_turns(subject: Subject, history: History) -> None:
-    """Let two operators over one directory answer in turns, as workers do that keep them open; who was overtaken may say so."""
+    """Alternate two operators over one directory, as workers do that keep them open; an overtaken one may raise."""
     with tempfile.TemporaryDirectory() as directory, locked_outside():
         run = Run(subject, directory=directory)
         others: list[Operator] = [run.operator]
@@ -328,11 +330,11 @@ def replay_after_crash_is_invisible(subject: Subject, history: History) -> None:
     with tempfile.TemporaryDirectory() as directory:
         run = Run(subject, directory=directory)
         for changes in history.epochs():
-            first = _sum(run.ask(changes))
+            first = _sum(run.request(changes))
             run.close()
             run.operator = subject.operator(directory=directory)
-            again = run.ask(changes)
-            compare(_sum(again), first, f"epoch {run.epoch} asked again after a crash", subject, history)
+            again = run.request(changes)
+            compare(_sum(again), first, f"epoch {run.epoch} answered again after a crash", subject, history)
             run.take(again)
             run.absorb(changes)
             run.check(history)
@@ -379,7 +381,7 @@ def duplicate_delivery_is_invisible(subject: Subject, history: History) -> None:
         seen = list(run.seen)
         for again in (_late(subject, seen), _upserts(subject, seen)):
             answer = run.step(again)
-            quiet = not _lines(answer) or _is_route(subject)  # a route does not know payloads and passes equal ones on
+            quiet = not _lines(answer) or _is_route(subject)  # a route does not see payloads and passes equal ones on
             _require(quiet, f"a second delivery of {again} answers {_lines(answer)}", subject, history)
         run.seen = seen
         run.check(history)
@@ -442,9 +444,9 @@ def quarantine_keeps_the_books(subject: Subject, history: History) -> None:
         table = run.operator.rejections(run.tick(), run.deltas(changes))
         reported = [(line["input"], line["row"], line["weight"]) for line in table.to_pylist()]
         _require(sorted(reported) == wanted, f"epoch {number} rejects {reported}, not {wanted}, of {changes}", subject, history)
-        told = all(line["code"] and line["reason"] for line in table.to_pylist())
-        _require(told, f"epoch {number}: a rejection lacks code or reason", subject, history)
-        run.take(run.ask(changes))
+        reported = all(line["code"] and line["reason"] for line in table.to_pylist())
+        _require(reported, f"epoch {number}: a rejection lacks code or reason", subject, history)
+        run.take(run.request(changes))
         run.absorb(changes)
         run.seen = [
             change for n, epoch in enumerate(epochs[: number + 1]) for p, change in enumerate(epoch) if (n, p) not in bad
@@ -466,18 +468,18 @@ def errors_apply_nothing(subject: Subject, history: History) -> None:
 
 def _check_refusal(run: Run, changes: Epoch, culprits: Sequence[Change], history: History) -> None:
     subject, before = run.subject, _exact_snapshot(run.operator)
-    for act in (_ask_once, _absorb_once):
+    for act in (_answer_once, _absorb_once):
         try:
             act(run, changes)
         except BadInputError as error:
-            told = _tells(error, run.epoch, [(subject.spec.inputs[change.side], change) for change in culprits])
-            _require(told, f"stream, key or epoch {run.epoch} of {culprits} is missing: {error.message}", subject, history)
+            reported = _names_all(error, run.epoch, [(subject.spec.inputs[change.side], change) for change in culprits])
+            _require(reported, f"stream, key or epoch {run.epoch} of {culprits} is missing: {error.message}", subject, history)
         else:
             _require(False, f"{act.__name__} took bad lines {culprits} in epoch {run.epoch}", subject, history)
         _require(_exact_snapshot(run.operator) == before, f"{act.__name__} applied part of a bad epoch", subject, history)
 
 
-def _tells(error: BadInputError, epoch: int, culprits: Sequence[tuple[Relation, Change]]) -> bool:
+def _names_all(error: BadInputError, epoch: int, culprits: Sequence[tuple[Relation, Change]]) -> bool:
     """Return whether an error names the stream and the key of one of the culprits, and the epoch.
 
     A key is the primary key, or the whole row where there is none.
@@ -496,7 +498,7 @@ def _named_by(relation: Relation, change: Change) -> list[Any]:
     return [change.row[place] for place in places]
 
 
-def _ask_once(run: Run, changes: Epoch) -> None:
+def _answer_once(run: Run, changes: Epoch) -> None:
     for chunk in run.operator.answer(run.tick(), run.deltas(changes)):
         raise LawBrokenError(f"a chunk of {len(chunk)} rows left before the bad lines were found")
 

@@ -1,7 +1,7 @@
-"""The lookup join under test, with an outside that does not advance: what it is over, and what the oracle says about it.
+"""The lookup join under test over an external table that does not change: its inputs, and the oracle's verdict.
 
-While the outside table does not change, the sum of the answers is the batch join, so every law of an operator holds. What the
-outside knows of a key is decided by the key alone: nothing, one row or two.
+While the external table does not change, the sum of the answers is the batch join, so every law of an operator holds. The rows
+that the external table has for a key are decided by the key alone: none, one or two.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zset_join.testing import reference as oracle
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import Operator
 
-__all__ = ["AskedLookup", "LookupSpec", "build_lookup", "lookup_specs"]
+__all__ = ["FetchingLookup", "LookupSpec", "build_lookup", "lookup_specs"]
 
 _SHAPES = ("int64", "float64", "string", "int64+string", "float64+bool", "decimal", "date", "timestamp")
 
@@ -62,9 +62,9 @@ class LookupSpec:
         counts: oracle.Counts = {}
         for row, weight in live_rows(side, changes, 0):
             key = oracle.row_identity(row[name] for name in probe.join_key)
-            is_asked = all(row[name] is not None for name in probe.join_key)
+            is_looked_up = all(row[name] is not None for name in probe.join_key)
             own = oracle.row_identity(row[name] for name in side.columns)
-            met = [value for value in _known(key) if is_asked and self._passes(row["x"], value)]
+            met = [value for value in _known(key) if is_looked_up and self._passes(row["x"], value)]
             lines = [(*own, *key, oracle.identity(value)) for value in met]
             if not met and self.how == "left":
                 lines = [(*own, *oracle.row_identity([None] * (len(key) + 1)))]
@@ -80,28 +80,28 @@ class LookupSpec:
         return f"lookup {self.how} of {probe.mode} {probe.schema.names}, residual {self.has_residual}, {self.knobs}"
 
 
-class AskedLookup:
-    """A lookup join that is asked with what the outside says, as a runner does it."""
+class FetchingLookup:
+    """A lookup join that is given the fetched rows, as a runner does it."""
 
     def __init__(self, join: LookupJoin) -> None:
         self._join = join
         self.inputs, self.output = join.inputs[:1], join.output
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Ask the outside, then the join."""
+        """Fetch, then answer."""
         return self._join.answer(tick, self._completed(tick, deltas))
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the rows and what was said of them."""
+        """Fold the rows and their fetched rows."""
         self._join.absorb(tick, self._completed(tick, deltas))
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return the rows of the stream that break its contract; nobody has been asked yet."""
+        """Return the rows of the stream that break its contract; nothing is fetched yet."""
         return self._join.rejections(tick, [*deltas, ZSet.empty(self._join.inputs[1].schema)])
 
     def _completed(self, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
         if len(deltas) != 1:
-            return list(deltas)  # the join says what is wrong with that
+            return list(deltas)  # the join raises the error
         keys = self._join.keys_to_fetch(tick, deltas[0])
         rows = [{**key, "y": value} for key in keys.to_pylist() for value in _known(oracle.row_identity(key.values()))]
         table = self._join.shape.table.schema
@@ -112,7 +112,7 @@ class AskedLookup:
 
 
 def build_lookup(spec: LookupSpec, *, on_bad_input: str = "error", directory: str | None = None) -> Operator:
-    """Build the product's lookup join of a spec, and who asks it."""
+    """Build the product's lookup join of a spec, and its fetching."""
     join = LookupJoin(
         spec.inputs[0],
         spec.table,
@@ -124,7 +124,7 @@ def build_lookup(spec: LookupSpec, *, on_bad_input: str = "error", directory: st
         directory=directory,
     )
 
-    return cast("Operator", AskedLookup(join))  # the rest of the protocol is the join's
+    return cast("Operator", FetchingLookup(join))  # the rest of the protocol is the join's
 
 
 def lookup_specs(mode: Mode) -> st.SearchStrategy[LookupSpec]:

@@ -83,8 +83,8 @@ SWITCHES: tuple[Mutant, ...] = (
         "after_used_twice", "epochs_are_invisible", "both sides joined against `after`: rows that arrive together meet twice"
     ),
     _switch("degree_counts_messages", _BATCH, "the replacing upsert counted as one more match (an open Flink bug)", "left"),
-    _switch("upsert_not_retracted", _BATCH, "an upsert inserts the new row and leaves the old one standing"),
-    _switch("key_move_loses_old_key", _BATCH, "the join key moves and nobody tells the old key"),
+    _switch("upsert_not_retracted", _BATCH, "an upsert inserts the new row and leaves the old one"),
+    _switch("key_move_loses_old_key", _BATCH, "the join key moves and the old key is not updated"),
     _switch("delete_payload_trusted", _BATCH, "a tombstone's NULL payload is retracted instead of the stored row"),
     _switch("stale_sequence_accepted", _BATCH, "a late change overwrites a newer one", modes=_SEQUENCED),
     _switch("late_delete_accepted", _BATCH, "a late delete removes a newer row", modes=_SEQUENCED),
@@ -110,7 +110,7 @@ SWITCHES: tuple[Mutant, ...] = (
     _switch("residual_null_matches", _BATCH, "an ON condition that is NULL counts as true"),
     _switch("semi_never_leaves", _UNDO, "SEMI emits at the first match and forgets to retract at the last", "left_semi"),
     _switch("anti_swapped_at_transition", "legal_in_legal_out", "ANTI inserts where it should retract", "left_anti"),
-    _switch("absorbs_in_answer", "answer_is_pure", "asking changes the state"),
+    _switch("absorbs_in_answer", "answer_is_pure", "answering changes the state"),
     _switch("order_changes_between_asks", "answer_is_pure", "the same question, another order of lines"),
     _switch("second_chunk_dropped", _BATCH, "only the first chunk of a big answer arrives", modes=_BAGS),
     _switch("insertions_first", _TIDY, "the new row is inserted before the old one is retracted", "left"),
@@ -136,14 +136,14 @@ SWITCHES: tuple[Mutant, ...] = (
     _switch("quarantine_drops_the_epoch", _BOOKS, "one bad line takes its neighbours with it"),
     _switch("absent_retraction_accepted", _BOOKS, "a retraction of an absent row is taken for good", modes=_BAGS),
     _switch("error_applies_half", _ERROR, "the good side of a bad epoch is applied before the error"),
-    _switch("message_without_epoch", _ERROR, "the error does not say which epoch failed"),
-    _switch("message_without_key", _ERROR, "the error does not say which key is bad"),
+    _switch("message_without_epoch", _ERROR, "the error does not name the epoch that failed"),
+    _switch("message_without_key", _ERROR, "the error does not name the bad key"),
     _switch("no_tombstone_for_unknown", _BATCH, "a delete that overtakes its upsert leaves no trace", modes=_SEQUENCED),
 )
 
 
 class Wrapped:
-    """An operator with its outside spoiled; every method passes through until a subclass says otherwise."""
+    """An operator with one planted bug; every method passes through unless a subclass overrides it."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -186,7 +186,7 @@ class Wrapped:
 
 
 class AbsorbsWhileAnswering(Wrapped):
-    """Fold the delta as soon as it is asked about."""
+    """Fold the delta when it is answered."""
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Answer, then absorb at once."""
@@ -225,7 +225,7 @@ class IsOneEpochLate(Wrapped):
         self._waiting: dict[int, list[ZSet]] = {}
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Answer what the last epoch asked."""
+        """Answer the delta of the last epoch."""
         self._waiting[tick.epoch] = list(self.inner.answer(tick, deltas))
         yield from self._waiting.get(tick.epoch - 1, [])
 
@@ -241,7 +241,7 @@ class AddsZeroLines(Wrapped):
 
 
 class TalksWhenQuiet(Wrapped):
-    """Yield an empty chunk when there is nothing to say."""
+    """Yield an empty chunk for an empty answer."""
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Answer, or clear the throat."""
@@ -250,7 +250,7 @@ class TalksWhenQuiet(Wrapped):
 
 
 class RemembersByEpoch(Wrapped):
-    """Keep the answer of an epoch and give it again, whatever is asked."""
+    """Keep the answer of an epoch and return it again, for any delta."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
@@ -263,7 +263,7 @@ class RemembersByEpoch(Wrapped):
         yield from self._given[tick.epoch]
 
 
-class AsksWhenRead(Wrapped):
+class AnswersWhenRead(Wrapped):
     """Request the answer only when it is read, of whatever state there is by then."""
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -325,7 +325,7 @@ class HidesRejections(Wrapped):
         return self.inner.rejections(tick, deltas).slice(0, 0)
 
 
-class SaysOnlyThatItFailed(Wrapped):
+class RaisesWithoutFacts(Wrapped):
     """Raise without stream, key or epoch."""
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -390,7 +390,7 @@ WRAPPERS: tuple[Mutant, ...] = (
     _wrapper(
         "absorbs_while_answering",
         "replay_after_crash_is_invisible",
-        "asking changes the state",
+        "answering changes the state",
         _BuildWrapped(AbsorbsWhileAnswering),
     ),
     _wrapper("keeps_first_chunk_only", _BATCH, "a big answer is cut short", _BuildWrapped(KeepsFirstChunkOnly)),
@@ -398,7 +398,7 @@ WRAPPERS: tuple[Mutant, ...] = (
     _wrapper("is_one_epoch_late", _BATCH, "right in the end, wrong after every epoch", _BuildWrapped(IsOneEpochLate)),
     _wrapper("remembers_by_epoch", "answer_is_pure", "the first answer of an epoch is kept", _BuildWrapped(RemembersByEpoch)),
     _wrapper(
-        "asks_when_read", "late_reading_is_refused", "an answer read after its epoch is empty", _BuildWrapped(AsksWhenRead)
+        "asks_when_read", "late_reading_is_refused", "an answer read after its epoch is empty", _BuildWrapped(AnswersWhenRead)
     ),
     _wrapper("reuses_its_buffer", "answer_is_pure", "chunks share one buffer of weights", _BuildWrapped(ReusesItsBuffer)),
     _wrapper("adds_zero_lines", _TIDY, "lines of weight 0", _BuildWrapped(AddsZeroLines)),
@@ -412,9 +412,9 @@ WRAPPERS: tuple[Mutant, ...] = (
     _wrapper("loses_a_row_of_every_snapshot", _RESTORE, "a snapshot short by one row", _BuildWrapped(LosesARowOfEverySnapshot)),
     _wrapper("restores_nothing", _RESTORE, "a restore that does nothing", _BuildWrapped(RestoresNothing)),
     _wrapper("hides_rejections", _BOOKS, "the dead-letter table stays empty", _BuildWrapped(HidesRejections)),
-    _wrapper("says_only_that_it_failed", _ERROR, "an error without stream and epoch", _BuildWrapped(SaysOnlyThatItFailed)),
+    _wrapper("says_only_that_it_failed", _ERROR, "an error without stream and epoch", _BuildWrapped(RaisesWithoutFacts)),
     _wrapper(
-        "quarantines_unasked",
+        "quarantines_by_default",
         _ERROR,
         "bad lines are left out although the policy is error",
         _BuildWrapped(options={"on_bad_input": "quarantine"}),

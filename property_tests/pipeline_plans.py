@@ -6,7 +6,7 @@ is decided by the engine: the rows, the legal retractions and the plan come from
 
 The laws: after every epoch the view equals the batch query over everything that came (`Pipeline.verify`); a pipeline that is
 opened again before every epoch, one that is saved and loaded, and one whose epochs are halved end up with the same view, and
-the first two say the same on the way.
+the first two emit the same on the way.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Rows = dict[str, ZSet]
 
 
 class ViewDiffersError(AssertionError):
-    """A view is not what the batch query says; the message holds the seed, the epoch and rows that differ."""
+    """A view is not the result of the batch query; the message holds the seed, the epoch and rows that differ."""
 
 
 def sources() -> dict[str, View]:
@@ -196,17 +196,17 @@ def run_view(seed: int, directory: Path) -> int:
     rows = 0
     for number, step in enumerate(steps):
         known = {name: one for name, one in step.items() if name in plain.sources}
-        said = _bag(plain.step(known, processing_time=number))
+        emitted = _bag(plain.step(known, processing_time=number))
         rows += verified(plain, seed)
         with Pipeline(view, directory / "lasting", snapshot_after_bytes=2_000) as lasting:
-            _same(said, _bag(lasting.step(known, processing_time=number)), f"seed {seed}, epoch {number}: reopened")
-            _same(said, _bag(lasting.step(known, epoch=number)), f"seed {seed}, epoch {number}: answered again")
+            _same(emitted, _bag(lasting.step(known, processing_time=number)), f"seed {seed}, epoch {number}: reopened")
+            _same(emitted, _bag(lasting.step(known, epoch=number)), f"seed {seed}, epoch {number}: answered again")
             _same(_bag(plain.contents()), _bag(lasting.contents()), f"seed {seed}, epoch {number}: the view of a directory")
         saved.save(directory / "saved")
         saved.close()
         saved = Pipeline(view)
         saved.load(directory / "saved")
-        _same(said, _bag(saved.step(known, processing_time=number)), f"seed {seed}, epoch {number}: saved and loaded")
+        _same(emitted, _bag(saved.step(known, processing_time=number)), f"seed {seed}, epoch {number}: saved and loaded")
     parted = Pipeline(view)
     for step in halved(steps):
         parted.step({name: one for name, one in step.items() if name in parted.sources})

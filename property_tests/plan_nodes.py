@@ -1,4 +1,4 @@
-"""The nodes of a random plan: each is an operator of the engine and the SQL that says what it must come to.
+"""The nodes of a random plan: each is an operator of the engine and the SQL of its expected result.
 
 A node answers an epoch from the answers of the nodes below it, and has a query of its rows with their weight as `w`. The SQL is
 written from what the operator means: an outer join is its inner join and the rows that are in no pair of it, so DuckDB's own

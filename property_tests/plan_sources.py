@@ -1,8 +1,8 @@
 """Inputs of random plans: changes made by the thousand, and the tables they lead to, kept by DuckDB.
 
 A source has columns of plain types with few values, so that rows meet: NULL, NaN, both zeros, the empty string among them. Its
-mode says what a change may be. What is live after an epoch is worked out by DuckDB alone: the newest change per primary key, or
-the sum of the weights of each row.
+mode decides what a change may be. What is live after an epoch is worked out by DuckDB alone: the newest change per primary key,
+or the sum of the weights of each row.
 
 Cost: making a change takes about a tenth of a microsecond; the table is rewritten by DuckDB in every epoch.
 """
@@ -37,7 +37,7 @@ _NULL_KEYS = 0.03
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a relation in a plan; `is_key` says that it has many values, so that joining on it is cheap."""
+    """One column of a relation in a plan; `is_key`: it has many values, so that joining on it is cheap."""
 
     name: str
     kind: pa.DataType

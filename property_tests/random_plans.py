@@ -73,7 +73,7 @@ _HYBRID = 0.15
 
 
 class PlanDiffersError(AssertionError):
-    """What a plan has answered is not what DuckDB says, or it refused legal input; the message holds plan, epoch and rows."""
+    """A plan's answer differs from DuckDB's, or it refused legal input; the message holds plan, epoch and rows."""
 
 
 @dataclass
@@ -300,7 +300,7 @@ class _Checker:
 
 
 def held_against_floors(tally: Tally, events: int) -> int:
-    """Return 0 when enough was compared for so many events, else say what is missing and return 1."""
+    """Return 0 when enough was compared for so many events, else print what is missing and return 1."""
     wanted = {
         "events": events,
         "plans": events // _EVENTS_PER_PLAN,

@@ -23,7 +23,7 @@ __all__ = ["main", "run_cases"]
 
 SCALES = (1, 10, 100, 300)
 _RESTORED_EVERY = 10
-_TOLD_EVERY_SECONDS = 60
+_REPORT_EVERY_SECONDS = 60
 
 
 def run_cases(
@@ -32,7 +32,7 @@ def run_cases(
     minutes: float | None = None,
     cases: int | None = None,
     seed: int = 1,
-    tell: Callable[[int, int, int], None] = lambda events, epochs, cases: None,
+    report: Callable[[int, int, int], None] = lambda events, epochs, cases: None,
 ) -> tuple[int, int, int]:
     """Compare cases until so much was done; return the changes, epochs and cases.
 
@@ -41,14 +41,14 @@ def run_cases(
         minutes: how long.
         cases: how many.
         seed: of the first case of every kind.
-        tell: is given these counts once a minute.
+        report: receives these counts once a minute.
 
     Raises:
         LawBrokenError: an answer differs; the message names the case.
         AssertionError: a row differs.
     """
     begun, done_events, done_epochs, done = time.monotonic(), 0, 0, 0
-    told = begun
+    reported = begun
     while not (
         (events is not None and done_events >= events)
         or (cases is not None and done >= cases)
@@ -61,13 +61,13 @@ def run_cases(
         done += 1
         done_epochs += len(case.steps)
         done_events += sum(len(lines) for step in case.steps for lines in step.changes)
-        if time.monotonic() - told >= _TOLD_EVERY_SECONDS:
-            told = time.monotonic()
-            tell(done_events, done_epochs, done)
+        if time.monotonic() - reported >= _REPORT_EVERY_SECONDS:
+            reported = time.monotonic()
+            report(done_events, done_epochs, done)
     return done_events, done_epochs, done
 
 
-def _tell_progress(events: int, epochs: int, cases: int) -> None:
+def _report_progress(events: int, epochs: int, cases: int) -> None:
     sys.stderr.write(f"{events:,} changes in {epochs:,} epochs of {cases:,} cases, all equal so far\n")
 
 
@@ -78,12 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--cases", type=int)
     parser.add_argument("--seed", type=int, default=1)
-    told = parser.parse_args(arguments)
-    if told.events is None and told.minutes is None and told.cases is None:
-        told.minutes = 1.0
+    reported = parser.parse_args(arguments)
+    if reported.events is None and reported.minutes is None and reported.cases is None:
+        reported.minutes = 1.0
     begun = time.monotonic()
     events, epochs, cases = run_cases(
-        events=told.events, minutes=told.minutes, cases=told.cases, seed=told.seed, tell=_tell_progress
+        events=reported.events, minutes=reported.minutes, cases=reported.cases, seed=reported.seed, report=_report_progress
     )
     seconds = time.monotonic() - begun
     sys.stdout.write(f"{events:,} changes in {epochs:,} epochs of {cases:,} cases, all equal, in {seconds:,.0f} s\n")

@@ -198,7 +198,7 @@ def _read(reader: JsonRecordReader, table: pa.Table, name: str, draw: random.Ran
     unknown = [one for one in lined if not 0 <= one < table.num_rows]
     ignored = [one for one in range(table.num_rows) if one not in lined]
     if unknown or (read.changes.null_count != len(read.rejects) - read.rejects.null_count):
-        raise LawBrokenError(f"{name}: lines of records that are not there {unknown[:5]}, or lines that say nothing")
+        raise LawBrokenError(f"{name}: lines of records that are not there {unknown[:5]}, or lines without a reason")
     loud = [one for one in ignored if not _means_no_change(name, table, one)]
     if loud:
         raise LawBrokenError(f"{name}: neither applied nor put aside: {table.slice(loud[0], 1).to_pylist()}")
@@ -218,16 +218,16 @@ def _means_no_change(name: str, table: pa.Table, number: int) -> bool:
     if value is None:
         return name != "upsert-json"
     try:
-        told = json.loads(_TRAILING_COMMA.sub(rb"\1", value), strict=False)  # DuckDB takes both
+        reported = json.loads(_TRAILING_COMMA.sub(rb"\1", value), strict=False)  # DuckDB takes both
     except ValueError:
         return False
-    told = told.get("payload", told) if isinstance(told, dict) and "schema" in told else told
-    if told is None:
+    reported = reported.get("payload", reported) if isinstance(reported, dict) and "schema" in reported else reported
+    if reported is None:
         return True  # an enveloped tombstone
     form = RECORD_FORMATS[name]
     for step in form.operation:
-        told = told.get(step) if isinstance(told, dict) else None
-    return form.operations.get(str(told).lower()) == "ignore"
+        reported = reported.get(step) if isinstance(reported, dict) else None
+    return form.operations.get(str(reported).lower()) == "ignore"
 
 
 def pipeline_takes(name: str, count: int, seed: int, *, batch: int = 2_000) -> Counter[str]:
@@ -258,12 +258,12 @@ def main(arguments: list[str] | None = None) -> int:
     each = options.records // (len(forms) + 2)
     for name, keyed in forms:
         started = time.monotonic()
-        told = fuzz(name, each, options.seed, keyed=keyed)
-        print(f"{name}{'' if keyed else ' without a key'}: {dict(told)}, {time.monotonic() - started:.0f} s", flush=True)  # noqa: T201 - a program's output
+        reported = fuzz(name, each, options.seed, keyed=keyed)
+        print(f"{name}{'' if keyed else ' without a key'}: {dict(reported)}, {time.monotonic() - started:.0f} s", flush=True)  # noqa: T201 - a program's output
     for name in ("debezium-json", "upsert-json"):
         started = time.monotonic()
-        told = pipeline_takes(name, each, options.seed)
-        print(f"pipeline of {name}: {dict(told)}, {time.monotonic() - started:.0f} s", flush=True)  # noqa: T201 - a program's output
+        reported = pipeline_takes(name, each, options.seed)
+        print(f"pipeline of {name}: {dict(reported)}, {time.monotonic() - started:.0f} s", flush=True)  # noqa: T201 - a program's output
     return 0
 
 

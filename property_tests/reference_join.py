@@ -111,14 +111,14 @@ class ReferenceJoin:
         self.output = Relation(name="joined", schema=self._output_schema(), mode="changelog")
         self.absorbed_epoch = -1
         self.message_degrees: dict[tuple[int, RowId], int] = {}
-        self.asked = 0
+        self.answers = 0
         self.directory = directory
         if directory is not None and (Path(directory) / "epoch").exists():
             self._reopen(Path(directory))
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the change of the output; retractions first."""
-        self.asked += 1
+        self.answers += 1
         steps = self._resolve(tick, deltas)
         if "absorbs_in_answer" in self.bugs:
             self._apply(steps)
@@ -126,7 +126,7 @@ class ReferenceJoin:
         if "identical_upsert_churns" in self.bugs:
             for step, side in zip(steps, self.sides, strict=True):
                 lines += self._churn(step, side)
-        if "order_changes_between_asks" in self.bugs and self.asked % 4 == 0:
+        if "order_changes_between_asks" in self.bugs and self.answers % 4 == 0:
             lines = lines[::-1]
         for start in range(0, len(lines), self.chunk_rows):
             if start and "second_chunk_dropped" in self.bugs:

@@ -44,7 +44,7 @@ class SideStep:
         return self.delta[row_id][1] if row_id in self.delta else 0
 
     def output_delta(self, bugs: Collection[str]) -> Iterator[tuple[Values, int]]:
-        """Yield the changed rows that the output hears about: all of them, unless a bug says otherwise."""
+        """Yield the changed rows that reach the output: all of them, unless a bug is planted."""
         for row_id, (row, weight) in self.delta.items():
             if "key_move_loses_old_key" in bugs and row_id in self.moved:
                 continue

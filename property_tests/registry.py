@@ -61,7 +61,7 @@ RESIDUAL_EXPRESSIONS: Mapping[str, Expression] = {
     "x_less": left("x") < right("x"),
     "f_at_most": left("f") <= right("f"),
 }
-_NO_UNDO = "an append relation takes no retraction, so what came in cannot be retracted"
+_NO_UNDO = "an append relation takes no retraction, so no row can be retracted"
 _NO_DUPLICATES = "without an upsert side nothing names a row: a redelivered insert is, rightly, a second copy"
 _NO_BOOKS = "each stage numbers the rows of its own delta, so a row number of the input means nothing behind a route"
 MODE_PAIRS: tuple[tuple[Mode, Mode], ...] = (
@@ -78,14 +78,14 @@ AGGREGATE_MODES: tuple[Mode, ...] = ("changelog", "keyed_changelog", "append")
 VIEW_MODES: tuple[Mode, ...] = ("changelog", "append")
 LOOKUP_MODES: tuple[Mode, ...] = ("append", "sequenced", "changelog")
 _NO_DIRECTORY = "it maps one delta to one answer and keeps nothing, so there is no directory to open again"
-_NO_ROWS = "what was reduced before the shuffle does not know its rows any more, so none of them can be named"
+_NO_ROWS = "what was reduced before the shuffle no longer has its rows, so none of them can be named"
 _NO_FILES = "the reference keeps its rows in memory only; the laws about directories are the product's to obey"
-_NO_MEMORY = "it remembers no row, so it cannot know that a retraction retracts what was never there"
+_NO_MEMORY = "it remembers no row, so it cannot detect that a retraction retracts a row that was never there"
 _NOT_NOTICED = "sums do not name rows: a retraction of a row that was never there shows only once its group is empty"
 _NO_BUDGET = "it keeps all its state in memory: only joins, routes and groups by key take a budget, and move rows to disk"
-_NOT_GUARDED = "it is put together for these tests and asks the operators inside only when it is read; they guard themselves"
+_NOT_GUARDED = "it is put together for these tests and answers only when it is read; its operators guard themselves"
 _ENDED_OR_ABSENT = "what retracts a row that is not there may retract one that has ended, and is counted, not refused"
-_KNOWS_NO_VALUES = {"quarantine_keeps_the_books": _NOT_NOTICED, "errors_apply_nothing": _NOT_NOTICED}
+_KEEPS_NO_VALUES = {"quarantine_keeps_the_books": _NOT_NOTICED, "errors_apply_nothing": _NOT_NOTICED}
 
 
 class Build(Protocol):
@@ -351,7 +351,7 @@ def registered_aggregate(mode: Mode, *, excused: Mapping[str, str] | None = None
         [
             "aggregate",
             "all" if drawn.get("is_global") else "groups",
-            *([] if drawn.get("knows_values", True) else ["sums"]),
+            *([] if drawn.get("keeps_values", True) else ["sums"]),
             mode,
         ]
     )
@@ -371,7 +371,7 @@ def registered_view(kind: ViewKind, mode: Mode) -> Registered:
 
 
 def registered_lookup(mode: Mode) -> Registered:
-    """Return the entry of lookup joins over a stream in one mode, the outside standing still."""
+    """Return the entry of lookup joins over a stream in one mode, over an external table that does not change."""
     exemptions = {} if mode == "sequenced" else {"duplicate_delivery_is_invisible": _NO_DUPLICATES}
     if mode == "append":
         exemptions["undo_is_complete"] = _NO_UNDO
@@ -403,7 +403,7 @@ _ENTRIES: tuple[Registered, ...] = (
     ),
     *(registered_aggregate(mode, is_global=is_global) for mode in AGGREGATE_MODES for is_global in (False, True)),
     *(
-        registered_aggregate("changelog", is_global=is_global, knows_values=False, excused=_KNOWS_NO_VALUES)
+        registered_aggregate("changelog", is_global=is_global, keeps_values=False, excused=_KEEPS_NO_VALUES)
         for is_global in (False, True)
     ),
     *(
@@ -420,7 +420,7 @@ _ENTRIES: tuple[Registered, ...] = (
     *(
         Registered(
             f"preaggregated-{'sums' if sums else 'values'}-{'all' if is_global else 'groups'}",
-            aggregate_specs("changelog", is_global=is_global, knows_values=not sums),
+            aggregate_specs("changelog", is_global=is_global, keeps_values=not sums),
             build_preaggregated,
             hash_join_live_rows,
             dict.fromkeys(("quarantine_keeps_the_books", "errors_apply_nothing"), _NO_ROWS)

@@ -1,6 +1,6 @@
 """The shapes a tested join can take: key types, primary keys, residuals, and the values that cells are drawn from.
 
-A `JoinSpec` says everything about one join: both relations, the join type, the ON condition and the knobs that must not
+A `JoinSpec` describes one join completely: both relations, the join type, the ON condition and the knobs that must not
 matter (hash bits, chunk size, watermark). It can state the oracle's verdict on a pile of changes. A `RouteSpec` does the
 same for `Route`. Both are frozen and cheap; `property_tests/strategies.py` draws them.
 

@@ -96,7 +96,7 @@ class SharedCase:
         how = draw.choice(["inner", "left"])
         has_rest = draw.random() < 0.3
         if self.by_event_time:
-            said: Any = emit or draw.choice(["once", "on_watermark", "eager"])
+            emitted: Any = emit or draw.choice(["once", "on_watermark", "eager"])
             named = self._named(draw, table)
             keep = draw.choice([None, None, 3])
             late: Any = draw.choice(["side_output", "drop", "join"])
@@ -105,7 +105,7 @@ class SharedCase:
                 on=[(key, named.columns[0])],
                 how=how,
                 as_of="t",
-                emit=said,
+                emit=emitted,
                 late=late,
                 keep_probe_for=keep,
                 condition=left("id") < right(named.columns[1]) * 3 if has_rest else None,
@@ -146,7 +146,7 @@ class SharedCase:
             for _ in range(draw.choice([0, 1, 4])):
                 at = None if draw.random() < 0.05 else time + draw.randint(-5, 4)
                 row = {"k": draw.choice(KEYS), "g": draw.randint(0, 2), "v": f"version {draw.randint(0, 3)} of many", "at": at}
-                if draw.random() < 0.3 and given:  # retracts what came before
+                if draw.random() < 0.3 and given:  # retracts an earlier row
                     rows["table"].append({**draw.choice(given), "w": -1})
                 else:
                     rows["table"].append({**row, "w": 1})
@@ -201,7 +201,7 @@ def _rows_and_codes(rejected: Rejected) -> Iterator[tuple[Any, str]]:
     return zip((row for piece in rejected.rows for row in piece.to_pylist()), rejected.codes, strict=True)
 
 
-def _told(answered: AnsweredEpoch) -> list[Any]:
+def _compared(answered: AnsweredEpoch) -> list[Any]:
     rows = sorted(answered.delta.consolidated().to_pylist() if len(answered.delta) else [], key=repr)
     lines = {(repr(row), code) for one in answered.rejected for row, code in _rows_and_codes(one.rejected)}
     return [rows, sorted(lines)]  # joins that share a table list its late versions once, for all of them
@@ -211,7 +211,7 @@ def sharing_is_invisible(case: SharedCase, planned: Callable[[View], QueryPlan] 
     """Compare a plan with the same plan whose joins have copies of their own.
 
     Returns:
-        Whether rows were said at all, and one copy was kept where there would have been several.
+        Whether rows were emitted at all, and one copy was kept where there would have been several.
 
     Raises:
         LawBrokenError: an answer differs.
@@ -219,19 +219,19 @@ def sharing_is_invisible(case: SharedCase, planned: Callable[[View], QueryPlan] 
     view, _ = case.view()
     plan = planned(view)
     shared, alone = _Run(plan), _Run(replace(plan, shared=(), copies=()))
-    said = 0
+    emitted = 0
     try:
         for epoch, deltas in enumerate(case.epochs()):
-            answers = [_told(run.step(epoch, deltas)) for run in (shared, alone)]
+            answers = [_compared(run.step(epoch, deltas)) for run in (shared, alone)]
             if answers[0] != answers[1]:
                 raise LawBrokenError(f"epoch {epoch}: shared {answers[0]}, alone {answers[1]}\n{case!r}")
             dues = [earliest(run.states.next_due(node.number) for node in plan.nodes) for run in (shared, alone)]
             if dues[0] != dues[1]:
                 raise LawBrokenError(f"epoch {epoch}: shared waits for {dues[0]}, alone for {dues[1]}\n{case!r}")
-            said += len(answers[0][0])
+            emitted += len(answers[0][0])
             if epoch == 2:
                 shared.restore()
-        return bool(said and plan.shared and shared.table_rows() < alone.table_rows())
+        return bool(emitted and plan.shared and shared.table_rows() < alone.table_rows())
     finally:
         shared.states.close()
         alone.states.close()

@@ -87,7 +87,7 @@ def soak_round(seed: int, tally: Tally) -> None:
             tally.rows += len(run.view.counts())
         if "append" not in {relation.mode for relation in subject.spec.inputs}:
             run.step(tuple(undo_changes(subject, run.seen)))
-            compare(run.view.counts(), {}, "after taking everything back", subject, history)
+            compare(run.view.counts(), {}, "after retracting everything", subject, history)
             if subject.live_rows(run.operator):
                 raise LawBrokenError(
                     f"{subject.live_rows(run.operator)} live rows are left after everything was retracted\n{subject!r}"
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="property_tests.soak", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (default 10)")
     parser.add_argument("--seed", type=int, default=None, help="seed of the first round (default: from the clock)")
-    parser.add_argument("--rounds", type=int, default=None, help="stop after so many rounds, whatever the clock says")
+    parser.add_argument("--rounds", type=int, default=None, help="stop after so many rounds, at any time")
     options = parser.parse_args(arguments)
     first = options.seed if options.seed is not None else time.time_ns() % 1_000_000_000
     tally, begin, reported = Tally(), time.monotonic(), 0.0
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def held_against_floors(tally: Tally, minutes: float) -> int:
-    """Return 0 when enough was compared for so many minutes, else say what is missing and return 1."""
+    """Return 0 when enough was compared for so many minutes, else print what is missing and return 1."""
     wanted = {"epochs": int(_FLOOR_EPOCHS_PER_MINUTE * minutes), "rows": int(_FLOOR_ROWS_PER_MINUTE * minutes)}
     missed = {name: floor for name, floor in wanted.items() if getattr(tally, name) < floor}
     for name, floor in missed.items():

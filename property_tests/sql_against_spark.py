@@ -1,14 +1,14 @@
-"""The same text, in process over tables that change, and asked of Spark in a batch.
+"""The same text, in process over tables that change, and in Spark as a batch query.
 
     python -m property_tests.sql_against_spark --queries 2000
 
 The law: after some epochs a query's view holds what Spark answers to the same text over the tables as they are, under ANSI
-mode, row for row. Twenty queries of which one fails in process, say at a number that does not fit, are left out together; more
-than a tenth left out is a failure, and so is more than a third whose answer has no rows.
+mode, row for row. Twenty queries of which one fails in process, for example at a number that does not fit, are left out
+together; more than a tenth left out is a failure, and so is more than a third whose answer has no rows.
 Spark's planner itself fails at a few (4.3: `key not found`, an internal error); more than a fiftieth is a failure too.
 
-Queries and rows are drawn as for `property_tests.test_sql`, which asks DuckDB. One Spark session, one set of tables for twenty
-queries. A seed gives the same.
+Queries and rows are drawn as for `property_tests.test_sql`, which compares with DuckDB. One Spark session, one set of tables
+for twenty queries. A seed gives the same.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def in_process(texts: list[str], chance: random.Random) -> tuple[dict[str, pa.Ta
         return tables, [bag(one.table()) for one in running]
 
 
-def asked_of_spark(spark: Any, text: str) -> collections.Counter[tuple[Any, ...]]:
+def answer_of_spark(spark: Any, text: str) -> collections.Counter[tuple[Any, ...]]:
     """Return Spark's answer as a bag of rows."""
     return bag(spark.sql(text).toArrow())
 
@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
             spark.createDataFrame(table).createOrReplaceTempView(name)
         for text, answer in zip(part, answers, strict=True):
             try:
-                expected = asked_of_spark(spark, text)
+                expected = answer_of_spark(spark, text)
             except (PySparkException, Py4JError) as error:
                 failed += 1
                 reason = str(getattr(error, "java_exception", error)).splitlines()[0]
@@ -116,8 +116,8 @@ def main(arguments: list[str] | None = None) -> int:
             empty += not expected
             if expected != answer:
                 different += 1
-                told = f"DIFFERENT: {text}\n  in process {answer}\n  Spark      {expected}"
-                print(told, flush=True)  # noqa: T201 - a program's output
+                reported = f"DIFFERENT: {text}\n  in process {answer}\n  Spark      {expected}"
+                print(reported, flush=True)  # noqa: T201 - a program's output
     print(  # noqa: T201 - a program's output
         f"{compared} queries ({len(set(texts))} texts) compared, with {rows} rows, {empty} without any, {refused} left out, "
         f"{failed} that Spark failed at, {different} different, "

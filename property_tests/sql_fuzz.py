@@ -8,7 +8,7 @@ Of twenty statements eight are drawn from a grammar of queries and declarations,
 not; seven are the fixtures of `tests/sql`, with tokens left out, doubled, exchanged, or taken from another; five are noise of
 words and signs. Names and literals are hostile in all of them. A seed gives the same statements.
 
-`--names N` asks of N hostile names and texts whether they mean themselves: what is written comes back, as a name and as a
+`--names N` checks N hostile names and texts: what is written comes back, as a name and as a
 value.
 """
 
@@ -314,7 +314,7 @@ def _texts(path: Path) -> list[str]:
 
 
 def fixture_statements(path: Path) -> list[list[str]]:
-    """Return the statements of a file of fixtures, cut into tokens; those that would ask another process are left out."""
+    """Return the statements of a file of fixtures, cut into tokens; those that need another process are left out."""
     kept = [text for text in _texts(path) if not re.search(r"kafka|jdbc|redis|duckdb|filesystem|datagen", text, re.IGNORECASE)]
     return [_TOKENS.findall(text.strip().rstrip(";")) for text in kept]
 
@@ -446,18 +446,18 @@ def fuzz(dialect: str, count: int, seed: int, *, stop_at_first: bool = True) -> 
 
 
 def names_mean_themselves(count: int, seed: int) -> int:
-    """Ask of so many names and texts whether they mean themselves; return how many were asked.
+    """Check so many names and texts for a faithful round trip; return how many were checked.
 
     Raises:
         LawBrokenError: one does not.
     """
     draw = random.Random(f"names {seed}")
-    asked = 0
-    while asked < count:
+    checked = 0
+    while checked < count:
         name, value = hostile_name(draw).replace("\x00", ""), hostile_name(draw).replace("\x00", "")
         if not name.strip() or name.startswith("__"):
             continue
-        asked += 2
+        checked += 2
         schema = pa.schema({"k": pa.int32(), name + "x": pa.string()})
         column, title, table = (quote_name(one, "spark") for one in (name + "x", name, name + "t"))
         with connect() as session:
@@ -467,10 +467,10 @@ def names_mean_themselves(count: int, seed: int) -> int:
             again: Any = session.sql(made.normal_form())
             if made.schema.names != [name] or again.schema.names != [name]:
                 raise LawBrokenError(f"the name {name!r} became {made.schema.names} and {again.schema.names}: {text!r}")
-            answers = [one.table().to_pylist() for one in (made, again)] if asked % 20 == 0 else []
+            answers = [one.table().to_pylist() for one in (made, again)] if checked % 20 == 0 else []
             if any(answer != [{name: value}] for answer in answers):
                 raise LawBrokenError(f"{name!r}, {value!r}: {answers}: {text!r}")
-    return asked
+    return checked
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -495,8 +495,8 @@ def main(arguments: list[str] | None = None) -> int:
                 failed += found["broken"]
             if options.names:
                 started = time.monotonic()
-                asked = names_mean_themselves(options.names, options.seed)
-                print(f"{asked} names and texts, {time.monotonic() - started:.0f} s", flush=True)  # noqa: T201 - a program's output
+                checked = names_mean_themselves(options.names, options.seed)
+                print(f"{checked} names and texts, {time.monotonic() - started:.0f} s", flush=True)  # noqa: T201 - a program's output
             written = list(Path(directory).rglob("*"))
             if written:
                 print(f"files were written: {written[:5]}", flush=True)  # noqa: T201 - a program's output

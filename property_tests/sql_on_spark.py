@@ -94,7 +94,7 @@ def sweep(
             _File(name, here, there, tally).run(plan_only=plan_only, seconds=left)
             tally.files[name] = tally.counts - before
             found = ", ".join(f"{what}: {count}" for what, count in sorted(tally.files[name].items()))
-            _say(f"file {place + 1} of {len(chosen)} {name} ({time.monotonic() - began:.1f} s): {found or 'no query'}")
+            _report(f"file {place + 1} of {len(chosen)} {name} ({time.monotonic() - began:.1f} s): {found or 'no query'}")
     return tally
 
 
@@ -120,7 +120,7 @@ class _File:
                 continue
             if isinstance(other, ZsetJoinError):
                 self._tally.counts[f"refused, {other.code}"] += 1
-                _say(f"refused  {self._name}: {other}\n    {text}")
+                _report(f"refused  {self._name}: {other}\n    {text}")
             elif isinstance(other, BaseException):
                 self._failed(text, f"a statement fails inside Spark: {type(other).__name__}: {other}")
             elif isinstance(made, Query):
@@ -146,9 +146,9 @@ class _File:
             query.explain()
         except ZsetJoinError as error:
             self._tally.counts[f"refused, {error.code}"] += 1
-            _say(f"refused  {self._name}: {error}\n    {text}")
+            _report(f"refused  {self._name}: {error}\n    {text}")
             return False
-        except Exception:  # noqa: BLE001 - whatever it is, it is told
+        except Exception:  # noqa: BLE001 - every error is reported
             self._failed(text, traceback.format_exc(limit=-3))
             return False
         self._tally.counts["planned"] += 1
@@ -164,14 +164,14 @@ class _File:
         try:
             there = other.table()
             found = _counted(there)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        except Exception as error:  # noqa: BLE001 - every error is reported
             if expected is None:
                 self._tally.counts["fails on both"] += 1
             else:
                 self._failed(text, f"only Spark fails: {type(error).__name__}: {str(error)[:600]}")
             return
         if expected is None:
-            self._failed(text, f"only in process it is refused: {refusal}; Spark says {dict(found)}")
+            self._failed(text, f"only in process it is refused: {refusal}; Spark answers {dict(found)}")
         elif found != expected:
             if _TIME_OF_DAY.search(text):
                 self._tally.counts["differs, and requests the time of day"] += 1
@@ -190,7 +190,7 @@ class _File:
     def _failed(self, text: str, what: str) -> None:
         self._tally.counts["failed"] += 1
         self._tally.failures.append((self._name, text, what))
-        _say(f"FAILED   {self._name}: {what}\n    {text}")
+        _report(f"FAILED   {self._name}: {what}\n    {text}")
 
     def _is_stored(self, query: Query) -> bool:
         tables = [self._here.catalog.tables.get(name) for name in query.bound.reads]
@@ -213,7 +213,7 @@ class _File:
 def _outcome(session: Session, text: str) -> Any:
     try:
         return session.sql(text)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+    except Exception as error:  # noqa: BLE001 - every error is reported
         return error
 
 
@@ -265,7 +265,7 @@ def _counted(table: pa.Table) -> Counter[str]:
     return Counter(repr(tuple(float(f"{one:.12g}") if isinstance(one, float) else one for one in row)) for row in rows)
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(text, flush=True)  # noqa: T201 - a program's output
 
 
@@ -284,7 +284,7 @@ def main(arguments: list[str] | None = None) -> int:
         warnings.simplefilter("ignore")
         tally = sweep(spark, plan_only=options.plan_only, minutes=options.minutes, files=options.file, execution=where)
     spark.stop()
-    _say("; ".join(f"{what}: {count}" for what, count in sorted(tally.counts.items())))
+    _report("; ".join(f"{what}: {count}" for what, count in sorted(tally.counts.items())))
     return 1 if tally.failures else 0
 
 

@@ -110,8 +110,8 @@ def _outside(draw: Any, sides: str) -> str:
     return f"{side}.{_one(draw, *_NUMBERS[side])}"
 
 
-def _asked(draw: Any, sides: str) -> str:
-    """Return a condition of WHERE that asks another query."""
+def _with_subquery(draw: Any, sides: str) -> str:
+    """Return a condition of WHERE with a subquery."""
     outside, number = _outside(draw, sides), scalar(draw, sides)
     return _one(
         draw,
@@ -144,7 +144,7 @@ def _groups(draw: Any, source: str, condition: str, sides: str) -> str:
     key, other, value = scalar(draw, sides), scalar(draw, sides), scalar(draw, sides)
     other = f"({other}) + 1" if key == other else other
     having = _one(draw, "", "count(*) > 1", "n > 1", f"sum({value}) > (SELECT min(w) FROM rights)")
-    asked = f" HAVING {having}" if having else ""
+    filtered = f" HAVING {having}" if having else ""
     made = _one(
         draw,
         f"sum({value}) AS total, min({value}) AS least",
@@ -163,9 +163,9 @@ def _groups(draw: Any, source: str, condition: str, sides: str) -> str:
     some = f" HAVING {' AND '.join(filter(None, ['count(*) > 0', having]))}"
     return _one(
         draw,
-        f"SELECT {key} AS g, {rows} GROUP BY {key}{asked}",
-        f"SELECT {key} AS g, {other} AS h, {rows} GROUP BY 1, 2{asked}",
-        f"SELECT {key} AS g, (SELECT max(w) FROM rights) AS top, {rows} GROUP BY {key}{asked}",
+        f"SELECT {key} AS g, {rows} GROUP BY {key}{filtered}",
+        f"SELECT {key} AS g, {other} AS h, {rows} GROUP BY 1, 2{filtered}",
+        f"SELECT {key} AS g, (SELECT max(w) FROM rights) AS top, {rows} GROUP BY {key}{filtered}",
         f"SELECT {rows}",
         f"SELECT {key} AS g, {other} AS h, grouping({key}) AS i, {rows} GROUP BY {sets}{some}",
     )
@@ -201,7 +201,7 @@ def _set_of(draw: Any) -> str:
 @st.composite
 def queries(draw: Any) -> str:
     """Return the text of a query."""
-    kind = _one(draw, "one", "join", "join", "join", "asked", "asked", "union", "comma", "using")
+    kind = _one(draw, "one", "join", "join", "join", "subquery", "subquery", "union", "comma", "using")
     where, sides = "", "l"
     if kind == "union":
         text = _set_of(draw)
@@ -213,8 +213,8 @@ def queries(draw: Any) -> str:
             between = _one(draw, "", "lefts z, ")
             source, sides, where = f"{source}, {between}{_source(draw, 'r')}", "lr", "l.k = r.rk"
             where += " AND z.id = r.w" if between else ""
-        if kind == "asked":
-            where = _asked(draw, sides)
+        if kind == "subquery":
+            where = _with_subquery(draw, sides)
         if draw(st.booleans()):
             where = " AND ".join(filter(None, [predicate(draw, sides), where]))
         condition = f" WHERE {where}" if where else ""

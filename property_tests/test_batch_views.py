@@ -1,4 +1,4 @@
-"""What a pipeline answers is what the batch query of its plan says of all that came, for every kind of stage."""
+"""A pipeline's view equals the batch query of its plan over all of its input, for every kind of stage."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Of one commit of a change feed, what comes stays and what goes is gone, however and whenever its rows come.
+"""A commit of a change feed leaves the rows of the table, however and whenever its rows arrive.
 
 A table with a key is changed by commits: inserts, deletes, updates, updates of the key itself, rows that are written again
 unchanged. Each commit is written down as Delta does: `_change_type` and `_commit_version`. The rows are shuffled within their
-commit, and all of them are cut into epochs anywhere, also within a commit. In the end the view is the table, `verify()` says
-so, and it says so without the column that the engine orders by.
+commit, and all of them are cut into epochs anywhere, also within a commit. In the end the view is the table, `verify()` agrees,
+and it agrees without the column that the engine orders by.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def law(seed: int, cuts: list[int]) -> None:
 
 
 @given(seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 40), max_size=4))
-def test_the_table_is_what_the_commits_say_however_their_rows_lie(seed: int, cuts: list[int]) -> None:
+def test_the_table_follows_the_commits_in_any_order_of_their_rows(seed: int, cuts: list[int]) -> None:
     law(seed, cuts)
 
 

@@ -139,8 +139,8 @@ def run_lookups(
             answer = list(join.answer(tick, [delta, fetched]))
             assert exact_answer(answer) == exact_answer(list(join.answer(tick, [delta, fetched])))
             found = {key: [((key, value), 1) for value in values] for key, values in table.items()}
-            said = counts_of(line for chunk in answer for line in chunk.to_pylist())
-            compare_counts(said, counts_of(model.step(lines, now, found).items()), f"epoch {epoch}", epochs)
+            emitted = counts_of(line for chunk in answer for line in chunk.to_pylist())
+            compare_counts(emitted, counts_of(model.step(lines, now, found).items()), f"epoch {epoch}", epochs)
             assert all(0 < len(chunk) <= 3 for chunk in answer)
             join.absorb(tick, [delta, fetched])
             assert join.statistics()["parked_rows"] <= sum(arrival.due is not None for arrival in model.arrivals)
@@ -152,7 +152,7 @@ MODES = ("append", "upsert", "changelog")
 
 @pytest.mark.parametrize("mode", MODES)
 @given(data=st.data())
-def test_a_lookup_join_says_what_the_model_says(mode: str, data: st.DataObject) -> None:
+def test_a_lookup_join_emits_what_the_model_emits(mode: str, data: st.DataObject) -> None:
     how = data.draw(st.sampled_from(["inner", "left"]))
     run_lookups(
         mode,
@@ -233,8 +233,8 @@ def run_process_time(
                     found.setdefault(row[0], []).append((row, times))
             answer = list(join.answer(Tick(epoch), deltas))
             assert exact_answer(answer) == exact_answer(list(join.answer(Tick(epoch), deltas)))
-            said = counts_of(line for chunk in answer for line in chunk.to_pylist())
-            compare_counts(said, counts_of(model.step(lines, 0, found).items()), f"epoch {epoch}", epochs, rights)
+            emitted = counts_of(line for chunk in answer for line in chunk.to_pylist())
+            compare_counts(emitted, counts_of(model.step(lines, 0, found).items()), f"epoch {epoch}", epochs, rights)
             join.absorb(Tick(epoch), deltas)
         opened.close()
 
@@ -242,7 +242,7 @@ def run_process_time(
 @pytest.mark.parametrize("left_mode", MODES)
 @pytest.mark.parametrize("right_mode", MODES)
 @given(data=st.data())
-def test_a_join_by_processing_time_says_what_the_model_says(left_mode: str, right_mode: str, data: st.DataObject) -> None:
+def test_a_join_by_processing_time_emits_what_the_model_emits(left_mode: str, right_mode: str, data: st.DataObject) -> None:
     epochs = data.draw(draw_histories(left_mode))
     held: dict[Any, int] = {}
     run_process_time(

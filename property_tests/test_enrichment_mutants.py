@@ -104,8 +104,8 @@ def _all_pass(self, residual, left, positions, right, sources):
     return np.ones(len(positions), np.bool_)
 
 
-def _no_withdrawal(self, asked, is_joined, stays_padded):
-    return self.shape.joined_rows(asked.rows, np.zeros(0, np.int64), None, np.zeros(0, np.int64)), np.zeros(0, np.int64)
+def _no_withdrawal(self, fetched, is_joined, stays_padded):
+    return self.shape.joined_rows(fetched.rows, np.zeros(0, np.int64), None, np.zeros(0, np.int64)), np.zeros(0, np.int64)
 
 
 def _not_due(self, now_us, kept=match_memo.MatchMemo.due):
@@ -145,7 +145,7 @@ def _judges_generously(self, batch, answer, kept=fetcher.Fetcher._judged):
     return rows, missing.slice(0, max(0, missing.num_rows - 1))
 
 
-def _asks_all_again(self, batch, answer, kept=fetcher.Fetcher._judged):
+def _fetches_all_again(self, batch, answer, kept=fetcher.Fetcher._judged):
     rows, missing = kept(self, batch, answer)
     return rows, batch if missing.num_rows else missing
 
@@ -159,7 +159,7 @@ MUTANTS: dict[str, tuple[Callable[[], None], object, str, object]] = {
     "copies that were retracted are due all the same": (hunt_lookups, match_memo.Retracted, "copies_of", _first_copies),
     "one attempt too many": (hunt_lookups, lookup_join.LookupShape, "policy_of", staticmethod(_policy_of)),
     "a row waits a moment too long": (hunt_lookups, lookup_join.LookupShape, "policy_of", staticmethod(_keeps_time)),
-    "the residual predicate is not asked": (hunt_lookups, lookup_shape.LookupShape, "passing_pairs", _all_pass),
+    "the residual predicate is not evaluated": (hunt_lookups, lookup_shape.LookupShape, "passing_pairs", _all_pass),
     "the padded row stays beside its partner": (hunt_lookups, lookup_join.LookupJoin, "_withdrawn", _no_withdrawal),
     "a row that is due now is not due": (hunt_lookups, match_memo.MatchMemo, "due", _not_due),
     "who was overtaken by another process goes on": (hunt_lookups, match_memo.MatchMemo, "is_current", _believes_itself),
@@ -174,7 +174,7 @@ MUTANTS: dict[str, tuple[Callable[[], None], object, str, object]] = {
     "the cache believes a row for ever": (hunt_fetches, cache.PartialCache, "find", _always_fresh),
     "the cache keeps that a key is absent unasked": (hunt_fetches, cache.PartialCache, "remember", _keeps_absent),
     "a miss is given up": (hunt_fetches, fetcher.Fetcher, "_judged", _judges_generously),
-    "keys that were found are requested again": (hunt_fetches, fetcher.Fetcher, "_judged", _asks_all_again),
+    "keys that were found are requested again": (hunt_fetches, fetcher.Fetcher, "_judged", _fetches_all_again),
     "the journal is not read": (hunt_fetches, journal.FetchJournal, "_kept", _forgetful),
 }
 

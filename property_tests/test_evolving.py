@@ -48,11 +48,11 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
     "everything is built": (evolving.Evolution, "_match", _keeps_nothing),
     "a new stage is answered and not filled": (
         rebuilding.Rebuilding,
-        "_asked",
-        lambda self, number, operator, *, absorbs: _asked(self, number, operator, absorbs=False),
+        "_answer_of",
+        lambda self, number, operator, *, absorbs: _answer_of(self, number, operator, absorbs=False),
     ),
 }
-_summed, _asked = kept_rows._Summed.__call__, rebuilding.Rebuilding._asked
+_summed, _answer_of = kept_rows._Summed.__call__, rebuilding.Rebuilding._answer_of
 
 
 @pytest.mark.parametrize("name", BUGS)

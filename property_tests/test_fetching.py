@@ -63,12 +63,12 @@ def run_fetches(data: st.DataObject) -> None:
             clock.sleep(data.draw(st.sampled_from([0, 7, 60])))
             before, began = len(source.calls), clock.now_us() / 1e6
             wanted, calls = _expected(keys, rows, believed, began, blocks, missing and not (parks and retries), cached)
-            asked = pa.record_batch({"id": pa.array(keys, pa.int64())})
+            requested = pa.record_batch({"id": pa.array(keys, pa.int64())})
 
             def fetch(chosen: pa.RecordBatch) -> pa.RecordBatch:
                 return fetched_rows(SHAPE, chosen, fetcher.fetch(chosen), RetryPolicy()).rows
 
-            first = journal.fetched(epoch, asked, fetch)
+            first = journal.fetched(epoch, requested, fetch)
             assert _found(first) == wanted, (keys, rows)
             if not is_async:
                 made = [(call.at, key) for call in source.calls[before:] for (key,) in call.keys]
@@ -92,7 +92,7 @@ def _expected(
             found[key] = believed[key][1]
         else:
             waiting.append(key)
-    asked, now = list(waiting), began
+    requested, now = list(waiting), began
     for attempt in range(retries + 1):
         if not waiting:
             break
@@ -101,7 +101,7 @@ def _expected(
             calls.append((now, key))
             found[key] = Counter(value for own, value, since in rows if own == key and since <= now)
         waiting = [key for key in waiting if not found[key]]
-    for key in asked:
+    for key in requested:
         if found[key] or keeps_missing:
             believed[key] = (now + TTL, found[key])
         else:

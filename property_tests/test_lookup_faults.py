@@ -61,13 +61,13 @@ def _pipeline(directory: str, source: ScriptedSource, clock: FakeClock) -> Pipel
 
 
 @given(data=st.data())
-def test_an_epoch_that_died_anywhere_is_answered_once_and_asks_once(data: st.DataObject) -> None:
+def test_an_epoch_that_died_anywhere_is_answered_once_and_fetches_once(data: st.DataObject) -> None:
     clock = FakeClock()
     source = ScriptedSource("table", SCHEMA, clock=clock)
-    for second in range(0, 200, 2):  # what the table says changes every two seconds
+    for second in range(0, 200, 2):  # the table changes every two seconds
         for key in (1, 2):
             source.put({"id": key, "at": second}, at=second, until=second + 2)
-    said: dict[Any, int] = {}
+    emitted: dict[Any, int] = {}
     with tempfile.TemporaryDirectory() as directory:
         pipeline = _pipeline(directory, source, clock)
         for epoch in range(data.draw(st.integers(1, 4))):
@@ -92,9 +92,9 @@ def test_an_epoch_that_died_anywhere_is_answered_once_and_asks_once(data: st.Dat
                 again = source.calls[before + len(first) :]
                 assert not (journaled and again), "a call was made although its answer was journaled"
             for row, weight in answer.to_pylist():
-                said[row] = said.get(row, 0) + weight
+                emitted[row] = emitted.get(row, 0) + weight
             clock.sleep(data.draw(st.sampled_from([1.0, 4.0, 11.0])))
-        held = {row: weight for row, weight in said.items() if weight}
+        held = {row: weight for row, weight in emitted.items() if weight}
         assert all(weight == 1 for weight in held.values())
         shown = [tuple(row.values()) for row in pipeline.view().to_pylist()]
         assert sorted(shown, key=repr) == sorted(held, key=repr)

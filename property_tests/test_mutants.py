@@ -18,7 +18,7 @@ from property_tests.strategies import histories
 
 MUTANTS = (*SWITCHES, *WRAPPERS, *AGGREGATE_MUTANTS, *HYBRID_MUTANTS)
 
-FOUND_LATE = {"lets_changed_rows_stand", "forgets_what_stands", "forgets_old_keys"}
+FOUND_LATE = {"lets_changed_rows_stand", "forgets_unchanged_rows", "forgets_old_keys"}
 """Three of 125 take half of the time of all: a history that shows them is rare. `make soak` hunts them."""
 
 
@@ -66,5 +66,5 @@ def test_no_mutant_is_excused_from_its_law() -> None:
     assert [mutant.name for mutant in MUTANTS if mutant.caught_by in mutant.entry.exemptions] == []
 
 
-def test_every_mutant_tells_its_story() -> None:
+def test_every_mutant_has_a_story() -> None:
     assert [mutant.name for mutant in MUTANTS if len(mutant.story.split()) < 4] == []

@@ -157,7 +157,7 @@ def test_a_pair_that_fails_the_residual_is_no_match_at_all(how: str, expected: C
     assert joined(left, right, how, residual=lambda one, other: bool(one["v"] < other["v"])) == expected
 
 
-def test_a_residual_that_says_null_is_no_match() -> None:
+def test_a_residual_that_is_null_is_no_match() -> None:
     assert joined(rows(("k", "v"), (1, 5, 1)), rows(("k", "v"), (1, 4, 1)), "inner", residual=lambda _one, _other: None) == {}
 
 

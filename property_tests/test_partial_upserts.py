@@ -1,4 +1,4 @@
-"""Partial upserts and truncates, in any order and cut into epochs anyhow, leave the rows that a dict says they leave.
+"""Partial upserts and truncates, in any order and cut into epochs anyhow, leave the rows of a dict.
 
 The oracle is a dict of whole rows and of the sequence of every key; it imports nothing of the engine. Its planted bugs show
 that the law can fail.
@@ -46,7 +46,7 @@ class Table:
         self.bug = bug
 
     def epoch(self, changes: list[Change]) -> set[int]:
-        """Apply an epoch; return the places of the changes whose values nobody knows."""
+        """Apply an epoch; return the positions of the changes with unknown values."""
         unknown = set()
         ordered = sorted(enumerate(changes), key=lambda one: one[1][4])  # a stable sort: ties in the order they came
         if self.bug == "arrival":

@@ -96,6 +96,6 @@ def test_a_run_that_compared_nothing_does_not_pass(capsys: pytest.CaptureFixture
     assert "only 0 rows; the floor is 100" in capsys.readouterr().out
 
 
-def test_the_command_says_what_it_compared(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_what_it_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--events", "300", "--seed", "3"]) == 0
     assert "1 plans" in capsys.readouterr().out

@@ -62,7 +62,7 @@ def beside(pipeline: Pipeline[Any], read: Callable[[], None], times: int) -> int
 
 
 @pytest.mark.parametrize("times", [500, pytest.param(100_000, marks=LONG)])
-def test_the_views_of_a_snapshot_stand_at_one_epoch_while_the_writer_steps(times: int) -> None:
+def test_the_views_of_a_snapshot_are_of_one_epoch_while_the_writer_steps(times: int) -> None:
     pipeline = Pipeline(bank_views())
     seen = set[int | None]()
 
@@ -172,7 +172,7 @@ def test_two_views_of_a_duckdb_file_are_read_at_one_epoch_by_another_process(tmp
                 if reader.poll() is not None:
                     break
             assert reader.stdout is not None
-            told = reader.stdout.read()
+            reported = reader.stdout.read()
 
     assert reader.returncode == 0
-    assert int(told) > 1
+    assert int(reported) > 1

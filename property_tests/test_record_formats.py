@@ -1,6 +1,6 @@
 """What we write down in any form is read again as what it was: `in -> out -> in` is the identity on Z-sets.
 
-A table with a column of every type that JSON can say is changed by a delta; the delta is written as records and read again.
+A table with a column of every type that JSON can hold is changed by a delta; the delta is written as records and read again.
 
 - `debezium` without a key, `weight`, `row_kind`, `change_data_feed`: what is read is the delta.
 - `debezium` with a key, and `upsert`: what is read, applied to the table before, leaves the table after.
@@ -59,11 +59,13 @@ TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "ints": (pa.list_(pa.int64()), st.lists(st.one_of(st.none(), INT64), max_size=3)),
     "texts": (pa.list_(pa.string()), st.lists(st.one_of(st.none(), TEXTS), max_size=3)),
 }
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), *(pa.field(name, told[0]) for name, told in TYPES.items())])
+SCHEMA = pa.schema(
+    [pa.field("id", pa.int64(), nullable=False), *(pa.field(name, reported[0]) for name, reported in TYPES.items())]
+)
 OPTIONS = RecordOptions(decimals="text")
-ROW = st.tuples(*(st.one_of(st.none(), told[1]) for told in TYPES.values()))
+ROW = st.tuples(*(st.one_of(st.none(), reported[1]) for reported in TYPES.values()))
 TABLES = st.dictionaries(st.integers(-1, 4), ROW, max_size=4)
-TOLD = {"weight": pa.int64(), "row_kind": pa.string(), "change_data_feed": pa.string()}
+WRITTEN = {"weight": pa.int64(), "row_kind": pa.string(), "change_data_feed": pa.string()}
 
 
 def bits(values: Any) -> tuple[str, ...]:
@@ -107,7 +109,7 @@ READERS = {
     "upsert": JsonRecordReader("upsert-json", SCHEMA, ["id"], OPTIONS),
     **{
         form: JsonRecordReader("upsert-json", SCHEMA.append(pa.field(RECORD_FORMS[form].column, kind)), ["id"], OPTIONS)
-        for form, kind in TOLD.items()
+        for form, kind in WRITTEN.items()
     },
 }
 

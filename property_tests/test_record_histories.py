@@ -3,10 +3,10 @@
 A table with a column of every spelling is changed by inserts, updates, updates of its key, values that are not sent, deletes.
 The history is written as Debezium does (with the schema beside each record, in any spelling of the envelope; without one, with
 options
-that say what it would; by number, by text, by base64), as Canal, as Maxwell, and as keys with rows. Records of other tables
+that describe it; by number, by text, by base64), as Canal, as Maxwell, and as keys with rows. Records of other tables
 are in
 between. Fed to a pipeline in epochs cut anywhere, as texts or parsed, every one of them leads to the same table; and where
-nobody says an encoding the records are refused, never read as other values.
+no encoding is given the records are refused, never read as other values.
 """
 
 from __future__ import annotations
@@ -158,19 +158,19 @@ def written(form: str, draw: random.Random, change: Change) -> list[Any]:
             else {k: str(v) for k, v in before.items() if k == "id" and v != after["id"]}
         )
         types = {"raw": draw.choice(["varbinary(20)", "blob"])}
-        told = {"database": "shop", "table": "t", "mysqlType": types, "type": what.upper(), "data": [texts]}
-        return [{**told, "old": None if old is None else [old]}]
+        reported = {"database": "shop", "table": "t", "mysqlType": types, "type": what.upper(), "data": [texts]}
+        return [{**reported, "old": None if old is None else [old]}]
     moved = before is not None and after is not None and before["id"] != after["id"]
     if form == "dms":
         texts = {**{name: str(value) for name, value in row.items()}, "raw": row["raw"].hex(), "ints": row["ints"]}
         operation = draw.choice(["load", "insert"]) if what == "insert" else what
-        said = {"record-type": "data", "operation": operation, "schema-name": "shop", "table-name": "t"}
+        emitted = {"record-type": "data", "operation": operation, "schema-name": "shop", "table-name": "t"}
         old = {} if before is None or not (moved or draw.random() < 0.5) else {"before-image": {"id": before["id"]}}
-        return [{"data": texts, "metadata": said, **(old if what == "update" else {})}]
+        return [{"data": texts, "metadata": emitted, **(old if what == "update" else {})}]
     texts = {**{name: spelled_by_mysql(value) for name, value in row.items()}, "raw": base64.b64encode(row["raw"]).decode()}
     texts |= {"id": row["id"], "ints": row["ints"]}
-    told = {"database": "shop", "table": "t", "type": what, "data": texts}
-    return [{**told, "old": {"id": before["id"]} if before is not None and moved else {}} if what == "update" else told]
+    reported = {"database": "shop", "table": "t", "type": what, "data": texts}
+    return [{**reported, "old": {"id": before["id"]} if before is not None and moved else {}} if what == "update" else reported]
 
 
 def spelled_by_mysql(value: Any) -> Any:
@@ -180,7 +180,7 @@ def spelled_by_mysql(value: Any) -> Any:
 
 
 FORMS: dict[str, tuple[str, RecordOptions]] = {
-    "schema": ("debezium-json", RecordOptions(time_unit="s", decimals="text")),  # the schema knows better
+    "schema": ("debezium-json", RecordOptions(time_unit="s", decimals="text")),  # the schema decides
     "base64": ("debezium-json", RecordOptions(time_unit={"made": "ms", "seen": "us"}, decimals="base64")),
     "numbers": ("debezium-json", RecordOptions(time_unit={"made": "ms", "seen": "us"})),
     "variable": ("debezium-json", RecordOptions(time_unit={"made": "ms", "seen": "us"})),
@@ -233,7 +233,7 @@ def test_every_writer_leads_to_the_same_table(form: str, seed: int, filters: boo
 
 @settings(max_examples=4)
 @given(seed=st.integers(0, 2**32))
-def test_what_nobody_says_is_refused_and_never_read_as_another_value(seed: int) -> None:
+def test_an_undeclared_encoding_is_refused_and_never_read_as_another_value(seed: int) -> None:
     draw = random.Random(seed)
     row = row_of(draw, 1)
     price = draw.choice([2000, 15, "2000", "1500", "12", base64_of(row["price"], 2)])

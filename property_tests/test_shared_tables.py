@@ -25,9 +25,9 @@ CASES = 400 if profile_name() == "nightly" else 25
 
 @pytest.mark.parametrize("by_event_time", [True, False], ids=["event time", "processing time"])
 def test_joins_answer_alike_with_one_copy_of_a_table_and_with_a_copy_each(by_event_time: bool) -> None:
-    told = sum(sharing_is_invisible(SharedCase(seed, by_event_time)) for seed in range(CASES))
+    reported = sum(sharing_is_invisible(SharedCase(seed, by_event_time)) for seed in range(CASES))
 
-    assert told > CASES // 2
+    assert reported > CASES // 2
 
 
 def _owner_folds_for_all(attribute: str) -> Any:

@@ -1,4 +1,4 @@
-"""The soak compares what it says it compares, and does not pass when it compared too little."""
+"""The soak makes the comparisons it reports, and fails when it made too few."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from property_tests.soak import Tally, held_against_floors, main, soak_round
 def test_a_few_rounds_hold_and_count_what_they_compared(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["--seed", "0", "--rounds", "6"])
 
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     assert code == 0
-    assert "seeds 0..5: 6 rounds" in told
+    assert "seeds 0..5: 6 rounds" in reported
 
 
 def test_a_round_is_repeated_by_its_seed() -> None:

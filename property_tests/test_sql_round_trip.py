@@ -37,7 +37,7 @@ from zset_join.zset import ZSet
 
 
 def names_of(keys: pa.Table) -> pa.Table:
-    """Return what the outside knows: nothing, one row or two of a key."""
+    """Return the external rows: none, one or two of a key."""
     found = [(k, f"name {k}.{number}", number) for k in keys["k"].to_pylist() for number in range(k % 3)]
     return pa.Table.from_pylist([dict(zip(NAMES.schema.names, row, strict=True)) for row in found], schema=NAMES.schema)
 
@@ -194,14 +194,14 @@ def test_a_join_by_time_written_as_sql_gives_the_same_deltas_and_the_same_tree(w
     views = timed_sources()
     view = TIMED[what](*views.values())
     once = assert_is_its_own_normal_form(view, views)
-    said = 0
+    emitted = 0
     with Pipeline(view) as fluent, Pipeline(once) as of_sql:
         for epoch in range(6):
             given_rows = {name: rows for name, rows in timed_rows(7, epoch).items() if name in fluent.sources}
             delta = bag(fluent.step(given_rows))
             assert delta == bag(of_sql.step(given_rows))
-            said += len(delta)
-    assert said
+            emitted += len(delta)
+    assert emitted
 
 
 @pytest.mark.filterwarnings("ignore:.*has deletes and takes the time of its versions:UserWarning")
@@ -227,7 +227,7 @@ def test_a_join_by_time_written_as_sql_gives_the_same_deltas_and_the_same_tree(w
         (lambda orders, *_: orders.distinct(state_ttl=StateTtl("1 hour", by="event")), "event"),
     ],
 )
-def test_what_only_the_fluent_api_or_a_setting_says_is_not_written(made: Callable[[View, View, View], View], what: str) -> None:
+def test_fluent_only_options_and_settings_are_not_written(made: Callable[[View, View, View], View], what: str) -> None:
     with pytest.raises(PlanError, match=what) as refused:
         plan_sql(made(*timed_sources().values()))
 

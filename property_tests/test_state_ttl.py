@@ -42,7 +42,7 @@ def _sum(answer: Any) -> Counter[Row]:
 
 
 def answers_are_those_of_the_rows_alive(case: TtlCase, make: Make) -> None:
-    """Every answer is the change of the plain query over what is alive, or what was said before rows are forgotten."""
+    """Every answer is the change of the plain query over what is alive, or of what was emitted before rows are forgotten."""
     operator, oracle = make(case), TtlOracle(case)
     for step in case.steps:
         deltas = case.deltas(step.changes)
@@ -56,7 +56,7 @@ def answers_are_those_of_the_rows_alive(case: TtlCase, make: Make) -> None:
 
 
 def quiet_on_quiet(case: TtlCase, make: Make) -> None:
-    """At the same time, an epoch without rows says nothing."""
+    """At the same time, an epoch without rows has an empty answer."""
     operator = make(case)
     for epoch, step in enumerate(case.steps):
         tick = replace(step.tick, epoch=2 * epoch)
@@ -64,7 +64,7 @@ def quiet_on_quiet(case: TtlCase, make: Make) -> None:
         list(operator.answer(tick, deltas))
         operator.absorb(tick, deltas)
         again = replace(tick, epoch=2 * epoch + 1, watermark_before_us=tick.watermark_us)
-        _require(not _sum(operator.answer(again, nothing)), f"after epoch {epoch} it speaks without rows or time", case)
+        _require(not _sum(operator.answer(again, nothing)), f"after epoch {epoch} it answers without rows or time", case)
         operator.absorb(again, nothing)
 
 
@@ -106,7 +106,7 @@ def an_answer_is_pure(case: TtlCase, make: Make) -> None:
         before = exact_tables(operator.snapshot())
         first = exact_answer(list(operator.answer(step.tick, case.deltas(step.changes))))
         again = exact_answer(list(operator.answer(step.tick, case.deltas(step.changes))))
-        _require(first == again, f"asked again in epoch {step.tick.epoch}", case)
+        _require(first == again, f"answered again in epoch {step.tick.epoch}", case)
         _require(exact_tables(operator.snapshot()) == before, "an answer changes the state", case)
         operator.absorb(step.tick, case.deltas(step.changes))
 
@@ -181,7 +181,7 @@ def test_the_law_holds(law: Callable[[TtlCase, Make], None]) -> None:
         law(TtlCase(seed), made)
 
 
-def _told(**changes: Any) -> Make:
+def _with(**changes: Any) -> Make:
     return lambda case, directory=None: case.make(directory, replace(case.ttl(), **changes))
 
 
@@ -263,14 +263,14 @@ def _keeps_only_what_shows(case: TtlCase, directory: str | None = None) -> Any:
 
 BATCH = answers_are_those_of_the_rows_alive
 PLANTED = {
-    "a row lives one too long": (_told(after=AFTER + 1), BATCH),
+    "a row lives one too long": (_with(after=AFTER + 1), BATCH),
     "rows live by the other clock": (
         lambda case, directory=None: case.make(directory, replace(case.ttl(), by_event_time=not case.by_event)),
         BATCH,
     ),
-    "reads are not seen": (_told(reads=False), BATCH),
-    "keys do not keep their rows together": (_told(by_key=False), BATCH),
-    "what is forgotten is retracted": (_told(forgets=False), BATCH),
+    "reads are not seen": (_with(reads=False), BATCH),
+    "keys do not keep their rows together": (_with(by_key=False), BATCH),
+    "what is forgotten is retracted": (_with(forgets=False), BATCH),
     "a first row ends and no other one shows": (_keeps_only_what_shows, BATCH),
     "time passes one later": (_spoiled(_one_too_late), BATCH),
     "half of what is due is looked at": (_spoiled(_half_the_due), BATCH),
@@ -295,6 +295,6 @@ def test_the_planted_bug_is_caught(name: str) -> None:
         hunt()
 
 
-def test_a_history_is_what_its_number_says() -> None:
+def test_a_history_is_decided_by_its_number() -> None:
     assert TtlCase(3).steps == TtlCase(3).steps
     assert isinstance(TtlCase(3).steps[0], TtlStep)

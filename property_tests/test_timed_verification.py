@@ -63,7 +63,7 @@ class Drawn:
         return self.top + (self.draw.randint(-1, 0) if self.kind == "ending" else self.draw.randint(-4, 3))
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """Return what comes to an input in an epoch; retractions are of rows that were not set aside."""
+        """Return the input of an epoch; retractions are of rows that were not set aside."""
         draw, made = self.draw, []
         for _ in range(draw.randint(0, 4)):
             self.number += 1

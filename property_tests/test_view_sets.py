@@ -22,7 +22,7 @@ CASES = {"push": 2, "scout": 40, "nightly": 400}
 
 
 @pytest.mark.parametrize("lasts", [False, True], ids=["in memory", "in a directory"])
-def test_every_view_of_a_set_equals_its_query_and_stages_stand_once(tmp_path: Path, lasts: bool) -> None:
+def test_every_view_of_a_set_equals_its_query_and_stages_appear_once(tmp_path: Path, lasts: bool) -> None:
     rows = sum(
         views_equal_their_queries(seed, tmp_path / str(seed) if lasts else None) for seed in range(CASES[profile_name()])
     )

@@ -62,7 +62,7 @@ def test_an_input_weight_past_int64_is_an_error_and_nothing_is_applied(how: str)
     assert {name: table.to_pylist() for name, table in join.snapshot().items()} == before
 
 
-def test_the_largest_weight_can_be_taken_back() -> None:
+def test_the_largest_weight_can_be_retracted() -> None:
     join = holding("left", _LARGEST, 1)
 
     answer = list(join.answer(Tick(1), [delta_of(_LEFT, [((1,), -_LARGEST)]), delta_of(_RIGHT, [])]))

@@ -49,7 +49,7 @@ Change = tuple[tuple[Any, ...], int]
 
 @dataclass(frozen=True)
 class Step:
-    """One epoch: the changes of each input, the watermark before and after, and what it says by the oracle.
+    """One epoch: the changes of each input, the watermark before and after, and the oracle's answer.
 
     `said` is the answer of the epoch; None where only the sum of all answers is known, which is `held`. `aside` counts the rows
     that come too late, by code.
@@ -58,7 +58,7 @@ class Step:
     changes: tuple[list[Change], ...]
     before: int | None
     after: int | None
-    said: Counts | None
+    emitted: Counts | None
     held: Counts | None
     aside: Mapping[str, Counter[Any]]
 
@@ -139,7 +139,7 @@ class TimedCase:
     # ---------------------------------------------------------------- the operator
 
     def make(self, directory: str | None = None, change: Callable[[VersionJoinShape], VersionJoinShape] = same) -> Any:
-        """Build the operator; `change` plants a bug in what it is told."""
+        """Build the operator; `change` plants a bug in its options."""
         hashing: dict[str, Any] = {"hash_bits": self.hash_bits, "hash_seed": self.seed & 0xFFFFFFFF, "directory": directory}
         more: dict[str, Any] = {"chunk_rows": self.chunk_rows}
         if self.kind == "dedup":
@@ -154,9 +154,9 @@ class TimedCase:
         return joined
 
     def shape(self) -> VersionJoinShape:
-        """Return what a join by time is told."""
+        """Return the options of a join by time."""
         if self.kind == "as_of":
-            told = as_of_join.AsOfOptions(
+            reported = as_of_join.AsOfOptions(
                 left_time="t",
                 right_time="at",
                 op=self.op,  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ class TimedCase:
                 tolerance=self.tolerance,
                 residual=self.residual,
             )
-            return as_of_join.as_of_shape(self.left, self.right, told)
+            return as_of_join.as_of_shape(self.left, self.right, reported)
         options = temporal_join.TemporalOptions(
             emit=self.kind,  # type: ignore[arg-type]
             how=self.how,
@@ -203,7 +203,7 @@ class TimedCase:
     def _changes(self, side: int, live: list[Any], watermark: int | None) -> tuple[list[Change], list[Any]]:
         draw, mode = self._draw, self.left_mode if side == 0 else self.right_mode
         low, high = (-3, 6) if watermark is None else (watermark + 1, watermark + 6)
-        # What is set aside cannot be told from what is there in a later retraction, unless that one is late too.
+        # Rows set aside look like rows that are there in a later retraction, unless that one is late too.
         if self.comes_late and (side == 1 or mode == "append" or self.late_rule == "join"):
             low -= 6
         made = []
@@ -230,7 +230,7 @@ class TimedCase:
         return made, live
 
     def passes(self, one: Any, other: Any) -> bool | None:
-        """Return the rest of ON, as the oracle asks it."""
+        """Return the rest of ON, as the oracle evaluates it."""
         if self.residual is None:
             return True
         return None if one[3] is None or other[4] is None else one[3] < other[4]
@@ -260,7 +260,7 @@ class TimedCase:
                 changes.append(made)
             if self._draw.random() < 0.6 and self.kind not in ("dedup", "as_of") and not self.is_labelled:
                 watermark = (-4 if watermark is None else watermark) + self._draw.randint(0, 5)
-            said: Counts | None = None
+            emitted: Counts | None = None
             held: Counts | None = None
             aside: dict[str, list[TimedRow]] = {}
             if self.kind == "dedup":
@@ -282,13 +282,13 @@ class TimedCase:
             else:
                 lefts, rights = self.timed(changes)
                 released, at_once = history.epoch(lefts, rights, before=before, after=watermark)
-                said = at_once if self.kind == "once" else released
+                emitted = at_once if self.kind == "once" else released
                 if self.kind == "eager":
-                    said, held = None, history.everything()
+                    emitted, held = None, history.everything()
                 listed = [] if self.late_rule == "drop" else history.late_rows
                 aside = {"LATE_ROW": listed, "LATE_VERSION": history.late_versions, "LATE_CORRECTION": history.late_corrections}
             counted = {code: Counter(one.row for one in rows) for code, rows in aside.items() if rows}
-            steps.append(Step(tuple(changes), before, watermark, said, held, counted))
+            steps.append(Step(tuple(changes), before, watermark, emitted, held, counted))
         return steps
 
     def _first(self, rows: LiveRows) -> Counts:
@@ -300,7 +300,7 @@ class TimedCase:
 
     @property
     def late_rule(self) -> str:
-        """Return what becomes of late left rows."""
+        """Return what happens to late left rows."""
         return self.late or ("join" if self.kind == "eager" else "side_output")
 
     def as_one_mode(self, kind: str) -> TimedCase:
@@ -309,7 +309,7 @@ class TimedCase:
         other.__dict__.update(self.__dict__, kind=kind, keep=0)
         return other
 
-    def cut_anew(self) -> list[tuple[list[Change], ...]]:
+    def cut_again(self) -> list[tuple[list[Change], ...]]:
         """Return all changes cut into other epochs, so that nothing is retracted before it came."""
         draw = random.Random(self.seed)
         epochs: list[tuple[list[Change], ...]] = []

@@ -1,4 +1,4 @@
-"""The laws of the operators about time, one function each: what it is called is what it says.
+"""The laws of the operators about time, one function each, named after its law.
 
 A law takes a case and the way to build its operator, and raises `LawBrokenError`.
 """
@@ -45,15 +45,15 @@ def _legal(case: TimedCase, epoch: int) -> Iterator[None]:
 
 
 def incremental_is_batch(case: TimedCase, make: Make) -> None:
-    """Every answer, or the sum of all, is what the plain query says; nothing is retracted that is not there."""
+    """Every answer, or the sum of all, equals the plain query's; nothing is retracted that is not there."""
     operator, emitted = make(case), EmittedRows()
     for epoch, step in enumerate(case.steps):
         deltas = case.deltas(step.changes)
         with _legal(case, epoch):
             answer = list(operator.answer(step.tick(epoch), deltas))
         emitted.take(answer)
-        if step.said is not None:
-            compare_counts(sum_of(answer), step.said, f"in epoch {epoch}", case)
+        if step.emitted is not None:
+            compare_counts(sum_of(answer), step.emitted, f"in epoch {epoch}", case)
         if step.held is not None:
             compare_counts(emitted.counts(), step.held, f"after epoch {epoch}", case)
         operator.absorb(step.tick(epoch), deltas)
@@ -73,7 +73,7 @@ def what_is_late_is_set_aside(case: TimedCase, make: Make) -> None:
         operator.absorb(tick, deltas)
 
 
-def corrections_are_the_answers_taken_back(case: TimedCase, make: Make) -> None:
+def corrections_are_the_retracted_answers(case: TimedCase, make: Make) -> None:
     """Where no left row goes, what an answer retracts are corrections, each counted as often as its row; others have none."""
     operator = make(case)
     if not isinstance(operator, CorrectingOperator):
@@ -81,11 +81,11 @@ def corrections_are_the_answers_taken_back(case: TimedCase, make: Make) -> None:
     for epoch, step in enumerate(case.steps):
         tick, deltas = step.tick(epoch), case.deltas(step.changes)
         answer = list(operator.answer(tick, deltas))
-        taken_back = -sum(int(chunk.weights[chunk.weights < 0].sum()) for chunk in answer)
+        retracted = -sum(int(chunk.weights[chunk.weights < 0].sum()) for chunk in answer)
         counted = operator.corrections()
         _require((counted is None) == (case.kind in ("once", "on_watermark")), f"{counted} corrections of {case.kind}", case)
         if counted is None or not (deltas[0].weights < 0).any():
-            _require((counted or 0) == taken_back, f"epoch {epoch} retracts {taken_back} and counts {counted}", case)
+            _require((counted or 0) == retracted, f"epoch {epoch} retracts {retracted} and counts {counted}", case)
         operator.absorb(tick, deltas)
 
 
@@ -110,7 +110,7 @@ def epochs_are_invisible(case: TimedCase, make: Make) -> None:
 
 
 def eager_and_on_watermark_agree(case: TimedCase, make: Make) -> None:
-    """Both say the same once the watermark has passed everything, where nothing is late."""
+    """Both emit the same once the watermark has passed everything, where nothing is late."""
     if case.kind != "on_watermark":
         return
     epochs = [step.changes for step in case.steps]
@@ -127,7 +127,7 @@ def answer_is_pure(case: TimedCase, make: Make) -> None:
         next(iter(operator.answer(tick, case.deltas(step.changes))), None)
         list(operator.answer(tick, case.deltas([() for _ in operator.inputs])))
         again = exact_answer(list(operator.answer(tick, case.deltas(step.changes))))
-        _require(again == first, f"asked again in epoch {epoch}: {again}, not {first}", case)
+        _require(again == first, f"answered again in epoch {epoch}: {again}, not {first}", case)
         _require(_state(operator) == before, f"the answer of epoch {epoch} changes the state", case)
         operator.absorb(tick, case.deltas(step.changes))
 
@@ -169,7 +169,7 @@ def reopening_is_invisible(case: TimedCase, make: Make) -> None:
 
 
 def taking_turns_is_invisible(case: TimedCase, make: Make) -> None:
-    """Two that keep a directory open answer in turns as one would; who was overtaken sees it, or says so."""
+    """Two that keep a directory open answer alternately as one would; an overtaken one continues or raises."""
     with tempfile.TemporaryDirectory() as directory, locked_outside():
         stays = make(case)
         kept: list[Any] = [None, None]
@@ -191,7 +191,7 @@ def taking_turns_is_invisible(case: TimedCase, make: Make) -> None:
 
 
 def answers_are_tidy(case: TimedCase, make: Make) -> None:
-    """Retractions come first, no line has weight 0, and no row is retracted and said in one answer."""
+    """Retractions come first, no line has weight 0, and no row is retracted and inserted in one answer."""
     operator = make(case)
     for epoch, step in enumerate(case.steps):
         deltas = case.deltas(step.changes)
@@ -200,7 +200,7 @@ def answers_are_tidy(case: TimedCase, make: Make) -> None:
         _require(signs == sorted(signs), f"epoch {epoch}: a retraction comes after an insertion", case)
         _require(all(weight for _, weight in lines), f"epoch {epoch}: a line without weight", case)
         both = {row for row, weight in lines if weight < 0} & {row for row, weight in lines if weight > 0}
-        _require(not both, f"epoch {epoch}: retracted and said again: {both}", case)
+        _require(not both, f"epoch {epoch}: retracted and inserted again: {both}", case)
         operator.absorb(step.tick(epoch), deltas)
 
 
@@ -219,7 +219,7 @@ def quiet_on_quiet(case: TimedCase, make: Make) -> None:
         due = _due(operator)
         if waits:
             first = min(row["t"] for row in waits)
-            _require(due.watermark_us == first, f"a row waits for {first}, and {due} is said to be due", case)
+            _require(due.watermark_us == first, f"a row waits for {first}, and {due} is returned as due", case)
         operator.absorb(tick, nothing)
         _require(_state(operator) == before, "an empty delta changes the state", case)
         number += 1
@@ -230,7 +230,7 @@ TIMED_LAWS: dict[str, TimedLaw] = {
     for law in (
         incremental_is_batch,
         what_is_late_is_set_aside,
-        corrections_are_the_answers_taken_back,
+        corrections_are_the_retracted_answers,
         epochs_are_invisible,
         eager_and_on_watermark_agree,
         answer_is_pure,

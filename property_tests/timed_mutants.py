@@ -1,6 +1,6 @@
 """Planted bugs of the operators about time, each with the law that must catch it.
 
-Some spoil what an operator is told, some a part of it, some its outside.
+Some change the options of an operator, some a part of it, some its outer methods.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TimedMutant:
         story: what goes wrong.
         caught_by: the law that must break.
         kind: the kind of case to search with.
-        shape: spoils what the operator is told.
+        shape: spoils the options of the operator.
         part: spoils the operator.
     """
 
@@ -48,7 +48,7 @@ class TimedMutant:
         return operator
 
 
-def _told(**changes: Any) -> Callable[[VersionJoinShape], VersionJoinShape]:
+def _with(**changes: Any) -> Callable[[VersionJoinShape], VersionJoinShape]:
     return lambda shape: replace(shape, **changes)
 
 
@@ -104,7 +104,9 @@ def _no_corrections(operator: Any) -> None:
 
 def _weight_is_one(operator: Any) -> None:
     pairs, lines = operator._join.pairs, operator._join.pairs.lines
-    pairs.lines = lambda told: lines(Transitions(told.refs, told.befores, told.afters, np.minimum(told.weights, 1)))
+    pairs.lines = lambda reported: lines(
+        Transitions(reported.refs, reported.befores, reported.afters, np.minimum(reported.weights, 1))
+    )
 
 
 def _answers(change: Callable[[list[Any]], list[Any]]) -> Callable[[Any], None]:
@@ -115,13 +117,13 @@ def _answers(change: Callable[[list[Any]], list[Any]]) -> Callable[[Any], None]:
     return spoil
 
 
-def _every_second_ask_is_turned(operator: Any) -> None:
-    answer, asked = operator.answer, [0]
+def _every_second_answer_is_turned(operator: Any) -> None:
+    answer, answers = operator.answer, [0]
 
     def spoiled(tick: Any, deltas: Any) -> Any:
-        asked[0] += 1
+        answers[0] += 1
         chunks = list(answer(tick, deltas))
-        return iter(chunks[::-1] if asked[0] % 2 else chunks)
+        return iter(chunks[::-1] if answers[0] % 2 else chunks)
 
     operator.answer = spoiled
 
@@ -188,29 +190,33 @@ def _insertions_first(chunks: list[Any]) -> list[Any]:
 TIMED_MUTANTS: tuple[TimedMutant, ...] = (
     TimedMutant("a_delete_matches", "a DELETE is joined like a row", _BATCH, "on_watermark", part=_deletes_match),
     TimedMutant(
-        "late_rows_vanish", "late rows are listed nowhere", "what_is_late_is_set_aside", "on_watermark", _told(late="drop")
+        "late_rows_vanish", "late rows are listed nowhere", "what_is_late_is_set_aside", "on_watermark", _with(late="drop")
     ),
-    TimedMutant("valid_from_the_next", "a version is not yet valid at its own time", _BATCH, "eager", _told(is_strict=True)),
-    TimedMutant("sequence_ignored", "of two versions at one time the later arrival wins", _BATCH, "once", _told(tie_by=())),
+    TimedMutant("valid_from_the_next", "a version is not yet valid at its own time", _BATCH, "eager", _with(is_strict=True)),
+    TimedMutant("sequence_ignored", "of two versions at one time the later arrival wins", _BATCH, "once", _with(tie_by=())),
     TimedMutant("earlier_arrival_wins", "of two equal versions the first one stays", _BATCH, "eager", part=_arrival_turned),
-    TimedMutant("rest_of_on_ignored", "the residual predicate is not asked", _BATCH, "on_watermark", _told(residual=None)),
+    TimedMutant("rest_of_on_ignored", "the residual predicate is not evaluated", _BATCH, "on_watermark", _with(residual=None)),
     TimedMutant("released_too_early", "a row leaves before its watermark", _BATCH, "on_watermark", part=_shifted_release(1)),
     TimedMutant("released_too_late", "a row at the watermark stays", _BATCH, "on_watermark", part=_shifted_release(-1)),
     TimedMutant("released_twice", "an emitted row waits on", _BATCH, "on_watermark", part=_never_released),
     TimedMutant(
         "valid_version_freed", "the newest version before the watermark goes", _BATCH, "on_watermark", part=_frees_the_valid
     ),
-    TimedMutant("late_version_says_nothing", "what eager has said is not corrected", _BATCH, "eager", part=_no_corrections),
+    TimedMutant("late_version_emits_nothing", "what eager has emitted is not corrected", _BATCH, "eager", part=_no_corrections),
     TimedMutant("copies_count_once", "three equal orders are joined as one", _BATCH, "once", part=_weight_is_one),
     TimedMutant("nothing_is_taken_back", "the new answer is beside the old", _BATCH, "as_of", part=_answers(_nothing_back)),
-    TimedMutant("looks_back_always", "a comparison that looks forward looks back", _BATCH, "as_of", _told(is_mirrored=False)),
-    TimedMutant("tolerance_forgotten", "the nearest row matches at any distance", _BATCH, "as_of", _told(reach=None)),
-    TimedMutant("ties_by_arrival", "of quotes at one time the latest, not the smallest key", _BATCH, "as_of", _told(tie_by=())),
+    TimedMutant("looks_back_always", "a comparison that looks forward looks back", _BATCH, "as_of", _with(is_mirrored=False)),
+    TimedMutant("tolerance_forgotten", "the nearest row matches at any distance", _BATCH, "as_of", _with(reach=None)),
+    TimedMutant("ties_by_arrival", "of quotes at one time the latest, not the smallest key", _BATCH, "as_of", _with(tie_by=())),
     TimedMutant("next_row_trimmed", "when the shown row goes no other one shows", _BATCH, "dedup", part=_trims_what_may_show),
     TimedMutant("dedup_arrival_turned", "of equal rows the wrong one shows", _BATCH, "dedup", part=_arrival_turned),
-    TimedMutant("padding_lost", "LEFT drops what matches nothing", _BATCH, "eager", _told(how="inner")),
+    TimedMutant("padding_lost", "LEFT drops what matches nothing", _BATCH, "eager", _with(how="inner")),
     TimedMutant(
-        "chunks_turned_about", "the same question, another order", "answer_is_pure", "as_of", part=_every_second_ask_is_turned
+        "chunks_turned_about",
+        "the same question, another order",
+        "answer_is_pure",
+        "as_of",
+        part=_every_second_answer_is_turned,
     ),
     TimedMutant(
         "insertions_come_first",
@@ -228,13 +234,13 @@ TIMED_MUTANTS: tuple[TimedMutant, ...] = (
     TimedMutant(
         "waiting_rows_not_restored", "who waits is forgotten by a restart", _RESTORE, "on_watermark", part=_forgets_waiting
     ),
-    TimedMutant("nobody_waits", "rows wait and say nothing of it", "quiet_on_quiet", "on_watermark", part=_forgets_to_wait),
+    TimedMutant("nobody_waits", "rows wait and no time is due", "quiet_on_quiet", "on_watermark", part=_forgets_to_wait),
     TimedMutant(
         "eager_disagrees",
         "a late version is valid for on_watermark only",
         "eager_and_on_watermark_agree",
         "on_watermark",
-        _told(is_strict=True),
+        _with(is_strict=True),
     ),
     TimedMutant(
         "cut_matters",
@@ -246,7 +252,7 @@ TIMED_MUTANTS: tuple[TimedMutant, ...] = (
     TimedMutant(
         "every_look_is_counted",
         "a left row that is found again with what it had counts as corrected",
-        "corrections_are_the_answers_taken_back",
+        "corrections_are_the_retracted_answers",
         "eager",
         part=_counts_every_look,
     ),

@@ -1,8 +1,8 @@
 """Random histories of state that ends by time, with what must be answered: dicts and lists, no engine code.
 
-An input's rows are (k, v, t). A case is a number: it says what operator it is (a join, a count per k, or the first rows per k),
+An input's rows are (k, v, t). A case is a number: it decides the operator (a join, a count per k, or the first rows per k),
 by which clock rows end, what begins their time again, whether they are retracted or forgotten, the rows of every epoch and its
-times. First rows are ordered by t and v, so that only equal rows are tied and arrival says nothing.
+times. First rows are ordered by t and v, so that only equal rows are tied and arrival does not matter.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _order(row: Row) -> tuple[float, int]:
 
 
 class TtlOracle:
-    """Say what is alive after each epoch, and what the epoch answers."""
+    """Set what is alive after each epoch, and its answer."""
 
     def __init__(self, case: TtlCase) -> None:
         self._case = case
@@ -169,7 +169,7 @@ class TtlOracle:
         for number, changes in enumerate(step.changes):
             self._touch(number, step, now)
             self._change(self._alive[number], self._until[number], changes, now)
-        said = [
+        emitted = [
             [one for one in rows if not one[2] or self._ends(number, one) > (-inf if before is None else before)]
             for number, rows in enumerate(self._alive)
         ]
@@ -177,7 +177,7 @@ class TtlOracle:
             [one for one in rows if self._ends(number, one) > (-inf if now is None else now)]
             for number, rows in enumerate(self._alive)
         ]
-        answer = Counter(case.batch(self._rows(said if case.forgets else after)))
+        answer = Counter(case.batch(self._rows(emitted if case.forgets else after)))
         answer.subtract(case.batch(was))
         self._alive = [[[row, ends, False] for row, ends, _ in rows] for rows in after]
         self.held = case.batch(self._rows(self._alive))

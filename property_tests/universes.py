@@ -9,7 +9,7 @@ Sequences of exactly `length` changes cover the shorter ones too: outputs are ch
 a shorter sequence is the beginning of a split of a longer one.
 
 Outputs are compared as dense count matrices, universe x possible output row; what is expected comes from the oracle, once
-per distinct pair of live bags. A failure is told as one sequence with its cuts, the shortest first.
+per distinct pair of live bags. A failure is printed as one sequence with its cuts, the shortest first.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Symbol:
 
 @dataclass(frozen=True)
 class World:
-    """An alphabet and the relations it speaks of.
+    """An alphabet and its relations.
 
     Args:
         name: of the world.
         mode: changelog mode of both sides.
         symbols: the alphabet.
-        coded: the columns that tell rows apart, each with its two values.
+        coded: the columns that identify a row, each with its two values.
         primary_key: of both sides, without the universe.
         sequence_by: of both sides.
         null_safe: whether the key column k is compared with `<=>`.
@@ -348,7 +348,7 @@ class _Block:
         return ZSet(pa.RecordBatch.from_arrays(columns, schema=schema), weights)
 
     def complaint(self, epoch: int, wrong: Ints) -> UniverseBrokenError:
-        """Return the error that tells the shortest wrong universe."""
+        """Return the error that names the shortest wrong universe."""
         done = self.done(epoch)
         universe = int(wrong[np.argmin(done[wrong])])
         epochs = self.epoch_of[self.mask_of[universe]]
@@ -360,12 +360,12 @@ class _Block:
             f"    (left row {code // width}, right row {code % width}): expected {wanted[code]}, actual {got[code]}"
             for code in np.flatnonzero(wanted != got)
         ]
-        told = lines or ["    the sum is right, but a row is told both ways or retracted more often than it was there"]
+        reported = lines or ["    the sum is right, but a row is emitted both ways or retracted more often than it was there"]
         return UniverseBrokenError(
             "\n".join(
                 [
                     f"{self.how} join, world {self.world.name}: {len(set(wrong.tolist()))} universes wrong after epoch {epoch}",
-                    *told,
+                    *reported,
                     *(f"    epoch {number}: {changes}" for number, changes in enumerate(story)),
                     f"    columns {_COLUMNS}; row {width - 1} is the absent row",
                 ]
@@ -384,7 +384,7 @@ def exhaust(world: World, how: str, length: int, build: Callable[..., Operator],
         block: sequences that share one operator.
 
     Raises:
-        UniverseBrokenError: an output that differs, tells a row both ways, or retracts more than was there.
+        UniverseBrokenError: an output that differs, emits a row both ways, or retracts more than was there.
 
     Cost: legal sequences x 2^(length - 1) universes in `length` epochs; about 2 microseconds each.
     """

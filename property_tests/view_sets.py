@@ -21,7 +21,7 @@ from zset_join.expressions import col, left, right
 from zset_join.pipeline import Pipeline, View, appends, changes
 from zset_join.pipeline import functions as ZF  # noqa: N812 - as users write F
 
-__all__ = ["drawn_views", "stages_stand_once", "views_equal_their_queries", "written"]
+__all__ = ["drawn_views", "stages_appear_once", "views_equal_their_queries", "written"]
 
 LEFT = {"id": pa.int64(), "k": pa.string(), "x": pa.int64()}
 RIGHT = {"k": pa.string(), "rid": pa.int64(), "y": pa.int64()}
@@ -108,7 +108,7 @@ def _stays_upserts(drawn: _Drawn) -> bool:
     return drawn[0] == "select" and _is_upserts(drawn[-1]) and "rid" in written(drawn).columns
 
 
-def stages_stand_once(views: dict[str, _Drawn], pipeline: Pipeline[Any]) -> None:
+def stages_appear_once(views: dict[str, _Drawn], pipeline: Pipeline[Any]) -> None:
     """Compare the stages of a plan with those that the views were drawn with.
 
     Raises:
@@ -133,7 +133,7 @@ def views_equal_their_queries(seed: int, directory: Path | None) -> int:
     draw = random.Random(seed)
     views = drawn_views(draw)
     pipeline, rows, live = _opened(views, directory), 0, list[dict[str, Any]]()
-    stages_stand_once(views, pipeline)
+    stages_appear_once(views, pipeline)
     for epoch in range(3):
         if directory is not None and epoch and draw.random() < 0.5:
             pipeline.close()

@@ -1,4 +1,4 @@
-"""DISTINCT, UNION, WHERE and SELECT under test: what each is over, and what the oracle says about it."""
+"""DISTINCT, UNION, WHERE and SELECT under test: their inputs, and the oracle's verdict."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What every test shares: one Spark session, compiled kernels that survive between runs, the Hypothesis profile.
 
-A test that requests the fixture `spark` carries the mark `spark` without saying so: `-m "not spark"` needs no JVM.
+A test that requests the fixture `spark` carries the mark `spark` by itself: `-m "not spark"` needs no JVM.
 PySpark is imported only when the first such test runs.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Tests compile what they call: whoever changes a kernel does not wait for all of them.
+# Tests compile what they call: a change of one kernel does not compile all of them.
 os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")
 
 # One of these lives for minutes: the JVM's second compiler and its parallel collector cost more there than they give. On two
@@ -31,7 +31,7 @@ os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # A thousand tests leave more behind than Spark's 1 GB: with it the last tests of a run took ten times as long, and then the
-# heap was full. A JVM whose heap is full ends at once, and its last line says so, instead of failing every test that follows.
+# heap was full. A JVM whose heap is full ends at once, and its last line reports it, instead of failing every test that follows.
 ROOMY_JVM = "-Xss4m -XX:+ExitOnOutOfMemoryError"
 JVM_HEAP = "3g"
 SHORT_HISTORY = dict.fromkeys(

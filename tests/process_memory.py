@@ -33,7 +33,7 @@ class Measurable(Protocol):
 
 
 Measured = npt.NDArray[np.float64]
-"""A line per epoch: MB of the process after it, at the peak within it, as the operator says, and of the delta."""
+"""A line per epoch: MB of the process after it, at the peak within it, by the operator's count, and of the delta."""
 
 
 def print_sizes(make: Callable[[], Measurable], epochs: Callable[[], Iterable[list[ZSet]]]) -> None:
@@ -48,8 +48,8 @@ def print_sizes(make: Callable[[], Measurable], epochs: Callable[[], Iterable[li
     UnusedMemory().give_back(0)
     before = _megabytes("VmRSS")
     operator = make()
-    for after, peak, said, delta in _sizes(operator, epochs()):
-        sys.stdout.write(json.dumps([after - before, peak - before, said, delta]) + "\n")
+    for after, peak, emitted, delta in _sizes(operator, epochs()):
+        sys.stdout.write(json.dumps([after - before, peak - before, emitted, delta]) + "\n")
     counts = operator.statistics()
     moved = [sum(count for name, count in counts.items() if what in name) for what in ("spilled_", "fetched_")]
     cold = sum(count for name, count in counts.items() if name.endswith(("cold_rows", "cold_groups")))

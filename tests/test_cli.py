@@ -1,4 +1,4 @@
-"""The command line does what the methods do, and says what is wrong with an exit code."""
+"""The command line does what the methods do, and fails with an exit code."""
 
 from __future__ import annotations
 
@@ -110,11 +110,11 @@ WRONG = [
 
 
 def test_what_cannot_be_done_is_said(program: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, says in WRONG:
+    for arguments, expected in WRONG:
         assert main(arguments) == 1, arguments
-        told = capsys.readouterr().err
-        assert says in told
-        assert told.count("\n") == 1
+        reported = capsys.readouterr().err
+        assert expected in reported
+        assert reported.count("\n") == 1
 
     Path("shop.py").write_text(PROGRAM.replace('"checkpoint")', '"elsewhere")'))
     sys.modules.pop("shop")

@@ -24,8 +24,8 @@ def test_every_kind_of_stage_that_keeps_rows_is_among_the_groups() -> None:
 def test_a_group_is_compiled_and_each_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     seconds = compiling.compile_kernels(["joins on disk"])
 
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith("compiling the kernels of this version into")
-    assert told[1].startswith("  1 of 1: joins on disk")
-    assert told[-1].startswith("done in")
+    reported = capsys.readouterr().out.splitlines()
+    assert reported[0].startswith("compiling the kernels of this version into")
+    assert reported[1].startswith("  1 of 1: joins on disk")
+    assert reported[-1].startswith("done in")
     assert seconds > 0

@@ -141,9 +141,9 @@ def test_a_place_without_a_checkpoint_is_told(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_named(directory: Path) -> None:
     (directory / "dead-letters" / f"{0:020d}.parquet").write_bytes(b"PAR1")
-    with pytest.raises(StateError, match="cannot be read as a file of dead letters") as told:
+    with pytest.raises(StateError, match="cannot be read as a file of dead letters") as reported:
         read_letters(directory)
-    assert told.value.code == "DEAD_LETTERS"
+    assert reported.value.code == "DEAD_LETTERS"
 
 
 def test_an_attempt_that_did_not_count_is_not_listed(directory: Path) -> None:

@@ -27,38 +27,38 @@ def without(monkeypatch: pytest.MonkeyPatch, module: str, package: str) -> None:
 def test_the_story_ends_with_a_comparison_that_says_equal(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo"]) == 0
 
-    told = capsys.readouterr().out
-    assert "    -1  London, 2, 32" in told
-    assert "because orders +1 {'order': 4," in told
-    assert "equal: 1 rows expected, 1 answered, after epoch 3" in told
+    reported = capsys.readouterr().out
+    assert "    -1  London, 2, 32" in reported
+    assert "because orders +1 {'order': 4," in reported
+    assert "equal: 1 rows expected, 1 answered, after epoch 3" in reported
 
 
 def test_in_a_terminal_the_story_ends_with_the_address_of_a_page_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     pages: list[bytes] = []
 
     def interrupted(console: Console) -> None:
-        with urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(told[-1].split()[-1]) as answer:
+        with urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(reported[-1].split()[-1]) as answer:
             pages.append(answer.read())
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Console, "wait", interrupted)
 
-    assert demo.run_demo(told.append, waits=True)
+    assert demo.run_demo(reported.append, waits=True)
     assert b"<script" in pages[0]
-    assert "until Ctrl-C: open http://127.0.0.1:" in told[-1]
+    assert "until Ctrl-C: open http://127.0.0.1:" in reported[-1]
 
 
 def test_without_duckdb_the_story_compares_with_arrow_and_notices_a_wrong_view(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "zset_join.demo", "duckdb")
-    told: list[str] = []
+    reported: list[str] = []
 
-    assert demo.run_demo(told.append)
-    assert any("Arrow joins and groups the three tables as they are now: equal." in line for line in told)
+    assert demo.run_demo(reported.append)
+    assert any("Arrow joins and groups the three tables as they are now: equal." in line for line in reported)
 
     right = demo._recomputed()
     monkeypatch.setattr(demo, "_recomputed", lambda: [{**right[0], "revenue": 55}])
-    assert not demo.run_demo(told.append)
+    assert not demo.run_demo(reported.append)
 
 
 def test_what_a_use_needs_is_a_note_and_what_every_use_needs_is_wrong(

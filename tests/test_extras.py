@@ -1,4 +1,4 @@
-"""Without the packages of the extras: everything that needs one says which, and how to install it."""
+"""Without the packages of the extras: the error names the package, and how to install it."""
 
 from __future__ import annotations
 

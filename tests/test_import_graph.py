@@ -1,4 +1,4 @@
-"""No circle of imports ties modules of the library, and the picture of its rooms is what the code says."""
+"""No circle of imports ties modules of the library, and the picture of its rooms follows the code."""
 
 from __future__ import annotations
 

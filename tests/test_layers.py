@@ -80,4 +80,4 @@ def test_every_public_name_has_the_home_that_type_checkers_see() -> None:
     assert seen == zset_join.__homes__
     assert sorted(seen) == zset_join.__all__
     with pytest.raises(AttributeError, match="'zset_join' has no attribute 'Joined'"):
-        getattr(zset_join, "Joined")  # noqa: B009 - mypy knows better
+        getattr(zset_join, "Joined")  # noqa: B009 - mypy would refuse it

@@ -28,7 +28,7 @@ def test_columns_are_found_by_their_place_in_the_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "expected"),
     [
         ({"mode": "retract"}, "UNKNOWN_MODE", r"mode='retract' is unknown; use one of append, upsert, changelog"),
         ({"mode": "upsert"}, "MISSING_PRIMARY_KEY", r"pass keys="),
@@ -44,8 +44,10 @@ def test_columns_are_found_by_their_place_in_the_schema() -> None:
         ),
     ],
 )
-def test_a_description_that_cannot_run_names_the_argument_and_the_cure(arguments: dict[str, Any], code: str, says: str) -> None:
-    with pytest.raises(PlanError, match=says) as caught:
+def test_a_description_that_cannot_run_names_the_argument_and_the_cure(
+    arguments: dict[str, Any], code: str, expected: str
+) -> None:
+    with pytest.raises(PlanError, match=expected) as caught:
         Relation(name="orders", schema=ORDERS, **arguments)
 
     assert caught.value.code == code

@@ -1,4 +1,4 @@
-"""A machine that lacks something is told what it lacks and how to get it."""
+"""On a machine that lacks something the error names it and how to get it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker keeps its operators open between epochs, and nobody can tell from the answers."""
+"""A worker keeps its operators open between epochs, and the answers are the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zset_join.core.tick import Tick
 
 
 class Stub:
-    """An operator that says what it is told to."""
+    """An operator with planned answers."""
 
     def __init__(self, *, current: bool = True, working_bytes: int = 0) -> None:
         self.current = current

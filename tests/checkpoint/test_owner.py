@@ -37,7 +37,7 @@ def local(tmp_path: Path) -> Folder:
 
 
 def leave_behind(folder: Folder, *, silent_seconds: float = 0.0, **facts: Any) -> Claim:
-    """Leave the claim of a driver that ended without letting go."""
+    """Leave the claim of a driver that ended without releasing it."""
     ownership = Ownership.claim(folder, "q")
     claim = replace(ownership.mine, since=ownership.mine.since - silent_seconds, **facts)
     ownership.release()

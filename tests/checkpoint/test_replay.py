@@ -1,4 +1,4 @@
-"""Whoever answers an epoch, and from whatever state: the same rows in the same order."""
+"""Every attempt of an epoch, from any state, emits the same rows in the same order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _right(rng: random.Random, bag: list[tuple[int, float]]) -> ZSet:
 
 
 def nothing(query: QueryByHand) -> None:
-    """Ask again as it is."""
+    """Request the same again."""
 
 
 def lose_local_state(query: QueryByHand) -> None:

@@ -82,4 +82,4 @@ def test_two_changes_that_say_the_same_are_two_and_one_told_twice_is_one() -> No
 
     assert [id(change) for view in views for change in view.sources] == 2 * [id(once), id(again)]
     assert InputChange("both", {}, 1, causes=tuple(views)).sources == (once, again)
-    assert InputChange("view", {}, 1, untold="it is too old").sources == ()
+    assert InputChange("view", {}, 1, missing_reason="it is too old").sources == ()

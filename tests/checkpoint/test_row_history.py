@@ -1,4 +1,4 @@
-"""The history of a row says what a replay of everything would have said about it."""
+"""The history of a row agrees with a replay of everything."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHOWN, SOURCES = joined_schema(LEFT, RIGHT, "full", using=False, output_names=No
 def ask(query: QueryByHand, row: dict[str, Any], **options: Any) -> RowHistory:
     assert query.checkpoint.last is not None
     histories = [history for _, history in sorted(query.checkpoint.last.histories.items())]
-    return RowQuestion(build, SHOWN, SOURCES, row, **options).ask(query.checkpoint.files, histories)
+    return RowQuestion(build, SHOWN, SOURCES, row, **options).find_history(query.checkpoint.files, histories)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_of_certain_epochs_every_change_with_the_join_key_is_told(query: QueryBy
     query.run(left_rows((1, 2, "pen")), right_rows())
     query.run(left_rows((1, 2, "ink"), (3, 2, "hat"), (4, 4, "cap")), right_rows((2, 1.0)))
 
-    (event,) = ask(query, {"id": 1, "k": 2}, epochs={1, 7}, tells_all=True).events
+    (event,) = ask(query, {"id": 1, "k": 2}, epochs={1, 7}, has_all_causes=True).events
 
     assert event.epoch == 1
     assert [change.row.get("id") for change in event.changes] == [1, 3, None]
@@ -153,7 +153,7 @@ def test_keys_of_different_types_and_both_zeros_are_found(tmp_path: Path) -> Non
 
     def told(row: dict[str, Any]) -> list[list[tuple[Any, int]]]:
         question = RowQuestion(lambda directory: HashJoin(left, right, "left", directory=directory), shown, sources, row)
-        events = question.ask(files, [BucketHistory(None, tuple(logs))]).events
+        events = question.find_history(files, [BucketHistory(None, tuple(logs))]).events
         return [[(found["w"], weight) for found, weight in event.emitted] for event in events]
 
     assert told({"v": 1}) == [[(None, 1)], [(None, -1), (7, 1)]]
@@ -164,7 +164,7 @@ def test_keys_of_different_types_and_both_zeros_are_found(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("row", "says"),
+    ("row", "message"),
     [
         ({"colour": "red"}, 'no column "colour"'),
         ({"id": "seven"}, 'no value of the column "id"'),
@@ -173,8 +173,8 @@ def test_keys_of_different_types_and_both_zeros_are_found(tmp_path: Path) -> Non
         ({}, "names no value"),
     ],
 )
-def test_a_question_that_cannot_be_asked_is_refused(row: dict[str, Any], says: str) -> None:
-    with pytest.raises(OptionError, match=says) as found:
+def test_a_question_that_cannot_be_asked_is_refused(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message) as found:
         RowQuestion(build, SHOWN, SOURCES, row)
     assert found.value.code == "ROW_QUESTION"
 

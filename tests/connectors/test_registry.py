@@ -66,7 +66,7 @@ def test_outputs_by_name_hold_every_epoch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "code", "said"),
+    ("name", "options", "code", "message"),
     [
         ("parqet", {}, "UNKNOWN_CONNECTOR", "there is no output 'parqet'. Did you mean parquet?"),
         ("datagen", {}, "UNKNOWN_CONNECTOR", "there is no output 'datagen'. There is blackhole, csv,"),
@@ -75,12 +75,12 @@ def test_outputs_by_name_hold_every_epoch(tmp_path: Path) -> None:
         ("csv", {"path": "p", "form": "rows"}, "SINK_OPTION", "a form is one of weight, row_kind,"),
     ],
 )
-def test_a_name_or_an_option_that_is_not_there_is_refused(name: str, options: dict[str, Any], code: str, said: str) -> None:
+def test_a_name_or_an_option_that_is_not_there_is_refused(name: str, options: dict[str, Any], code: str, message: str) -> None:
     with pytest.raises(OptionError) as refused:
         sink(name, **options)
 
     assert refused.value.code == code
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,4 +1,4 @@
-"""What the console says of a checkpoint: running, stopped, damaged, or in a bundle."""
+"""The console shows a checkpoint: running, stopped, damaged, or in a bundle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the console says of a pipeline in memory, and what a pipeline answers while it goes on."""
+"""The console shows a pipeline in memory, which answers while it runs."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_the_page_of_a_pipeline_verifies(tmp_path: Path, lasts: bool) -> None:
         with httpx.Client(base_url=f"http://127.0.0.1:{console.port}", follow_redirects=True) as browser:
             browser.get(console.url)
             text = browser.get("/api/verifying", params={"view": "by_order"}).text
-            asked = {"view": "by_order", "where": '{"id": "0"}'}
-            history = browser.get("/api/explain_row", params=asked).json()
+            requested = {"view": "by_order", "where": '{"id": "0"}'}
+            history = browser.get("/api/explain_row", params=requested).json()
     assert "event: verdict" in text
     assert '"equal": true' in text
     assert history["events"][0]["epoch"] == 0

@@ -1,7 +1,7 @@
 """The one table of conversions as data: what each spelling is in each type, or that it is refused.
 
-`spark_casts.json` has what Spark's ANSI `TRY_CAST(text AS type)` answered, as text; `tests/spark/rows/test_conversions.py` asks it
-again. On top of it stand the refusals that the contract adds, decided here by other means than the product does.
+`spark_casts.json` has what Spark's ANSI `TRY_CAST(text AS type)` answered, as text; `tests/spark/rows/test_conversions.py` runs it
+again. On top of it are the refusals that the contract adds, decided here by other means than the product does.
 """
 
 from __future__ import annotations

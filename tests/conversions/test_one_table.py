@@ -154,8 +154,8 @@ TEXT_WAYS = {
     "Maxwell": lambda cells: by_records("maxwell-json", cells),
     "DMS": lambda cells: by_records("dms-json", cells),
 }
-DECIMAL_OF_DEBEZIUM = {"DECIMAL(5,2)", "DECIMAL(38,0)"}  # base64, unless options or the record say otherwise
-COUNTED = {"DATE", "TIMESTAMP", "TIMESTAMP_NTZ"}  # what a number is there is the format's to say
+DECIMAL_OF_DEBEZIUM = {"DECIMAL(5,2)", "DECIMAL(38,0)"}  # base64, unless options or the record decide otherwise
+COUNTED = {"DATE", "TIMESTAMP", "TIMESTAMP_NTZ"}  # the format decides what a number is
 
 
 def differences(cells: Cells, got: list[Any], leaves_out: set[str] = frozenset()) -> list[Any]:

@@ -263,7 +263,7 @@ def columns(rows: pa.StructArray) -> dict[str, pa.Array]:
 
 @pytest.fixture(scope="module")
 def spark_answers(spark: SparkSession) -> pa.Table:
-    """Ask Spark for everything in one query: one column per expression, one line per pair."""
+    """Evaluate everything in Spark in one query: one column per expression, one line per pair."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     left_rows, right_rows = pairs()

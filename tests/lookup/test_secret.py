@@ -142,10 +142,10 @@ def test_an_error_without_secrets_keeps_its_cause(tmp_path: Path) -> None:
     ],
 )
 def test_an_address_that_holds_credentials_is_refused_without_showing_them(make: Any) -> None:
-    with pytest.raises(OptionError, match="holds credentials") as told:
+    with pytest.raises(OptionError, match="holds credentials") as reported:
         make()
-    assert told.value.code == "SECRET_IN_URL"
-    assert "hush" not in str(told.value) + repr(told.value.facts)
+    assert reported.value.code == "SECRET_IN_URL"
+    assert "hush" not in str(reported.value) + repr(reported.value.facts)
 
 
 def test_a_header_that_names_its_secret_survives_json_and_one_that_was_given_does_not() -> None:
@@ -163,6 +163,6 @@ def test_a_header_that_names_its_secret_survives_json_and_one_that_was_given_doe
 
 @pytest.mark.parametrize("secret", [Secret.env("NOT_SET_ANYWHERE"), Secret.file("/not/there")])
 def test_a_secret_that_is_missing_names_its_place(secret: Secret) -> None:
-    with pytest.raises(OptionError, match=secret.place) as told:
+    with pytest.raises(OptionError, match=secret.place) as reported:
         secret.value()
-    assert told.value.code == "SECRET_MISSING"
+    assert reported.value.code == "SECRET_MISSING"

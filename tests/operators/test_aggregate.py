@@ -1,4 +1,4 @@
-"""GROUP BY by example: what comes, what goes, and what an epoch says about it."""
+"""GROUP BY by example: which changes an epoch emits when rows arrive and leave."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_changed_group_is_retracted_and_inserted() -> None:
     assert shops.feed(insert(("A", 4))) == [(("A", 1, 3, 3.0), -1), (("A", 2, 7, 3.5), 1)]
 
 
-def test_groups_can_be_read_as_they_stand_between_an_answer_and_its_epoch() -> None:
+def test_groups_can_be_read_between_an_answer_and_its_epoch() -> None:
     shops = Aggregate(SALES, ["shop"], TOTALS)
     Epochs(shops).feed(insert(("A", 3), ("B", 5), ("C", 6)))
     deltas = [delta_of(SALES, [*insert(("A", 4)), *delete(("B", 5))])]
@@ -79,14 +79,14 @@ def test_groups_can_be_read_as_they_stand_between_an_answer_and_its_epoch() -> N
     assert lines_of(shops.held()) == [(("A", 2, 7, 3.5), 2), (("C", 1, 6, 6.0), 1)]
 
 
-def test_a_group_that_stays_the_same_says_nothing() -> None:
+def test_a_group_that_stays_the_same_emits_nothing() -> None:
     shops = Epochs(Aggregate(SALES, ["shop"], EXTREMES))
     shops.feed(insert(("A", 3), ("A", 9)))
 
     assert shops.feed(insert(("A", 5))) == []
 
 
-def test_two_changes_that_cancel_out_in_the_answer_say_nothing() -> None:
+def test_two_changes_that_cancel_out_in_the_answer_emit_nothing() -> None:
     shops = Epochs(Aggregate(SALES, ["shop"], [AggregateCall("avg", "price")]))
     shops.feed(insert(("A", 1), ("A", 3)))
 
@@ -103,7 +103,7 @@ def test_a_group_whose_last_row_goes_is_gone() -> None:
     assert shops.operator.statistics()["groups"] == 0  # type: ignore[attr-defined]
 
 
-def test_a_group_that_comes_and_goes_in_one_epoch_says_nothing() -> None:
+def test_a_group_that_comes_and_goes_in_one_epoch_emits_nothing() -> None:
     assert totals().feed([*insert(("A", 3)), *delete(("A", 3))]) == []
 
 
@@ -347,7 +347,7 @@ def test_of_values_with_the_same_order_the_extreme_one_is_taken() -> None:
     assert Epochs(Aggregate(SALES, [], calls)).feed(insert(("B", 1), ("A", 1), ("C", 1))) == [(("A", "C"), 1)]
 
 
-def test_a_new_order_of_the_same_value_says_nothing() -> None:
+def test_a_new_order_of_the_same_value_emits_nothing() -> None:
     best = Epochs(Aggregate(SALES, [], [AggregateCall("max_by", ("shop", "price"))]))
     best.feed(insert(("A", 3)))
 
@@ -363,7 +363,7 @@ def test_lists_and_sets_come_in_order() -> None:
     assert answer == [((("a", "b", "b"), ("a", "b")), -1), ((("b", "b", "c"), ("b", "c")), 1)]
 
 
-def test_a_set_that_loses_a_copy_says_nothing() -> None:
+def test_a_set_that_loses_a_copy_emits_nothing() -> None:
     collected = values(pa.string(), "collect_set")
     collected.feed(rows("b", "b"))
 

@@ -1,6 +1,6 @@
 """Every function over every type it takes, maintained over a few epochs and compared with Spark's own GROUP BY.
 
-The names of the output columns are the SQL that Spark is asked with, so names, types, values and NULLs are compared at once. Floats
+The names of the output columns are the SQL that Spark runs, so names, types, values and NULLs are compared at once. Floats
 are such that no order of adding them rounds; what does round (variance) is compared to 14 digits.
 """
 
@@ -91,8 +91,8 @@ def maintained(history: History, group_by: list[str], calls: list[AggregateCall]
     return aggregate, net(lines)
 
 
-def asked(spark: SparkSession, table: pa.RecordBatch, group_by: list[str], columns: list[str]) -> pa.Table:
-    """Return what Spark says."""
+def requested(spark: SparkSession, table: pa.RecordBatch, group_by: list[str], columns: list[str]) -> pa.Table:
+    """Return Spark's answer."""
     spark.createDataFrame(pa.Table.from_batches([table])).createOrReplaceTempView("history")
     groups = f" GROUP BY {', '.join(group_by)}" if group_by else ""
     return spark.sql(f"SELECT {', '.join([*group_by, *columns])} FROM history{groups}").toArrow()
@@ -117,7 +117,7 @@ def test_the_maintained_groups_are_those_of_sparks_batch_query(
 
     aggregate, groups = maintained(history, group_by, calls)
 
-    theirs = asked(spark, history.table, group_by, [call.name for call in calls])
+    theirs = requested(spark, history.table, group_by, [call.name for call in calls])
     assert groups == as_zset(theirs)
     assert aggregate.output.schema.types == theirs.schema.types
     assert aggregate.output.schema.names == theirs.schema.names
@@ -130,7 +130,7 @@ def test_moments_agree_with_spark_to_fourteen_digits(kind: pa.DataType, spark: S
 
     _, groups = maintained(history, ["k"], calls)
 
-    theirs = as_zset(asked(spark, history.table, ["k"], [call.name for call in calls]))
+    theirs = as_zset(requested(spark, history.table, ["k"], [call.name for call in calls]))
     expected = {row[0]: row[1:] for row in theirs}
     assert {row[0] for row in groups} == expected.keys()
     assert [row[1:] for row in groups] == [pytest.approx(expected[row[0]], rel=1e-14, abs=0) for row in groups]
@@ -142,7 +142,7 @@ def test_lists_and_sets_hold_what_sparks_hold(spark: SparkSession) -> None:
 
     _, groups = maintained(history, ["k"], calls)
 
-    theirs = asked(spark, history.table, ["k"], [f"sort_array({call.name})" for call in calls])
+    theirs = requested(spark, history.table, ["k"], [f"sort_array({call.name})" for call in calls])
     assert groups == as_zset(theirs)
 
 
@@ -154,5 +154,5 @@ def test_a_filter_is_sparks_filter_clause(spark: SparkSession) -> None:
 
     _, groups = maintained(history, ["k"], calls)
 
-    theirs = asked(spark, history.table, ["k"], [f"{call.function}(v) FILTER (WHERE o % 2 = 0)" for call in calls])
+    theirs = requested(spark, history.table, ["k"], [f"{call.function}(v) FILTER (WHERE o % 2 = 0)" for call in calls])
     assert groups == as_zset(theirs)

@@ -42,11 +42,11 @@ STORY: list[list[Change]] = [
 
 
 def hybrid(**options: Any) -> Aggregate:
-    """Return totals per shop with no group in memory between epochs, unless options say otherwise."""
+    """Return totals per shop with no group in memory between epochs, unless options change that."""
     return Aggregate(SALES, ["shop"], CALLS, **{"default_hash_table": "hybrid", "max_hot_bytes": 0, **options})
 
 
-def test_groups_on_disk_cannot_be_read_as_they_stand() -> None:
+def test_groups_on_disk_cannot_be_read_between_an_answer_and_its_epoch() -> None:
     with pytest.raises(StateError, match="without default_hash_table") as caught:
         next(hybrid().held())
 
@@ -144,7 +144,7 @@ def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("is_mapped", [False, True], ids=["in memory", "mapped"])
 @pytest.mark.parametrize("seed", range(4))
-def test_memory_that_begins_anew_is_not_seen_in_an_answer(
+def test_memory_that_starts_over_is_not_seen_in_an_answer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int, is_mapped: bool
 ) -> None:
     monkeypatch.setattr(HybridGroups, "_is_loose", _has_groups_of_even_epochs)
@@ -169,7 +169,7 @@ def test_memory_that_begins_anew_is_not_seen_in_an_answer(
     assert sum(history.expected[-1].values()) == totals.statistics()["groups"] > totals.statistics()["hot_groups"]
 
 
-def test_memory_begins_anew_when_what_is_dead_keeps_it_above_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_starts_over_when_what_is_dead_keeps_it_above_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     totals = hybrid(max_hot_bytes=96 << 20)
     epochs, groups = Epochs(totals), totals._input.hybrid
     assert groups is not None
@@ -187,7 +187,7 @@ def test_memory_begins_anew_when_what_is_dead_keeps_it_above_its_limit(monkeypat
     assert (totals.statistics()["groups"], totals.statistics()["spilled_groups"]) == (100, 100 * sum(emptied))
 
 
-def test_cold_groups_lie_where_they_are_told_and_go_with_the_operator(tmp_path: Path) -> None:
+def test_cold_groups_lie_in_the_given_directory_and_go_with_the_operator(tmp_path: Path) -> None:
     totals = hybrid(cold_directory=str(tmp_path))
     totals.absorb(Tick(0), [delta_of(SALES, STORY[0])])
 

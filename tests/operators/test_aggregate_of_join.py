@@ -112,23 +112,23 @@ class Chain:
         self.total = Aggregate(self.balances.output, [], [AggregateCall("sum", "balance"), AggregateCall("count")])
 
     def run(self, epoch: int, credit: ZSet, debit: ZSet) -> list[tuple[object, ...]]:
-        """Feed one epoch through all stages; return what the whole is said to be, if anything."""
-        said: list[tuple[object, ...]] = []
+        """Feed one epoch through all stages; return the reported totals, if any."""
+        emitted: list[tuple[object, ...]] = []
         tick, deltas = Tick(epoch), [credit, debit]
         for stage in (self.join, self.balances, self.total):
             answer = ZSet.concat(stage.answer(tick, deltas), schema=stage.output.schema)
             stage.absorb(tick, deltas)
             deltas = [bookings(answer) if stage is self.join else answer]
-            said = [row for row, weight in answer.to_pylist() if weight > 0]
-        return said
+            emitted = [row for row, weight in answer.to_pylist() if weight > 0]
+        return emitted
 
 
 def test_no_money_appears_or_vanishes_at_any_epoch() -> None:
     chain = Chain()
     arrivals = zip(halves(accounts_seed=1, delays_seed=2), halves(accounts_seed=3, delays_seed=4), strict=True)
 
-    said = [row for epoch, (credit, debit) in enumerate(arrivals) for row in chain.run(epoch, credit, debit)]
+    emitted = [row for epoch, (credit, debit) in enumerate(arrivals) for row in chain.run(epoch, credit, debit)]
 
-    assert {total for total, _ in said} == {0}
-    assert said[-1] == (0, ACCOUNTS)
+    assert {total for total, _ in emitted} == {0}
+    assert emitted[-1] == (0, ACCOUNTS)
     assert chain.join.statistics()["left_rows"] == chain.join.statistics()["right_rows"] == TRANSFERS

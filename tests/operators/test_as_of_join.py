@@ -55,7 +55,7 @@ def test_a_nearer_row_that_comes_later_takes_the_place_of_the_chosen_one():
     assert join.feed((), delete(("A", 2, 5, 0))) == [((1, "A", 6, 0, "A", 2, 5, 0), -1), ((1, "A", 6, 0, "A", 1, 3, 0), 1)]
 
 
-def test_a_row_that_is_further_away_says_nothing():
+def test_a_row_that_is_further_away_emits_nothing():
     join = as_of()
     join.feed(insert((1, "A", 6, 0)), insert(("A", 2, 5, 0)))
 
@@ -138,7 +138,7 @@ def _quote(draw):
 @pytest.mark.parametrize("seed", range(80))
 def test_after_every_epoch_the_answers_sum_up_to_the_plain_join_and_a_snapshot_is_invisible(seed):
     draw = random.Random(seed)
-    told = options(
+    reported = options(
         op=draw.choice([">=", ">", "<=", "<"]),
         how=draw.choice(["inner", "left"]),
         tie=draw.choice(["latest_arrival", "smallest_key"]),
@@ -152,10 +152,10 @@ def test_after_every_epoch_the_answers_sum_up_to_the_plain_join_and_a_snapshot_i
     more = {"hash_bits": draw.choice([32, 1]), "chunk_rows": draw.choice([2, 1000])}
 
     def made():
-        return AsOfJoin(trades(one.mode), quotes(other.mode), told, **more)
+        return AsOfJoin(trades(one.mode), quotes(other.mode), reported, **more)
 
     operator, emitted, lefts, rights = made(), EmittedRows(), LiveRows(), LiveRows()
-    passes = None if told.residual is None else lambda a, b: None if a[3] is None or b[3] is None else a[3] < b[3]
+    passes = None if reported.residual is None else lambda a, b: None if a[3] is None or b[3] is None else a[3] < b[3]
     for epoch in range(7):
         changes = one.changes(), other.changes()
         deltas = [delta_of(relation, lines) for relation, lines in zip(operator.inputs, changes, strict=True)]
@@ -172,10 +172,10 @@ def test_after_every_epoch_the_answers_sum_up_to_the_plain_join_and_a_snapshot_i
             lefts.rows(),
             rights.rows(),
             right_width=4,
-            how=told.how,
-            op=told.op,
-            tie=None if told.tie == "latest_arrival" else lambda quote: quote.row[1],
-            tolerance=told.tolerance,
+            how=reported.how,
+            op=reported.op,
+            tie=None if reported.tie == "latest_arrival" else lambda quote: quote.row[1],
+            tolerance=reported.tolerance,
             passes=passes,
         )
         restored = made()
@@ -184,7 +184,7 @@ def test_after_every_epoch_the_answers_sum_up_to_the_plain_join_and_a_snapshot_i
         operator = restored if epoch % 3 == 0 else operator
 
 
-def test_an_answer_that_is_taken_back_for_a_nearer_row_is_a_correction_and_one_that_is_said_first_is_not():
+def test_an_answer_retracted_for_a_nearer_row_is_a_correction_and_a_first_answer_is_not():
     join = as_of(how="left")
     join.feed(insert((1, "A", 6, 0), (2, "A", 6, 0)), insert(("A", 1, 3, 0)))
     assert join.operator.corrections() == 0

@@ -38,7 +38,7 @@ def delta(*lines: tuple[str, int, int, int, int], relation: Relation = RATES) ->
 
 
 class Held:
-    """What an operator has said so far; epochs count themselves."""
+    """The sum of an operator's answers; epochs are counted here."""
 
     def __init__(self, operator: CurrentVersions) -> None:
         self.operator, self.rows, self.epoch = operator, Counter[Any](), 0
@@ -64,7 +64,7 @@ def test_a_version_of_the_future_holds_as_soon_as_the_clock_has_reached_it() -> 
     assert held.operator.next_due().processing_time_us is None
 
 
-def test_a_late_version_says_nothing_and_a_delete_ends_validity_at_its_own_time() -> None:
+def test_a_late_version_emits_nothing_and_a_delete_ends_validity_at_its_own_time() -> None:
     held = Held(CurrentVersions(RATES, key=["currency"]))
     held.step(10, delta(("EUR", 1, 5, 0, 1), ("EUR", 9, 15, 0, -1)))
 
@@ -90,11 +90,11 @@ def test_a_date_holds_from_its_midnight_on_and_a_number_at_once() -> None:
 
     assert list(operator.answer(Tick(0, processing_time_us=86_400_000_000 - 1), rows)) == []
     assert len(list(operator.answer(Tick(0, processing_time_us=86_400_000_000), rows))) == 1
-    (said,) = CurrentVersions(numbers, key=["k"]).answer(Tick(0, processing_time_us=0), counted)
-    assert said.to_pylist() == [(("a", 1, 2**40), 1)]
+    (emitted,) = CurrentVersions(numbers, key=["k"]).answer(Tick(0, processing_time_us=0), counted)
+    assert emitted.to_pylist() == [(("a", 1, 2**40), 1)]
 
 
-def test_bad_rows_are_told_with_their_positions() -> None:
+def test_bad_rows_are_reported_with_their_positions() -> None:
     changing = replace(APPENDED, mode="changelog")
     operator = CurrentVersions(changing, key=["currency"], on_bad_input="quarantine")
     rows = {
@@ -105,9 +105,9 @@ def test_bad_rows_are_told_with_their_positions() -> None:
     }
     given = [ZSet.of(rows, [1, 1, 1, -1, -1], schema=changing.schema)]
 
-    told = operator.rejections(Tick(0, processing_time_us=10), given).to_pylist()
+    reported = operator.rejections(Tick(0, processing_time_us=10), given).to_pylist()
 
-    assert [(line["row"], line["code"]) for line in told] == [
+    assert [(line["row"], line["code"]) for line in reported] == [
         (1, "NULL_KEY"),
         (2, "NULL_TIME"),
         (3, "ABSENT_ROW"),
@@ -133,7 +133,7 @@ def expected(history: list[tuple[tuple[Any, ...], int]], now: int, *, is_changel
 
 @pytest.mark.parametrize("mode", ["upsert", "append", "changelog"])
 @pytest.mark.parametrize("seed", range(6))
-def test_after_every_epoch_it_is_what_a_list_of_all_versions_says(mode: Any, seed: int, tmp_path: Path) -> None:
+def test_after_every_epoch_it_agrees_with_a_list_of_all_versions(mode: Any, seed: int, tmp_path: Path) -> None:
     draw = random.Random(f"{mode} {seed}")
     relation = RATES if mode == "upsert" else replace(RATES, mode=mode, sequence_by=(), primary_key=())
     held = Held(CurrentVersions(relation, key=["currency"], hash_bits=3, directory=str(tmp_path)))
@@ -151,8 +151,8 @@ def test_after_every_epoch_it_is_what_a_list_of_all_versions_says(mode: Any, see
             row = draw.choice(sorted(row for row, count in _sums(history).items() if count) or [lines and lines[0][:4]])
             lines += [(*row, -1)] if row else []
         history += [(line[:4], line[4]) for line in lines]
-        said = held.step(now, delta(*lines, relation=relation))
-        assert said == expected(history, now, is_changelog=mode == "changelog")
+        emitted = held.step(now, delta(*lines, relation=relation))
+        assert emitted == expected(history, now, is_changelog=mode == "changelog")
         if draw.random() < 0.3:
             tables = held.operator.snapshot()
             held.operator = CurrentVersions(relation, key=["currency"])

@@ -52,7 +52,7 @@ def test_the_best_offer_is_the_highest_price_and_of_these_the_earliest():
     assert best.feed(insert(("vase", 12, 4))) == [(("vase", 12, 6), -1), (("vase", 12, 4), 1)]
 
 
-def test_when_the_shown_row_is_taken_back_the_next_one_shows():
+def test_when_the_shown_row_is_retracted_the_next_one_shows():
     latest = Epochs(Deduplicate(bids("changelog"), keys=["item"], order_by=["at"], keep="last"))
     latest.feed(insert(("vase", 10, 5), ("vase", 11, 8)))
 
@@ -91,7 +91,7 @@ def test_null_is_a_key_and_comes_first_in_ascending_order():
     assert first.feed(insert((None, 1, 5), (None, 2, None))) == [((None, 2, None), 1)]
 
 
-def test_a_row_replaced_by_an_equal_one_says_nothing():
+def test_a_row_replaced_by_an_equal_one_emits_nothing():
     latest = Epochs(Deduplicate(bids(), keys=["item"], order_by=["at"], keep="last"))
     latest.feed(insert(("vase", 10, 5)))
 

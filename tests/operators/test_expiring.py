@@ -41,7 +41,7 @@ def step(operator: Expiring, epoch: int, now: int, *deltas: ZSet) -> list[tuple[
     return answer
 
 
-def test_a_row_that_expires_takes_its_joined_rows_back() -> None:
+def test_a_row_that_expires_retracts_its_joined_rows() -> None:
     operator = join()
     step(operator, 0, 0, delta((1, "x")), delta((1, "y")))
 
@@ -52,7 +52,7 @@ def test_a_row_that_expires_takes_its_joined_rows_back() -> None:
     assert operator.next_due() == NextDue()
 
 
-def test_a_row_that_is_forgotten_leaves_what_was_said_and_meets_nothing_more() -> None:
+def test_a_forgotten_row_keeps_its_output_and_meets_nothing_more() -> None:
     operator = join(forgets=True)
     step(operator, 0, 0, delta((1, "x")), delta((1, "y")))
 
@@ -60,7 +60,7 @@ def test_a_row_that_is_forgotten_leaves_what_was_said_and_meets_nothing_more() -
     assert step(operator, 2, 11, delta(), delta((1, "z"))) == []
 
 
-def test_a_read_begins_the_time_anew_where_it_is_to() -> None:
+def test_a_read_restarts_the_time_where_reads_count() -> None:
     operator = join(reads=True)
     step(operator, 0, 0, delta((1, "x"), (2, "x")), delta((1, "y"), (2, "y")))
     step(operator, 1, 5, delta(), delta((1, "z")))
@@ -82,7 +82,7 @@ def test_a_group_lives_as_long_as_it_is_written_and_ends_as_a_whole() -> None:
     assert step(operator, 3, 18) == [((1, 2), -1)]
 
 
-def test_taking_back_what_has_expired_is_counted_and_not_refused() -> None:
+def test_a_retraction_of_an_expired_row_is_counted_and_not_refused() -> None:
     operator = join()
     step(operator, 0, 0, delta((1, "x")), delta((1, "y")))
     step(operator, 1, 10)

@@ -1,4 +1,4 @@
-"""The first rows of a join, worked in parts, leave what they leave at once, and say the same."""
+"""A first load in parts emits and leaves the same as one load at once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def stepped(join: HashJoin, epoch: int, deltas: list[ZSet]) -> Counter:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return whether each epoch that was asked in parts was worked so."""
+    """Return whether each epoch that was due in parts was worked in parts."""
     seen: list[bool] = []
     load = LoadedJoin._load
 
@@ -144,7 +144,7 @@ def test_a_join_that_holds_rows_works_an_epoch_at_once(loads: list[bool]) -> Non
     assert loads == []
 
 
-def test_rows_that_take_others_back_are_worked_at_once(loads: list[bool]) -> None:
+def test_rows_that_retract_others_are_worked_at_once(loads: list[bool]) -> None:
     sides = [relation("l", mode="changelog"), relation("r")]
     rows = drawn(random.Random(1), sides[0], ids=1000)
     deltas = [ZSet(rows.rows, abs(rows.weights)) + ZSet(rows.rows, -abs(rows.weights)), drawn(random.Random(2), sides[1])]

@@ -47,7 +47,7 @@ SMALL_RUNS = [
 """The same, of budgets that leave no room for what an epoch needs beside the rows."""
 FLOOR_MB = 60
 LEAST_MB = 2
-"""What is said and what there is may differ by that where nearly everything was just spilled."""
+"""The reported and the real bytes may differ by that where nearly everything was just spilled."""
 BUCKETS = 4
 ORDERS = Relation(
     name="orders",
@@ -149,7 +149,7 @@ class Buckets:
             join.absorb(tick, parts)
 
     def resident_bytes(self) -> int:
-        """Return what all buckets say."""
+        """Return the reports of all buckets."""
         return sum(join.resident_bytes() for join in self._joins)
 
     def statistics(self) -> dict[str, int]:
@@ -205,15 +205,15 @@ def run_apart(*arguments: Any) -> Run:
     return Run(arguments[-1], epochs, moved[0])
 
 
-def assert_says_what_it_holds(run: Run) -> None:
-    """Check the second half of the epochs, where the host can tell."""
+def assert_reports_what_it_holds(run: Run) -> None:
+    """Check the second half of the epochs, where the host can measure it."""
     if CAN_REPORT:
-        resident, _, said, _ = run.epochs[len(run.epochs) // 2 :].T
-        assert (np.abs(said - resident) < np.maximum(0.1 * resident, LEAST_MB)).all()
+        resident, _, emitted, _ = run.epochs[len(run.epochs) // 2 :].T
+        assert (np.abs(emitted - resident) < np.maximum(0.1 * resident, LEAST_MB)).all()
 
 
 @pytest.mark.parametrize("run", runs(RUNS, short=("join 64",)))
-def test_an_operator_that_spills_all_the_time_stays_within_its_budget_and_says_what_it_holds(run: list[Any]) -> None:
+def test_an_operator_that_spills_all_the_time_stays_within_its_budget_and_reports_what_it_holds(run: list[Any]) -> None:
     done = run_apart(*run)
     resident, peak, _, delta = done.epochs.T
     allowed = 1.1 * done.budget + delta.max()
@@ -221,17 +221,17 @@ def test_an_operator_that_spills_all_the_time_stays_within_its_budget_and_says_w
     assert done.spilled > 500_000, "rows or groups were spilled"
     assert resident.max() <= allowed
     assert peak.max() <= allowed
-    assert_says_what_it_holds(done)
+    assert_reports_what_it_holds(done)
 
 
 @pytest.mark.parametrize("run", runs(SMALL_RUNS, short=("values 20",)))
-def test_with_a_small_budget_it_stays_within_that_and_what_an_epoch_needs_and_says_what_it_holds(run: list[Any]) -> None:
+def test_with_a_small_budget_it_stays_within_budget_and_epoch_and_reports_what_it_holds(run: list[Any]) -> None:
     done = run_apart(*run)
     _, peak, _, delta = done.epochs.T
 
     assert done.spilled > 500_000, "rows or groups were spilled"
     assert peak.max() <= 1.1 * done.budget + delta.max() + FLOOR_MB
-    assert_says_what_it_holds(done)
+    assert_reports_what_it_holds(done)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def test_three_rows_and_two_rows_of_one_key_make_six_rows() -> None:
     ]
 
 
-def test_one_upsert_takes_three_rows_back_and_puts_three_rows_in(two_by_three: Epochs) -> None:
+def test_one_upsert_retracts_three_rows_and_inserts_three_rows(two_by_three: Epochs) -> None:
     answer = two_by_three.feed([], upsert(("k1", "kk5", "v55")))
 
     assert answer == [
@@ -155,7 +155,7 @@ def test_an_update_of_either_side_retracts_what_it_had_made() -> None:
 # ---------------------------------------------------------------- the join formula
 
 
-def test_rows_that_leave_together_take_their_pair_back_once() -> None:
+def test_rows_that_leave_together_retract_their_pair_once() -> None:
     join = Epochs(HashJoin(A, B))
     join.feed(insert(("x", 1)), insert(("x", 2)))
 
@@ -223,11 +223,11 @@ def test_nothing_in_nothing_out() -> None:
 # ---------------------------------------------------------------- upserts
 
 
-def test_an_upsert_that_says_nothing_new_says_nothing(shop: Epochs) -> None:
+def test_an_upsert_that_changes_nothing_emits_nothing(shop: Epochs) -> None:
     assert shop.feed(upsert((1, "ann", 10)), upsert(("bob", "Bonn"))) == []
 
 
-def test_a_delete_of_an_unknown_key_says_nothing_and_is_counted(shop: Epochs) -> None:
+def test_a_delete_of_an_unknown_key_emits_nothing_and_is_counted(shop: Epochs) -> None:
     assert shop.feed(delete((3, None, None)), delete(("eve", None))) == []
     assert shop.operator.statistics()["unknown_deletes"] == 2  # type: ignore[attr-defined]
 
@@ -315,7 +315,7 @@ def test_a_join_is_an_operator(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", JOIN_TYPES)
-def test_an_answer_changes_nothing_and_can_be_asked_for_again(how: str) -> None:
+def test_an_answer_changes_nothing_and_can_be_requested_again(how: str) -> None:
     join = Epochs(HashJoin(ORDERS, CUSTOMERS, how))
     join.feed(upsert((1, "ann", 10), (2, "bob", 20)), upsert(("ann", "Oslo")))
     again = join.deltas(delete((1, None, None)) + upsert((3, "ann", 30)), upsert(("bob", "Bonn"), ("ann", "Rome")))
@@ -374,7 +374,7 @@ def test_an_answer_nobody_finishes_leaves_no_trace() -> None:
     assert len(list(join.answer(Tick(0), deltas))) == 2
 
 
-def test_what_comes_out_stays_valid_after_the_join_went_on() -> None:
+def test_the_output_stays_valid_after_the_join_went_on() -> None:
     join = HashJoin(A, B, "left")
     deltas = [delta_of(A, insert(("a string that is long enough for the heap", 1))), ZSet.empty(B.schema)]
     (chunk,) = join.answer(Tick(0), deltas)

@@ -25,7 +25,7 @@ BAG = Relation(name="counts", schema=COLUMNS, join_key=("k",), mode="changelog")
 KEYED_BAG = Relation(name="rates", schema=COLUMNS, join_key=("k",), primary_key=("id",), mode="changelog")
 OTHER = Relation(name="other", schema=pa.schema({"k": pa.string(), "x": pa.int64()}), join_key=("k",), mode="changelog")
 
-# Relation, code, the bad change, what the message says about it.
+# Relation, code, the bad change, what the message contains.
 BAD = [
     pytest.param(
         APPENDED,
@@ -78,13 +78,13 @@ def joined(relation: Relation, how: str = "inner", **options: Any) -> Epochs:
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "left_anti"])
-@pytest.mark.parametrize(("relation", "code", "bad", "says"), BAD)
+@pytest.mark.parametrize(("relation", "code", "bad", "expected"), BAD)
 def test_the_message_names_stream_key_weight_epoch_and_cure(
-    relation: Relation, code: str, bad: list[Change], says: str, how: str
+    relation: Relation, code: str, bad: list[Change], expected: str, how: str
 ) -> None:
     join = joined(relation, how)
 
-    with pytest.raises(BadInputError, match=says) as caught:
+    with pytest.raises(BadInputError, match=expected) as caught:
         join.feed(insert(GOOD) + bad, [])
 
     error = caught.value
@@ -94,8 +94,8 @@ def test_the_message_names_stream_key_weight_epoch_and_cure(
     assert 'set on_bad_input="quarantine"' in str(error)
 
 
-@pytest.mark.parametrize(("relation", "code", "bad", "says"), BAD)
-def test_nothing_of_a_bad_epoch_is_applied(relation: Relation, code: str, bad: list[Change], says: str) -> None:
+@pytest.mark.parametrize(("relation", "code", "bad", "expected"), BAD)
+def test_nothing_of_a_bad_epoch_is_applied(relation: Relation, code: str, bad: list[Change], expected: str) -> None:
     join = joined(relation)
     before = join.operator.snapshot()
     deltas = join.deltas(insert(GOOD) + bad, insert(("a", 1)))
@@ -145,7 +145,7 @@ def test_an_epoch_is_one_moment_a_row_may_go_before_it_comes(changes: list[Chang
     assert join.feed(changes, []) == [((*GOOD, "a", 0), left_over)] * left_over
 
 
-def test_a_row_of_weight_zero_says_nothing_and_breaks_nothing() -> None:
+def test_a_row_of_weight_zero_emits_nothing_and_breaks_nothing() -> None:
     join = joined(UPSERTED)
 
     assert join.feed([((None, None, None), 0)], [(("a", 5), 0)]) == []
@@ -154,9 +154,9 @@ def test_a_row_of_weight_zero_says_nothing_and_breaks_nothing() -> None:
 # ---------------------------------------------------------------- policy quarantine
 
 
-@pytest.mark.parametrize(("relation", "code", "bad", "says"), BAD)
-def test_in_quarantine_the_rest_proceeds_and_the_bad_row_is_told(
-    relation: Relation, code: str, bad: list[Change], says: str
+@pytest.mark.parametrize(("relation", "code", "bad", "expected"), BAD)
+def test_in_quarantine_the_rest_proceeds_and_the_bad_row_is_reported(
+    relation: Relation, code: str, bad: list[Change], expected: str
 ) -> None:
     join = joined(relation, on_bad_input="quarantine")
     deltas = join.deltas(insert(GOOD) + bad, [])
@@ -204,7 +204,7 @@ def test_of_too_many_retractions_those_that_came_first_count() -> None:
     assert join.feed(changes, []) == [((*GOOD, "a", 0), -2)]
 
 
-def test_asking_for_rejections_changes_nothing() -> None:
+def test_listing_rejections_changes_nothing() -> None:
     join = joined(UPSERTED, on_bad_input="quarantine")
     deltas = join.deltas(upsert(GOOD, (None, "a", 1)), [])
     tick = Tick(1)

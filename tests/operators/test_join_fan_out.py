@@ -1,4 +1,4 @@
-"""A join says which key made the most pairs of an answer."""
+"""A join reports the key that made the most pairs of an answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def answered(left: list[Change], right: list[Change], how: str = "inner", **opti
     return join
 
 
-def test_the_key_with_the_most_pairs_is_told_with_their_number() -> None:
+def test_the_key_with_the_most_pairs_is_reported_with_their_number() -> None:
     join = answered(rows("a", 3) + rows("b", 5) + rows("c", 2), rows("a", 3) + rows("b", 2) + rows("c", 4))
 
     assert join.largest_fan_out() == (10, ("b", 7))
@@ -53,7 +53,7 @@ def test_rows_of_the_state_count_with_the_changes_they_meet() -> None:
     assert join.largest_fan_out() == (50, ("b", 7))
 
 
-def test_the_next_answer_begins_anew() -> None:
+def test_the_next_answer_starts_over() -> None:
     join = answered(rows("a", 9), rows("a", 9))
     join.absorb(Tick(0), [delta_of(LEFT, rows("a", 9)), delta_of(RIGHT, rows("a", 9))])
     list(join.answer(Tick(1), [delta_of(LEFT, rows("b", 1)), delta_of(RIGHT, rows("b", 2))]))
@@ -70,7 +70,7 @@ def test_without_matches_there_is_none() -> None:
     assert answered(rows("a", 3), rows("b", 3), "full").largest_fan_out() is None
 
 
-def test_a_key_with_null_is_told_as_it_is() -> None:
+def test_a_key_with_null_is_reported_with_its_null() -> None:
     join = answered(rows(None, 2), rows(None, 3), null_safe=[True, True])
 
     assert join.largest_fan_out() == (6, (None, 7))

@@ -52,12 +52,12 @@ STORY: list[tuple[list[Change], list[Change]]] = [
 
 @pytest.fixture(autouse=True)
 def allocators_keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out of what a join says it holds what the allocators of this process keep, which other tests have their part in."""
+    """Leave out of the reported bytes what the allocators of this process keep, which other tests share."""
     monkeypatch.setattr(UnusedMemory, "correction", lambda *_, **__: 0)
 
 
 def hybrid(how: str = "inner", **options: Any) -> HashJoin:
-    """Return the join of orders and customers with nothing in memory between epochs, unless options say otherwise."""
+    """Return the join of orders and customers with nothing in memory between epochs, unless options change that."""
     return HashJoin(ORDERS, CUSTOMERS, how, **{"default_hash_join": "hybrid", "max_hot_bytes": 0, **options})
 
 
@@ -77,7 +77,7 @@ def many_customers(rows: int) -> ZSet:
 
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full", "left_semi", "left_anti"])
 @pytest.mark.parametrize("budget", [{"max_hot_bytes": 0}, {"max_hot_bytes": None, "max_hot_keys": 1}])
-def test_with_a_budget_a_join_says_what_it_says_without(how: str, budget: dict[str, Any]) -> None:
+def test_with_a_budget_a_join_emits_the_same_as_without(how: str, budget: dict[str, Any]) -> None:
     in_memory, on_disk = Epochs(HashJoin(ORDERS, CUSTOMERS, how)), Epochs(hybrid(how, **budget))
 
     assert on_disk.feed_all(STORY) == in_memory.feed_all(STORY)
@@ -92,7 +92,7 @@ def test_a_cold_order_that_moves_leaves_its_cold_customer() -> None:
     assert answer == [((1, "a", "x", "a", "Ada"), -1), ((1, "b", "x", "b", "Bob"), 1)]
 
 
-def test_asking_brings_rows_into_memory_and_asking_again_gives_the_same() -> None:
+def test_an_answer_brings_rows_into_memory_and_repeats_the_same() -> None:
     join = hybrid()
     epochs = Epochs(join)
     epochs.feed(upsert((1, "a", "x"), (2, "a", "y")), upsert(("a", "Ada")))
@@ -332,7 +332,7 @@ def test_what_is_read_and_not_changed_is_not_written_again() -> None:
     assert (counts["right_fetched_rows"], counts["right_spilled_rows"], counts["right_restored_rows"]) == (1, 2, 1)
 
 
-def test_a_row_that_is_asked_for_again_and_again_stays_in_memory() -> None:
+def test_a_row_that_is_read_again_and_again_stays_in_memory() -> None:
     join = hybrid(max_hot_bytes=None, max_hot_keys=20)
     epochs = Epochs(join)
     epochs.feed((), upsert(*((f"k{number}", "x") for number in range(200))))
@@ -354,7 +354,7 @@ def test_nothing_is_fetched_and_nothing_written_while_all_fits() -> None:
 
 
 @pytest.mark.parametrize(("medium", "pages"), [("files", FilePages), ("duckdb", DuckDBPages)])
-def test_however_many_keys_an_epoch_asks_for_each_question_is_one_bulk_fetch(
+def test_an_epoch_of_many_keys_makes_one_bulk_fetch_per_lookup(
     medium: str, pages: type[FilePages | DuckDBPages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched: list[int] = []
@@ -374,15 +374,15 @@ def test_however_many_keys_an_epoch_asks_for_each_question_is_one_bulk_fetch(
             join.absorb(Tick(epoch), deltas)
         fetched.clear()
         list(join.answer(Tick(2), [many_orders(changed), many_customers(changed)]))
-        asked = len(fetched)
+        requested = len(fetched)
         join.close()
-        return asked
+        return requested
 
     # Per side: its rows by primary key, the rows of the keys that changed, the witnesses of matches; a fetch of many megabytes
     # comes in several parts.
-    asked = [questions(changed) for changed in (3, 30, 900)]
+    requested = [questions(changed) for changed in (3, 30, 900)]
 
-    assert all(2 <= count <= 8 for count in asked)
+    assert all(2 <= count <= 8 for count in requested)
 
 
 # ---------------------------------------------------------------- snapshots
@@ -454,7 +454,7 @@ def test_a_join_sees_that_another_process_has_changed_its_files(tmp_path: Path) 
     assert kept.operator.is_current()  # type: ignore[attr-defined]
 
     for side in kept.operator._sides:  # type: ignore[attr-defined]
-        side._release()  # another process has a lock of its own only once this one has let go
+        side._release()  # another process has a lock of its own only once this one is released
     other = hybrid(directory=str(tmp_path))
     assert kept.operator.is_current()  # type: ignore[attr-defined]
     Epochs(other, first_epoch=1).feed(*STORY[1])

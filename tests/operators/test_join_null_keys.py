@@ -25,7 +25,7 @@ def side(name: str, mode: ChangelogMode = "upsert") -> Relation:
 LEFT_NULL, RIGHT_NULL = ("l", None), ("r", None)
 NOTHING = (None, None)
 
-# Join type, whether NULL matches NULL, what a NULL row of either side says when it comes to the other.
+# Join type, whether NULL matches NULL, what a NULL row of either side emits when it meets the other.
 RIGHT_COMES_TO_LEFT = [
     ("inner", False, [], []),
     ("left", False, [((*LEFT_NULL, *NOTHING), +1)], []),
@@ -58,7 +58,7 @@ def test_null_meets_null(
 
 
 @pytest.mark.parametrize("how", ["left", "full", "left_anti"])
-def test_a_preserved_null_row_is_taken_back_when_it_leaves(how: str) -> None:
+def test_a_preserved_null_row_is_retracted_when_it_leaves(how: str) -> None:
     join = Epochs(HashJoin(side("left"), side("right"), how))
     (came,) = join.feed(insert(LEFT_NULL), [])
 
@@ -104,7 +104,7 @@ def test_a_row_that_can_never_match_is_kept_only_where_it_is_shown(how: str, lef
     assert (counts["left_keys"], counts["right_keys"]) == (0, 0)
 
 
-def test_of_a_row_that_was_not_kept_no_one_can_say_whether_its_retraction_is_due() -> None:
+def test_a_retraction_of_a_row_that_was_not_kept_is_not_checked() -> None:
     join = Epochs(HashJoin(side("left", "changelog"), side("right", "changelog"), "inner"))
 
     assert join.feed(delete(LEFT_NULL), delete(RIGHT_NULL)) == []

@@ -1,4 +1,4 @@
-"""Outer, semi and anti joins by example: what is said about one row alone, and when it is retracted.
+"""Outer, semi and anti joins by example: what is emitted for one row alone, and when it is retracted.
 
 The rule (docs: semantics, section 4). A row of the preserved side with weight w and degree d0 before and d1 after the epoch:
 there before and after, it is padded when d0 > 0 = d1 and unpadded when d0 = 0 < d1; new, it is padded when d1 = 0; gone, it
@@ -50,7 +50,7 @@ LEFT_STORY: Story = [
 SEMI_STORY: Story = [
     ("without a match it is not there", insert(LEFT_ROW), [], []),
     ("the first match lets it in", [], insert(R1), [(LEFT_ROW, +1)]),
-    ("the second match says nothing", [], insert(R2), []),
+    ("the second match emits nothing", [], insert(R2), []),
     ("one match of two leaves", [], delete(R1), []),
     ("the last match is replaced", [], upsert(R2_NEW), []),
     ("the last match leaves", [], delete(R2_NEW), [(LEFT_ROW, -1)]),
@@ -61,7 +61,7 @@ SEMI_STORY: Story = [
 ANTI_STORY: Story = [
     ("without a match it is there", insert(LEFT_ROW), [], [(LEFT_ROW, +1)]),
     ("the first match takes it out", [], insert(R1), [(LEFT_ROW, -1)]),
-    ("the second match says nothing", [], insert(R2), []),
+    ("the second match emits nothing", [], insert(R2), []),
     ("one match of two leaves", [], delete(R1), []),
     ("the last match is replaced", [], upsert(R2_NEW), []),
     ("the last match leaves", [], delete(R2_NEW), [(LEFT_ROW, +1)]),
@@ -120,7 +120,7 @@ def mirrored(line: Change) -> Change:
 
 
 @pytest.mark.parametrize(("how", "step"), STEPS)
-def test_every_step_of_the_story_says_this_and_nothing_else(how: str, step: int) -> None:
+def test_every_step_of_the_story_emits_this_and_nothing_else(how: str, step: int) -> None:
     _, left, right, expected = STORIES[how][step]
     join = Epochs(HashJoin(L, R, how))
     join.feed_all((before[1], before[2]) for before in STORIES[how][:step])
@@ -138,7 +138,7 @@ def test_a_right_join_is_the_left_join_of_the_swapped_sides(step: int) -> None:
 
 
 @pytest.mark.parametrize("how", STORIES)
-def test_the_whole_story_in_one_epoch_says_only_what_is_left_of_it(how: str) -> None:
+def test_the_whole_story_in_one_epoch_emits_only_what_is_left_of_it(how: str) -> None:
     split, whole = Epochs(HashJoin(L, R, how)), Epochs(HashJoin(L, R, how))
     story = STORIES[how]
 
@@ -226,14 +226,14 @@ BAG_R = Relation(name="r", schema=R.schema, join_key=("k",), mode="changelog")
         ("left_anti", [(LEFT_ROW, +3)], [(LEFT_ROW, -3)]),
     ],
 )
-def test_what_is_said_about_a_row_is_said_of_each_of_its_copies(how: str, alone: list[Change], matched: list[Change]) -> None:
+def test_every_copy_of_a_row_is_emitted(how: str, alone: list[Change], matched: list[Change]) -> None:
     join = Epochs(HashJoin(BAG_L, BAG_R, how))
 
     assert join.feed(insert(LEFT_ROW, copies=3), []) == alone
     assert join.feed([], insert(R1, copies=2)) == matched
 
 
-def test_a_second_copy_of_a_match_does_not_make_a_semi_join_say_it_twice() -> None:
+def test_a_second_copy_of_a_match_does_not_make_a_semi_join_emit_it_twice() -> None:
     join = Epochs(HashJoin(BAG_L, BAG_R, "left_semi"))
     join.feed(insert(LEFT_ROW), insert(R1))
 

@@ -36,7 +36,7 @@ EVERY_JOIN = ["inner", "left", "right", "full"]
 
 
 @pytest.mark.parametrize("how", EVERY_JOIN)
-def test_left_columns_come_first_and_a_clashing_right_name_says_whose_it_is(how: str) -> None:
+def test_left_columns_come_first_and_a_clashing_right_name_is_qualified(how: str) -> None:
     names = HashJoin(STAFF, TEAMS, how).output.schema.names
 
     assert names == ["name", "team", "since", "name_right", "team_right", "floor"]
@@ -48,7 +48,7 @@ def test_semi_and_anti_joins_show_the_left_columns_only(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", EVERY_JOIN)
-def test_with_using_the_key_stands_first_and_once(how: str) -> None:
+def test_with_using_the_key_comes_first_and_once(how: str) -> None:
     assert HashJoin(STAFF, TEAMS, how, using=True).output.schema.names == ["team", "name", "since", "name_right", "floor"]
 
 
@@ -124,17 +124,17 @@ def test_output_names_replace_all_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("output_names", "says"),
+    ("output_names", "message"),
     [(["a", "b"], "it needs 6 different names"), (["a"] * 6, "it needs 6 different names"), ([], "it needs 6 different names")],
 )
-def test_output_names_that_do_not_fit_are_refused(output_names: Sequence[str], says: str) -> None:
-    with pytest.raises(PlanError, match=says) as caught:
+def test_output_names_that_do_not_fit_are_refused(output_names: Sequence[str], message: str) -> None:
+    with pytest.raises(PlanError, match=message) as caught:
         HashJoin(STAFF, TEAMS, output_names=output_names)
 
     assert caught.value.code == "OUTPUT_NAMES"
 
 
-def test_a_name_that_clashes_even_with_the_suffix_asks_for_a_decision() -> None:
+def test_a_name_that_clashes_even_with_the_suffix_is_refused() -> None:
     trap = Relation(
         name="l", schema=pa.schema({"team": pa.int32(), "floor": pa.int64(), "floor_right": pa.int64()}), join_key=("team",)
     )
@@ -171,7 +171,7 @@ def test_only_a_side_that_may_be_missing_is_nullable(how: str, nullable: list[bo
         ("full", ("id", "name")),
     ],
 )
-def test_the_output_knows_its_key_where_the_inputs_have_one(how: str, output_key: tuple[str, ...]) -> None:
+def test_the_output_has_its_key_where_the_inputs_have_one(how: str, output_key: tuple[str, ...]) -> None:
     orders = Relation(
         name="o",
         schema=pa.schema({"id": pa.int64(), "customer": pa.string()}),
@@ -234,7 +234,7 @@ def test_all_retractions_come_before_all_insertions_over_all_chunks(how: str, ch
 @pytest.mark.parametrize("how", [*EVERY_JOIN, "left_semi", "left_anti"])
 @pytest.mark.parametrize("chunk_rows", [1, 2, 5, 65_536])
 @pytest.mark.parametrize("part_changes", [1, 2, 4])
-def test_an_epoch_that_is_worked_off_in_parts_says_the_same_and_retracts_first(
+def test_an_epoch_worked_in_parts_emits_the_same_and_retracts_first(
     how: str, chunk_rows: int, part_changes: int, residual: str
 ) -> None:
     whole = list(chain(*answer_of(how, chunk_rows=65_536, residual=residual)))
@@ -270,7 +270,7 @@ def test_an_answer_of_many_times_the_buffer_is_whole() -> None:
 
 @pytest.mark.parametrize("how", ["inner", "full"])
 @pytest.mark.parametrize("keys", [30_000, 3])
-def test_a_large_epoch_still_retracts_first_and_says_every_line_once(how: str, keys: int) -> None:
+def test_a_large_epoch_still_retracts_first_and_emits_every_line_once(how: str, keys: int) -> None:
     numbers = pa.array(range(30_000))
     text = pa.array([f"key {number % keys}" for number in range(30_000)])
     left_side = Relation(
@@ -337,7 +337,7 @@ def test_a_hash_is_never_trusted(how: str, hash_bits: int) -> None:
     assert colliding.feed_all(story) == spread.feed_all(story)
 
 
-def test_primary_keys_that_collide_are_told_apart() -> None:
+def test_primary_keys_that_collide_are_distinguished() -> None:
     keyed = Relation(name="l", schema=HOT_L.schema, join_key=("k",), primary_key=("x",), mode="upsert")
     join = Epochs(HashJoin(keyed, HOT_R, "left", hash_bits=1))
     join.feed(upsert(*[("old", number) for number in range(100)]), [])

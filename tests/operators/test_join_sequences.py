@@ -69,7 +69,7 @@ def test_of_equal_sequences_the_later_arrival_wins(join: Epochs) -> None:
 @pytest.mark.parametrize(
     ("changes", "left_over"),
     [
-        pytest.param(upsert((1, "a", 1), (1, "b", 3), (1, "c", 2)), [(1, "b", 3)], id="the largest, wherever it stands"),
+        pytest.param(upsert((1, "a", 1), (1, "b", 3), (1, "c", 2)), [(1, "b", 3)], id="the largest, wherever it is"),
         pytest.param(upsert((1, "a", 3), (1, "b", 3)), [(1, "b", 3)], id="the later of equals"),
         pytest.param(upsert((1, "a", 3)) + delete((1, None, 2)), [(1, "a", 3)], id="an older delete does nothing"),
         pytest.param(delete((1, None, 3)) + upsert((1, "a", 2)), [], id="a newer delete wins though it came first"),
@@ -86,7 +86,7 @@ def test_inside_one_epoch_the_sequence_decides(join: Epochs, changes: list[Chang
 @pytest.mark.parametrize(
     ("changes", "left_over"),
     [
-        pytest.param(upsert((1, "a", 1), (1, "b", 3), (1, "c", 2)), [(1, "b", 3)], id="the largest, wherever it stands"),
+        pytest.param(upsert((1, "a", 1), (1, "b", 3), (1, "c", 2)), [(1, "b", 3)], id="the largest, wherever it is"),
         pytest.param(upsert((1, "a", 3)) + delete((1, None, 2)), [(1, "a", 3)], id="an older delete does nothing"),
         pytest.param(delete((1, None, 3)) + upsert((1, "a", 2)), [], id="a newer delete wins though it came first"),
         pytest.param(delete((1, None, 3)) + upsert((1, "a", 3)), [(1, "a", 3)], id="an upsert overtakes a delete of its time"),
@@ -100,7 +100,7 @@ def test_across_epochs_the_sequence_decides_the_same(
     assert join.sum() == shown(*left_over)
 
 
-def test_a_row_that_is_told_again_with_a_newer_sequence_keeps_the_newer_one(join: Epochs) -> None:
+def test_a_repeated_row_with_a_newer_sequence_keeps_the_newer_one(join: Epochs) -> None:
     # The sequence is a column like any other: it changed, so the row changed.
     join.feed(upsert((1, "a", 10)), [])
     join.feed(upsert((1, "a", 30)), [])
@@ -110,7 +110,7 @@ def test_a_row_that_is_told_again_with_a_newer_sequence_keeps_the_newer_one(join
 
 
 def test_a_null_join_key_does_not_lose_the_sequence() -> None:
-    # Under `=` an inner join never shows a row with a NULL key, yet it must know how new it is.
+    # Under `=` an inner join never shows a row with a NULL key, yet it must keep its sequence.
     join = Epochs(HashJoin(orders(), OTHER, "inner"))
     join.feed([], insert(("a",)))
     join.feed(upsert((1, None, 20)), [])
@@ -306,7 +306,7 @@ def test_a_tombstone_holds_no_payload() -> None:
     assert (row["id"], row["k"], row["text"], row["_zset_weight"]) == (1, None, None, 0)
 
 
-def test_an_update_of_hidden_columns_alone_says_nothing_and_is_remembered() -> None:
+def test_an_update_of_hidden_columns_alone_emits_nothing_and_is_remembered() -> None:
     schema = pa.schema({"id": pa.int64(), "k": pa.int64(), "v": pa.string(), "ts": pa.int64()})
     orders, customers = (
         Relation(name=name, schema=schema, join_key=("k",), primary_key=("id",), sequence_by=("ts",), mode="upsert")

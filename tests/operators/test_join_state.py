@@ -131,10 +131,10 @@ def test_a_row_costs_its_record_its_long_strings_and_its_places_in_two_tables() 
 
 
 def test_a_directory_is_reopened_where_it_was_left(tmp_path: Path) -> None:
-    told, stays = Epochs(items_join(directory=str(tmp_path))), Epochs(items_join())
-    told.feed_all(STORY)
+    reported, stays = Epochs(items_join(directory=str(tmp_path))), Epochs(items_join())
+    reported.feed_all(STORY)
     stays.feed_all(STORY)
-    told.operator.close()  # type: ignore[attr-defined]
+    reported.operator.close()  # type: ignore[attr-defined]
 
     again = Epochs(items_join(directory=str(tmp_path)), first_epoch=3)
 
@@ -276,16 +276,16 @@ def test_an_epoch_that_was_absorbed_before_is_refused_after_reopening_too(tmp_pa
 @pytest.mark.parametrize(
     "residual", [None, left("id") < 3, left("text") != right("name")], ids=["key only", "left only", "both"]
 )
-def test_a_restored_join_cannot_be_told_from_the_one_it_was_taken_from(how: str, residual: Any) -> None:
-    told = Epochs(items_join(how, residual=residual))
-    told.feed_all(STORY)
+def test_a_restored_join_equals_the_one_it_was_saved_from(how: str, residual: Any) -> None:
+    reported = Epochs(items_join(how, residual=residual))
+    reported.feed_all(STORY)
 
     again = Epochs(items_join(how, residual=residual), first_epoch=3)
-    again.operator.restore(told.operator.snapshot())
+    again.operator.restore(reported.operator.snapshot())
 
     assert again.operator.absorbed_epoch == 2  # type: ignore[attr-defined]
-    assert again.operator.snapshot() == told.operator.snapshot()
-    assert again.feed_all(NEXT) == told.feed_all(NEXT)
+    assert again.operator.snapshot() == reported.operator.snapshot()
+    assert again.feed_all(NEXT) == reported.feed_all(NEXT)
 
 
 def test_a_snapshot_is_plain_rows_with_what_they_remember() -> None:
@@ -317,11 +317,11 @@ def test_restoring_replaces_what_was_there() -> None:
 
 
 def test_tombstones_keep_their_age_over_a_snapshot() -> None:
-    told = Epochs(items_join(tombstone_retention_seconds=10))
-    told.feed(delete((1, None, None, 5)), [], watermark=100_000_000)
-    told.feed(delete((2, None, None, 5)), [], watermark=105_000_000)
+    reported = Epochs(items_join(tombstone_retention_seconds=10))
+    reported.feed(delete((1, None, None, 5)), [], watermark=100_000_000)
+    reported.feed(delete((2, None, None, 5)), [], watermark=105_000_000)
     again = Epochs(items_join(tombstone_retention_seconds=10), first_epoch=2)
-    again.operator.restore(told.operator.snapshot())
+    again.operator.restore(reported.operator.snapshot())
 
     again.feed([], [], watermark=112_000_000)
 
@@ -330,16 +330,16 @@ def test_tombstones_keep_their_age_over_a_snapshot() -> None:
 
 def test_a_snapshot_of_many_parts_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_snapshot, "_SNAPSHOT_ROWS", 7)
-    told = Epochs(items_join("left"))
-    told.feed(upsert(*[(number, f"k{number % 5}", A_LONG_TEXT, number) for number in range(50)]), insert(("k1", "x")))
-    told.feed(delete(*[(number, None, None, 99) for number in range(0, 50, 4)]), [])
+    reported = Epochs(items_join("left"))
+    reported.feed(upsert(*[(number, f"k{number % 5}", A_LONG_TEXT, number) for number in range(50)]), insert(("k1", "x")))
+    reported.feed(delete(*[(number, None, None, 99) for number in range(0, 50, 4)]), [])
 
     again = Epochs(items_join("left"), first_epoch=2)
-    again.operator.restore(told.operator.snapshot())
+    again.operator.restore(reported.operator.snapshot())
 
-    assert again.operator.snapshot() == told.operator.snapshot()
+    assert again.operator.snapshot() == reported.operator.snapshot()
     last = (upsert((4, "late", "late", 98), (1, "k2", "new", 99)), delete(("k1", "x")))
-    assert again.feed(*last) == told.feed(*last)
+    assert again.feed(*last) == reported.feed(*last)
 
 
 def test_a_snapshot_whose_rows_contradict_each_other_is_refused() -> None:

@@ -46,7 +46,7 @@ def answer(join: HashJoin, epoch: int, deltas: list[ZSet]) -> list[Any]:
 
 
 def assert_alike(in_memory: HashJoin, streaming: HashJoin, *, seed: int) -> None:
-    """Let both live through a history: the same changes, retractions first, and the same chunks when asked again."""
+    """Run both through a history: the same changes, retractions first, and the same chunks when answered again."""
     for epoch, deltas in enumerate(history(seed=seed)):
         expected, found, again = (answer(join, epoch, deltas) for join in (in_memory, streaming, streaming))
         changes = [change for chunk in found for change in chunk]
@@ -59,7 +59,7 @@ def assert_alike(in_memory: HashJoin, streaming: HashJoin, *, seed: int) -> None
 
 @pytest.mark.parametrize("sizes", [{}, {"chunk_rows": 7, "part_changes": 50}, {"chunk_rows": 300, "part_changes": 20}])
 @pytest.mark.parametrize("how", TYPES)
-def test_with_rows_that_pass_a_join_says_what_it_says_in_memory(how: str, sizes: dict[str, int]) -> None:
+def test_with_streamed_rows_a_join_emits_the_same_as_in_memory(how: str, sizes: dict[str, int]) -> None:
     in_memory, streaming = HashJoin(LEFT, RIGHT, how), HashJoin(LEFT, RIGHT, how, **FEW, **sizes)
     assert_alike(in_memory, streaming, seed=1)
 
@@ -71,7 +71,7 @@ def test_with_rows_that_pass_a_join_says_what_it_says_in_memory(how: str, sizes:
 
 @pytest.mark.parametrize("sizes", [{}, {"chunk_rows": 7, "part_changes": 50}, {"chunk_rows": 300, "part_changes": 20}])
 @pytest.mark.parametrize("how", TYPES)
-def test_behind_a_residual_predicate_a_join_says_what_it_says_in_memory(how: str, sizes: dict[str, int]) -> None:
+def test_behind_a_residual_predicate_a_join_emits_the_same_as_in_memory(how: str, sizes: dict[str, int]) -> None:
     in_memory, streaming = (
         HashJoin(LEFT, RIGHT, how, residual=CONDITION),
         HashJoin(LEFT, RIGHT, how, residual=CONDITION, **FEW, **sizes),
@@ -118,7 +118,7 @@ def test_a_join_that_nobody_holds_goes_at_once() -> None:
 
 @pytest.mark.parametrize("condition", [None, CONDITION])
 @pytest.mark.parametrize("how", ["inner", "full"])
-def test_keys_whose_hashes_collide_are_told_apart(how: str, condition: Expression | None) -> None:
+def test_keys_whose_hashes_collide_are_distinguished(how: str, condition: Expression | None) -> None:
     in_memory = HashJoin(LEFT, RIGHT, how, residual=condition)
     streaming = HashJoin(LEFT, RIGHT, how, residual=condition, **FEW, hash_bits=8, part_changes=20)
     for epoch, deltas in enumerate(history(seed=2)):

@@ -1,7 +1,7 @@
 """Every hashable key type, maintained by the join and compared with Spark's own batch join of the final tables.
 
 Both sides change over a few epochs: the left by upserts and deletes of its primary key, the right as a bag with copies. What
-is compared are the numbers of the rows that met, as Z-sets; one query asks Spark for five join types under `=` and `<=>`.
+is compared are the numbers of the rows that met, as Z-sets; one query runs five join types in Spark under `=` and `<=>`.
 Spark has no type for some of Arrow's: such keys are cast, for Spark only.
 """
 
@@ -100,8 +100,8 @@ KEYS: list[tuple[pa.DataType, pa.DataType, pa.DataType | None, list[Any]]] = [
     ),
 ]
 EPOCHS, CHANGES, IDS = 4, 14, 12
-# A right join is a left join with its sides swapped: asking Spark for it would teach nothing about keys.
-ASKED = ("inner", "left", "full", "left_semi", "left_anti")
+# A right join is a left join with its sides swapped: running it would show nothing about keys.
+COMPARED = ("inner", "left", "full", "left_semi", "left_anti")
 SHOWS_RIGHT = ("inner", "left", "full")
 
 Changes = list[tuple[int, int, int]]  # id, place of its key among the values (0 is NULL), weight
@@ -188,14 +188,14 @@ def for_spark(keys: pa.Array, kind: pa.DataType | None, places: list[int]) -> pa
     return taken if kind is None else taken.cast(kind)
 
 
-def asked(spark: SparkSession, left: pa.Table, right: pa.Table) -> dict[tuple[str, bool], Met]:
-    """Return what Spark's own joins say, for every join type and both equalities, in one query."""
+def requested(spark: SparkSession, left: pa.Table, right: pa.Table) -> dict[tuple[str, bool], Met]:
+    """Return the results of Spark's own joins, for every join type and both equalities, in one query."""
     from pyspark.sql import functions as f
 
     # One partition a side needs no shuffle: ten joins are ten tasks.
     one, other = spark.createDataFrame(left).coalesce(1), spark.createDataFrame(right).coalesce(1)
     frames: list[DataFrame] = []
-    for how in ASKED:
+    for how in COMPARED:
         for null_safe in (False, True):
             condition: Column = one["k"].eqNullSafe(other["j"]) if null_safe else one["k"] == other["j"]
             partner = other["b"] if how in SHOWS_RIGHT else f.lit(None).cast("long")
@@ -205,7 +205,7 @@ def asked(spark: SparkSession, left: pa.Table, right: pa.Table) -> dict[tuple[st
     for frame in frames[1:]:
         united = united.unionAll(frame)
     found: dict[tuple[str, bool], Counter[tuple[Any, ...]]] = {
-        (how, null_safe): Counter() for how in ASKED for null_safe in (False, True)
+        (how, null_safe): Counter() for how in COMPARED for null_safe in (False, True)
     }
     for line in united.toArrow().to_pylist():
         row = (line["a"], line["b"]) if line["how"] in SHOWS_RIGHT else (line["a"],)
@@ -234,7 +234,7 @@ def test_the_maintained_join_is_spark_s_batch_join(
         {"b": [number for number, _ in right_rows], "j": for_spark(right_keys, spark_kind, [key for _, key in right_rows])}
     )
 
-    expected = asked(plain_spark, left, right)
+    expected = requested(plain_spark, left, right)
 
     answers = {(how, null_safe): maintained(how, null_safe, left_keys, right_keys, histories) for how, null_safe in expected}
     assert answers == expected

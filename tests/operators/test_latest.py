@@ -1,4 +1,4 @@
-"""The latest rows of upserts: every change is told with the row it replaces."""
+"""The latest rows of upserts: every change is emitted with the row it replaces."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def rows(*lines, weights=None):
     return [ZSet.from_rows(lines, SCHEMA, weights=weights)]
 
 
-def told(operator, epoch, delta):
+def reported(operator, epoch, delta):
     return [row for chunk in operator.answer(Tick(epoch), delta) for row in chunk.to_pylist()]
 
 
-def test_an_update_is_told_with_the_old_row_first():
+def test_an_update_emits_the_old_row_first():
     operator = latest()
     operator.absorb(Tick(0), rows((1, LONG, 1), (2, "Bob", 1)))
 
-    assert told(operator, 1, rows((1, LONG + "!", 2), (2, None, 2))) == [
+    assert reported(operator, 1, rows((1, LONG + "!", 2), (2, None, 2))) == [
         ((1, LONG), -1),
         ((2, "Bob"), -1),
         ((1, LONG + "!"), 1),
@@ -37,11 +37,11 @@ def test_an_update_is_told_with_the_old_row_first():
     ]
 
 
-def test_a_change_of_the_sequence_alone_says_nothing():
+def test_a_change_of_the_sequence_alone_emits_nothing():
     operator = latest()
     operator.absorb(Tick(0), rows((1, "Ada", 1)))
 
-    assert told(operator, 1, rows((1, "Ada", 2))) == []
+    assert reported(operator, 1, rows((1, "Ada", 2))) == []
 
 
 def test_an_older_change_is_ignored_also_behind_a_delete():
@@ -49,8 +49,8 @@ def test_an_older_change_is_ignored_also_behind_a_delete():
     operator.absorb(Tick(0), rows((1, "Ada", 5)))
     operator.absorb(Tick(1), rows((1, None, 6), weights=[-1]))
 
-    assert told(operator, 2, rows((1, "Eve", 5))) == []
-    assert told(operator, 2, rows((1, "Eve", 7))) == [((1, "Eve"), 1)]
+    assert reported(operator, 2, rows((1, "Eve", 5))) == []
+    assert reported(operator, 2, rows((1, "Eve", 7))) == [((1, "Eve"), 1)]
 
 
 def test_the_state_comes_back_from_a_snapshot():
@@ -58,12 +58,12 @@ def test_the_state_comes_back_from_a_snapshot():
     operator.absorb(Tick(0), rows((1, "Ada", 1)))
     again.restore(operator.snapshot())
 
-    assert told(again, 1, rows((1, "Eve", 2))) == [((1, "Ada"), -1), ((1, "Eve"), 1)]
+    assert reported(again, 1, rows((1, "Eve", 2))) == [((1, "Ada"), -1), ((1, "Eve"), 1)]
 
 
 def test_a_null_in_the_primary_key_is_refused():
     with pytest.raises(BadInputError, match="primary key"):
-        told(latest(), 0, rows((None, "Ada", 1)))
+        reported(latest(), 0, rows((None, "Ada", 1)))
 
 
 def test_rows_that_are_no_upserts_need_no_such_table():

@@ -150,7 +150,7 @@ def test_a_deleted_row_is_remembered_until_its_retention_is_over() -> None:
     assert route.feed(upsert((1, "bob", 10, 7)), watermark=10_000_000) == [((1, "bob", 10, 7), +1)]
 
 
-def test_what_comes_out_needs_no_sequence_any_more() -> None:
+def test_the_output_needs_no_sequence_any_more() -> None:
     output = Route(VERSIONED).output
 
     assert (output.mode, output.sequence_by, output.primary_key, output.join_key) == ("upsert", (), ("id",), ("customer",))
@@ -259,7 +259,7 @@ def test_a_route_in_files_is_reopened_where_it_was_left(tmp_path: Path) -> None:
     assert again.feed(upsert((1, "bob", 10))) == [((1, "ann", None), -1), ((1, "bob", 10), +1)]
 
 
-def test_ids_that_collide_are_told_apart() -> None:
+def test_ids_that_collide_are_distinguished() -> None:
     route = Epochs(Route(ORDERS, hash_bits=1))
     route.feed(upsert(*[(number, f"k{number}", 0) for number in range(50)]))
 

@@ -23,7 +23,7 @@ def test_select_is_an_operator() -> None:
     assert isinstance(Select(SALES, ["shop"]), Operator)
 
 
-def test_columns_come_in_the_order_and_under_the_names_that_are_asked_for() -> None:
+def test_columns_have_the_requested_order_and_names() -> None:
     prices = Epochs(Select(SALES, {"amount": "price", "where": "shop", "again": "price"}))
 
     assert prices.feed(insert((1, "A", 9))) == [((9, "A", 9), 1)]
@@ -37,7 +37,7 @@ def test_rows_that_become_equal_add_up() -> None:
     assert shops.feed(delete((1, "A", 9))) == [(("A",), -1)]
 
 
-def test_an_update_of_another_column_says_nothing() -> None:
+def test_an_update_of_another_column_emits_nothing() -> None:
     shops = Epochs(Select(SALES, ["shop"]))
     shops.feed(insert((1, "A", 9)))
 

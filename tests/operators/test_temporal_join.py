@@ -109,14 +109,14 @@ def test_an_order_at_1000_meets_the_rate_of_800():
     assert answer == [((1, "EUR", 1000, "EUR", 1.2, 800), 1)]
 
 
-def test_a_late_version_at_900_corrects_the_order_and_taking_it_back_corrects_it_again():
+def test_a_late_version_at_900_corrects_the_order_and_retracting_it_corrects_it_again():
     join, late = three_rates(), rate(1.25, 900)
 
     assert join.feed((), insert(late)) == [((1, "EUR", 1000, "EUR", 1.2, 800), -1), ((1, "EUR", 1000, "EUR", 1.25, 900), 1)]
     assert join.feed((), delete(late)) == [((1, "EUR", 1000, "EUR", 1.25, 900), -1), ((1, "EUR", 1000, "EUR", 1.2, 800), 1)]
 
 
-def test_a_delete_at_900_ends_the_validity_and_one_at_1100_says_nothing():
+def test_a_delete_at_900_ends_the_validity_and_one_at_1100_emits_nothing():
     join = temporal(TemporalOptions(emit="eager", how="left"))
     join.feed(insert(order(1, 1000)), upsert(rate(1.1, 500), rate(1.2, 800), rate(1.3, 1200)))
 
@@ -193,7 +193,7 @@ def test_of_two_versions_at_one_time_the_larger_sequence_wins_then_the_later_arr
     assert join.feed(insert(order(1, 5)), changes, watermark=5) == [((1, "EUR", 5, "EUR", 3.0, 5, 2), 1)]
 
 
-def test_the_rest_of_on_is_asked_of_the_chosen_version_and_no_older_one_steps_in():
+def test_the_rest_of_on_is_evaluated_on_the_chosen_version_only():
     join = temporal(TemporalOptions(how="left", residual=right("rate") < 2.0))
     changes = upsert(rate(1.0, 1), rate(5.0, 4))
 
@@ -202,7 +202,7 @@ def test_the_rest_of_on_is_asked_of_the_chosen_version_and_no_older_one_steps_in
     assert answer == [((1, "EUR", 3, "EUR", 1.0, 1), 1), ((2, "EUR", 5, None, None, None), 1)]
 
 
-def test_a_column_compared_beside_the_primary_key_is_asked_of_the_chosen_version():
+def test_a_condition_beside_the_primary_key_is_evaluated_on_the_chosen_version():
     orders = Relation(
         name="orders",
         schema=pa.schema({"id": pa.int64(), "currency": pa.string(), "bank": pa.string(), "t": pa.int64()}),
@@ -241,7 +241,7 @@ def test_a_null_key_of_an_order_matches_nothing():
     assert join.feed(insert((1, None, 5)), upsert(rate(1.0, 1)), watermark=5) == [((1, None, 5, None, None, None), 1)]
 
 
-def test_an_order_that_is_taken_back_takes_back_what_it_was_joined_with():
+def test_a_retracted_order_retracts_its_joined_rows():
     orders = Relation(
         name="orders", schema=ORDERS.schema, join_key=("currency",), mode="changelog", event_time="t", watermark_delay=0
     )
@@ -294,18 +294,18 @@ def test_times_of_all_types_are_compared_with_a_watermark_in_their_own_unit(kind
 
 
 @pytest.mark.parametrize(
-    ("late", "said", "codes"),
+    ("late", "emitted", "codes"),
     [
         ("side_output", [], ["LATE_ROW"]),
         ("drop", [], []),
         ("join", [((2, "EUR", 6, "EUR", 2.0, 6), 1)], []),
     ],
 )
-def test_a_late_order_is_set_aside_dropped_or_joined(late, said, codes):
+def test_a_late_order_is_set_aside_dropped_or_joined(late, emitted, codes):
     join = temporal(TemporalOptions(late=late))
     join.feed((), upsert(rate(1.0, 1), rate(2.0, 6)), watermark=8)
 
-    assert join.feed(insert(order(2, 6)), watermark=8) == said
+    assert join.feed(insert(order(2, 6)), watermark=8) == emitted
     assert join.rejected == codes
     assert join.operator.statistics()["late_rows"] == 1
 
@@ -368,7 +368,7 @@ def test_eager_left_rows_are_freed_when_the_watermark_is_further_than_keep_probe
     assert join.feed((), upsert(rate(2.0, 5))) == [((2, "EUR", 6, "EUR", 1.0, 1), -1), ((2, "EUR", 6, "EUR", 2.0, 5), 1)]
 
 
-def test_taking_back_a_version_the_watermark_has_passed_is_set_aside():
+def test_a_retraction_of_a_version_the_watermark_has_passed_is_set_aside():
     join = temporal(TemporalOptions(emit="eager"), rates("changelog"))
     join.feed(insert(order(1, 3)), insert(rate(1.0, 1)), watermark=5)
 

@@ -108,15 +108,15 @@ class Drawn:
         )
 
     def step(self, epoch):
-        """Return the tick, the changes and what is said in this epoch, by the oracle."""
+        """Return the tick, the changes and the oracle's answer of this epoch."""
         changes = self.changes("left"), self.changes("right")
         before = self.watermark
         if self.draw.random() < 0.6:
             self.watermark = (-4 if before is None else before) + self.draw.randint(0, 5)
         lefts, rights = self.timed(*changes)
         released, at_once = self.history.epoch(lefts, rights, before=before, after=self.watermark)
-        said = at_once if self.options.emit == "once" else released
-        return Tick(epoch, None, before, self.watermark), changes, said
+        printed = at_once if self.options.emit == "once" else released
+        return Tick(epoch, None, before, self.watermark), changes, printed
 
 
 @pytest.mark.parametrize("seed", range(120))
@@ -124,7 +124,7 @@ def test_after_every_epoch_the_answer_is_that_of_the_plain_join_and_a_snapshot_i
     drawn = Drawn(seed)
     operator, emitted = drawn.operator(), EmittedRows()
     for epoch in range(8):
-        tick, changes, said = drawn.step(epoch)
+        tick, changes, printed = drawn.step(epoch)
         deltas = [delta_of(relation, lines) for relation, lines in zip(operator.inputs, changes, strict=True)]
 
         answer = list(operator.answer(tick, deltas))
@@ -134,7 +134,7 @@ def test_after_every_epoch_the_answer_is_that_of_the_plain_join_and_a_snapshot_i
         if drawn.options.emit == "eager":
             assert emitted.counts() == drawn.history.everything()
         else:
-            assert total(line for chunk in answer for line in chunk.to_pylist()) == said
+            assert total(line for chunk in answer for line in chunk.to_pylist()) == printed
         operator.absorb(tick, deltas)
         restored = drawn.operator()
         restored.restore(operator.snapshot())

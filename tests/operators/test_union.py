@@ -28,7 +28,7 @@ def test_copies_of_both_inputs_add_up_under_the_names_of_the_first() -> None:
     assert both.operator.output.schema.names == ["x", "s"]
 
 
-def test_a_row_that_moves_from_one_input_to_the_other_says_nothing() -> None:
+def test_a_row_that_moves_from_one_input_to_the_other_emits_nothing() -> None:
     both = Epochs(Union([A, B]))
     both.feed(insert((1, "a")), [])
 

@@ -29,7 +29,7 @@ def test_rows_pass_in_both_directions_and_null_does_not() -> None:
     assert dear.feed([*delete(("A", 9), ("B", 3)), *insert(("A", 7))]) == [(("A", 9), -1), (("A", 7), 1)]
 
 
-def test_having_shows_a_group_when_it_qualifies_and_takes_it_back_when_it_does_not() -> None:
+def test_having_shows_a_group_when_it_qualifies_and_retracts_it_when_it_does_not() -> None:
     totals = Aggregate(SALES, ["shop"], [AggregateCall("sum", "price", name="total")])
     groups, large = Epochs(totals), Epochs(Where(totals.output, left("total") > 10))
 
@@ -40,7 +40,7 @@ def test_having_shows_a_group_when_it_qualifies_and_takes_it_back_when_it_does_n
     assert answers == [[], [(("A", 18), 1)], [(("A", 18), -1), (("A", 19), 1)], [(("A", 19), -1)]]
 
 
-def test_a_delta_that_cancels_out_says_nothing() -> None:
+def test_a_delta_that_cancels_out_emits_nothing() -> None:
     assert Epochs(Where(SALES, left("price") > 5)).feed([*insert(("A", 9)), *delete(("A", 9))]) == []
 
 

@@ -1,4 +1,4 @@
-"""Pipelines that a test leaves open are closed behind it: each has a thread that says who owns its directory."""
+"""Pipelines that a test leaves open are closed behind it: each has a thread that holds the claim of its directory."""
 
 from __future__ import annotations
 

@@ -49,15 +49,15 @@ EPOCHS = [
 @pytest.mark.parametrize("name", VIEWS)
 def test_an_answer_is_consolidated_unless_the_plan_proves_that_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, is_proven = VIEWS[name]
-    asked = []
+    requested = []
     consolidated = ZSet.consolidated
-    monkeypatch.setattr(ZSet, "consolidated", lambda rows: asked.append(rows) or consolidated(rows))
+    monkeypatch.setattr(ZSet, "consolidated", lambda rows: requested.append(rows) or consolidated(rows))
     pipeline = Pipeline(make(), keep_view=False)
-    asked.clear()
+    requested.clear()
 
     answers = [pipeline.step(epoch) for epoch in EPOCHS]
 
-    assert bool(asked) is not is_proven
+    assert bool(requested) is not is_proven
     assert [len(consolidated(answer)) for answer in answers] == list(map(len, answers))
     assert sum(map(len, answers)) >= 4
 

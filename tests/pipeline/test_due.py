@@ -1,4 +1,4 @@
-"""A stage that waits for a time is asked when the time has come, though no row comes; with a directory the wait survives."""
+"""A stage that waits for a time runs at that time, even without input; with a directory the wait survives."""
 
 from __future__ import annotations
 

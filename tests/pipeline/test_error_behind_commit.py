@@ -1,4 +1,4 @@
-"""Errors of the disk at every operation of a step: what is said of the epoch follows from whether its record is there."""
+"""Errors of the disk at every operation of a step: the message about the epoch follows from whether its record is there."""
 
 from __future__ import annotations
 
@@ -67,34 +67,34 @@ def operations_from(stored, tmp_path):
 
 
 def obeyed(place, failing):
-    """Take a step under a fault, do what its error says, and return what the view holds, and what was said."""
+    """Take a step under a fault, follow its error, and return what the view holds, and the messages."""
     close_kept_operators()
-    said = ""
+    emitted = ""
     with Pipeline(view(), place) as pipeline:
         with observe(failing):
             try:
                 pipeline.step(GIVEN)
             except StateError as error:
-                said = error.facts["outcome"]  # which STORAGE_FAILED alone has
+                emitted = error.facts["outcome"]  # which STORAGE_FAILED alone has
         is_there = (place / "zset" / "commits" / f"{EPOCH:020d}.json").exists()
-        assert said in (("", "committed") if is_there else ("open",))
-        if said == "open":
+        assert emitted in (("", "committed") if is_there else ("open",))
+        if emitted == "open":
             pipeline.step(GIVEN)
     with Pipeline(view(), place) as again:
         assert again.epoch == EPOCH + 1
-        return again.view().to_pylist(), said
+        return again.view().to_pylist(), emitted
 
 
 @pytest.mark.parametrize(("lasts", "is_done"), [(False, True), (True, False)])
 def test_what_an_error_says_of_an_epoch_follows_from_its_record_and_who_obeys_is_right(stored, tmp_path, lasts, is_done):
     count, record = operations_from(stored, tmp_path)
-    told = set()
+    reported = set()
     for number in [*range(0, record - 3, 11), *range(record - 3, count)]:
         place = tmp_path / str(number)
         shutil.copytree(stored, place)
-        held, said = obeyed(place, FailingFrom(number, lasts=lasts, is_done=is_done))
+        held, emitted = obeyed(place, FailingFrom(number, lasts=lasts, is_done=is_done))
         assert held == RIGHT, number
-        told.add(said)
+        reported.add(emitted)
         shutil.rmtree(place)
 
-    assert {"open", "committed"} <= told
+    assert {"open", "committed"} <= reported

@@ -103,21 +103,21 @@ def test_by_event_time_what_moved_the_watermark_is_the_cause_where_one_row_did()
 
 
 def test_the_outside_is_not_asked_again_and_its_answers_are_those_of_then():
-    asked = []
+    requested = []
 
     def prices(keys):
-        asked.append(keys.num_rows)
-        return pa.table({"item": keys.column("item"), "price": [10 * len(asked)] * keys.num_rows})
+        requested.append(keys.num_rows)
+        return pa.table({"item": keys.column("item"), "price": [10 * len(requested)] * keys.num_rows})
 
     source = FunctionSource(name="prices", schema=pa.schema({"item": pa.string(), "price": pa.int64()}), function=prices)
     items = appends("items", {"id": pa.int64(), "item": pa.string()})
     pipeline = Pipeline(items.lookup_join(source, on="item", how="left"), keep_inputs=True)
     pipeline.step({"items": [{"id": 1, "item": "nail"}, {"id": 2, "item": "bolt"}]})
     pipeline.step({"items": [{"id": 3, "item": "nail"}]})
-    before = len(asked)
+    before = len(requested)
 
     history = pipeline.explain_row({"item": "nail"})
 
-    assert len(asked) == before
+    assert len(requested) == before
     assert [(row["id"], row["price"]) for event in history.events for row, _ in event.emitted] == [(1, 10), (3, 20)]
     assert [[change.row["id"] for change in event.changes] for event in history.events] == [[1], [3]]

@@ -54,11 +54,11 @@ def test_it_stops_the_epoch_where_bad_input_does_and_nothing_of_it_was_applied(v
     strict = Pipeline(view)
     strict.step(FIRST)
 
-    with pytest.raises(BadInputError, match=r'TIME_JUMP.*source "quotes", epoch 1.*expected at most 110') as told:
+    with pytest.raises(BadInputError, match=r'TIME_JUMP.*source "quotes", epoch 1.*expected at most 110') as reported:
         strict.step({**GOOD, "quotes": [FAR["quotes"]]})
 
     facts = {"relation": "quotes", "weight": 1, "epoch": 1, "rejected_rows": 1}
-    assert facts.items() <= told.value.facts.items()
+    assert facts.items() <= reported.value.facts.items()
     other = Pipeline(view)
     other.step(FIRST)
     assert strict.step(GOOD).to_pylist() == other.step(GOOD).to_pylist()

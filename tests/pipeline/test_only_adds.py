@@ -36,7 +36,7 @@ def stepped(pipeline):
     ("how", "limit", "held"),
     [
         ("inner", FORGETS, 2),
-        ("inner", RETRACTS, 11),  # a row that the limit drops takes back what it was joined to
+        ("inner", RETRACTS, 11),  # a row that the limit drops retracts its joined rows
         ("left", BufferLimit(), 11),
     ],
 )

@@ -1,4 +1,4 @@
-"""What comes after a temporal join, what is refused before it runs, and what becomes of rows that are no good."""
+"""Stages behind a temporal join, refusals before it runs, and the treatment of bad rows."""
 
 from __future__ import annotations
 

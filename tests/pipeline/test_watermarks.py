@@ -137,5 +137,5 @@ def test_a_row_from_far_in_the_future_is_put_aside_and_moves_no_watermark():
     )
 
     assert pipeline.progress["rejected_rows"] == 1
-    told = {"largest_us": 110, "watermark_us": 110, "late_rows": 0, "is_idle": False}
-    assert told.items() <= pipeline.statistics()["source orders"].items()
+    reported = {"largest_us": 110, "watermark_us": 110, "late_rows": 0, "is_idle": False}
+    assert reported.items() <= pipeline.statistics()["source orders"].items()

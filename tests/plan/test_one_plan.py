@@ -1,4 +1,4 @@
-"""SQL and the fluent words make one and the same plan: what reads a plan cannot know how a query was written."""
+"""SQL and the fluent words make one and the same plan: a reader of the plan cannot tell them apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every pass does to a query what its fixture file says, and the plan that comes out answers as the batch query does."""
+"""Every pass does what its fixture file lists, and the resulting plan answers as the batch query does."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ def test_explain_and_describe_name_the_index():
     table = rates()
     joined = orders().temporal_join(table, on=[("sold_in", "currency")], as_of="t")
 
-    told = view.plan().explain(buckets=1)
-    assert told.count("looks up in index by_currency (currency): one copy, shared with stage") == 3
+    reported = view.plan().explain(buckets=1)
+    assert reported.count("looks up in index by_currency (currency): one copy, shared with stage") == 3
     assert str(table.describe()) == "versioned: every row is a version of currency, from at on\nindex by_currency (currency)"
     assert str(joined.describe()).endswith("looks up in index by_currency")
     assert "looks up in index by_currency (currency)" in joined.plan().explain(buckets=1)

@@ -306,10 +306,12 @@ class TestHints:
     def test_explain_tells_the_options_in_force_and_which_are_the_jobs(self, clock, customers):
         view = appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(capacity=7))
 
-        told = Run(view, clock, capacity=9, timeout="20s", batch_keys=5).pipeline.explanation()
+        reported = Run(view, clock, capacity=9, timeout="20s", batch_keys=5).pipeline.explanation()
 
-        assert "asks: async, ordered, capacity 7; timeout 20 s; no retry; 5 keys per call, at most 16 connections" in told
-        assert told.count("of the job: batch-keys=5, timeout=20s") == 1
+        assert (
+            "fetches: async, ordered, capacity 7; timeout 20 s; no retry; 5 keys per call, at most 16 connections" in reported
+        )
+        assert reported.count("of the job: batch-keys=5, timeout=20s") == 1
         assert "of the job" not in view.plan().explain()
 
     def test_two_joins_with_one_table_have_each_their_own_retry(self, customers):
@@ -322,7 +324,7 @@ class TestHints:
         assert "requested 2 more times" in twice.plan().explain()
 
     @pytest.mark.parametrize(
-        ("hint", "said"),
+        ("hint", "emitted"),
         [
             (Lookup(table="nobody", cache="partial"), "the table 'nobody' is not looked up here"),
             (Lookup(async_=True), "async=true changes nothing"),
@@ -335,7 +337,7 @@ class TestHints:
             (Lookup(cache="full"), "cache='full' changes nothing"),
         ],
     )
-    def test_what_cannot_be_honoured_warns_once_and_changes_nothing(self, clock, hint, said):
+    def test_what_cannot_be_honoured_warns_once_and_changes_nothing(self, clock, hint, emitted):
         source = ScriptedSource("customers", CUSTOMERS, clock=clock, modes=frozenset({"sync"}))
         orders = appends("orders", ORDERS)
         plain = orders.lookup_join(source, on=[("who", "id")]).plan().explain()
@@ -343,7 +345,7 @@ class TestHints:
             warnings.simplefilter("always")
             view = orders.lookup_join(source, on=[("who", "id")], hint=hint)
         assert [warning.category for warning in caught] == [LookupHintWarning]
-        assert said in str(caught[0].message)
+        assert emitted in str(caught[0].message)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             assert view.plan().explain() == plain
@@ -383,9 +385,9 @@ def test_credentials_are_in_no_plan_no_explanation_and_no_checkpoint(tmp_path):
     written = json.dumps(view.plan().to_json())
     assert "hunter2-secret" not in written + view.plan().explain() + repr(view.plan())
     assert QueryPlan.from_json(json.loads(written)).explain() == view.plan().explain()
-    with Pipeline(view, tmp_path / "lasting") as pipeline, pytest.raises(LookupFailedError) as told:
+    with Pipeline(view, tmp_path / "lasting") as pipeline, pytest.raises(LookupFailedError) as reported:
         pipeline.step({"orders": [order(1, 7)]})
-    assert "hunter2-secret" not in str(told.value)
+    assert "hunter2-secret" not in str(reported.value)
     for path in (tmp_path / "lasting").rglob("*"):
         assert path.is_dir() or b"hunter2-secret" not in path.read_bytes()
 
@@ -493,11 +495,11 @@ def at(ts, total=5):
 def test_an_update_of_a_hidden_sequence_alone_asks_nobody_and_says_nothing(clock, customers):
     run = Run(hidden_sequence().lookup_join(customers, on=[("who", "id")], columns=["name"]), clock)
     run.at(1, orders=at(10))
-    asked = len(customers.calls)
+    requested = len(customers.calls)
 
     assert run.at(2, orders=at(20)) == []
     assert run.at(3, orders=at(15, total=9)) == []  # stale
-    assert len(customers.calls) == asked
+    assert len(customers.calls) == requested
     assert run.at(4, orders=at(30, total=6)) == [((1, 7, 5, 7, "Ada"), -1), ((1, 7, 6, 7, "Ada"), 1)]
 
 

@@ -323,7 +323,7 @@ def test_versions_cannot_be_filled_nor_truncated() -> None:
 
 def test_a_column_that_is_left_out_need_not_be_readable() -> None:
     schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us")), ("v", pa.string())])
-    source = records("t", "debezium-json", schema, keys="id", except_column_list=["at"])  # whose unit nobody says
+    source = records("t", "debezium-json", schema, keys="id", except_column_list=["at"])  # whose unit is not given
     with Pipeline(source, keep_view=True) as pipeline:
         pipeline.step({"t": [{"value": '{"op": "c", "after": {"id": 1, "at": 17, "v": "x"}}'}]})
 

@@ -167,7 +167,7 @@ def test_tables_with_key_and_event_time_are_versioned_and_all_others_latest_only
     source = appends("rates", RATES, watermark=("at", 0))
     stamped = changes("rates2", {**RATES, "changed_at": pa.int64()}, keys="currency").versioned_by("changed_at", delay=0)
     processed = appends("rates5", {**RATES, "proctime": pa.int64()}, watermark=("at", 0))
-    told = {
+    reported = {
         "versioned_rates1": changes("rates1", RATES, keys="currency", watermark=("at", 0)),
         "versioned_rates2": stamped,
         "versioned_rates3": appends("rates3", RATES, keys="currency", watermark=("at", 0)),
@@ -179,11 +179,11 @@ def test_tables_with_key_and_event_time_are_versioned_and_all_others_latest_only
         "latest_rates5": processed.dedup(keys="currency", order_by="proctime desc"),
     }
 
-    assert {name: view.describe().is_versioned for name, view in told.items()} == {
-        name: name.startswith("versioned") for name in told
+    assert {name: view.describe().is_versioned for name, view in reported.items()} == {
+        name: name.startswith("versioned") for name in reported
     }
-    assert str(told["latest_rates4"].describe()) == 'latest-only: "latest4" has no event time'
-    assert "no primary key" in str(told["latest_rates3"].describe())
+    assert str(reported["latest_rates4"].describe()) == 'latest-only: "latest4" has no event time'
+    assert "no primary key" in str(reported["latest_rates3"].describe())
 
 
 def test_a_latest_only_table_is_refused_with_the_reason_and_the_cure():

@@ -1,4 +1,4 @@
-"""Ask a source as a lookup join does."""
+"""Fetch from a source as a lookup join does."""
 
 from __future__ import annotations
 

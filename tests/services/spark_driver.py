@@ -3,7 +3,7 @@
     Kafka topics of Debezium's records -> Spark's connector -> orders LEFT JOIN cities -> PostgreSQL view + Kafka topic
 
 Both tables may begin with the rows that a database holds now, which Spark reads over JDBC. SETTINGS is JSON, see `DriverRun`. The
-program ends when all records are read and says what became of the query as JSON, unless it kills itself just before or just
+program ends when all records are read and prints the outcome of the query as JSON, unless it kills itself just before or just
 after it commits an epoch, or an output writes one.
 """
 
@@ -34,7 +34,7 @@ _JDBC = {"driver": "org.postgresql.Driver"}
 
 @dataclass(frozen=True, kw_only=True)
 class DriverRun:
-    """Say what the program does.
+    """What the program does.
 
     Args:
         conninfo: of the database that has the view.
@@ -62,11 +62,11 @@ class DriverRun:
     baseline: bool = False
 
     def outcome(self) -> tuple[int, dict[str, Any]]:
-        """Run it to its end, and return how it ended and what it said."""
+        """Run it to its end, and return how it ended and what it printed."""
         command = [sys.executable, "-m", "tests.services.spark_driver", json.dumps(asdict(self))]
-        said, complained = Path(self.directory) / "said", Path(self.directory) / "complained"
+        emitted, complained = Path(self.directory) / "said", Path(self.directory) / "complained"
         with (
-            said.open("wb") as out,
+            emitted.open("wb") as out,
             complained.open("wb") as errors,
         ):  # files: a killed driver leaves a JVM with its pipes behind
             process = subprocess.Popen(
@@ -84,8 +84,8 @@ class DriverRun:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
         if end not in (0, -signal.SIGKILL):
-            raise RuntimeError(f"the driver failed:\n{said.read_text()[-2000:]}{complained.read_text()[-4000:]}")
-        return end, json.loads(said.read_text().splitlines()[-1]) if end == 0 else {}
+            raise RuntimeError(f"the driver failed:\n{emitted.read_text()[-2000:]}{complained.read_text()[-4000:]}")
+        return end, json.loads(emitted.read_text().splitlines()[-1]) if end == 0 else {}
 
 
 def main() -> None:
@@ -123,22 +123,22 @@ def main() -> None:
     writer = writer.toPostgres(run.conninfo, run.output, key=["id"])
     writer = writer.toKafka({"bootstrap.servers": run.servers}, run.output, key=["id"])
     query: Any = None
-    said: dict[str, Any] = {}
+    emitted: dict[str, Any] = {}
     try:
         query = writer.start()
         query.awaitTermination()
     except ZsetJoinError as error:
-        said = {"code": error.code, "message": str(error)}
+        emitted = {"code": error.code, "message": str(error)}
     except StreamingQueryException as error:
-        said = {"message": str(error)}
-    if not said:
-        said = {"epoch": query.lastProgress and query.lastProgress["batchId"]}
+        emitted = {"message": str(error)}
+    if not emitted:
+        emitted = {"epoch": query.lastProgress and query.lastProgress["batchId"]}
         if run.execution == "driver" and not run.baseline:
             with writer.attach() as stored:
-                said["verified"] = str(stored.verify())
+                emitted["verified"] = str(stored.verify())
         elif not run.baseline:
-            said["verified"] = str(query.verify())
-    sys.stdout.write(json.dumps(said) + "\n")
+            emitted["verified"] = str(query.verify())
+    sys.stdout.write(json.dumps(emitted) + "\n")
 
 
 def _jdbc_url(conninfo: str) -> str:

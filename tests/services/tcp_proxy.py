@@ -56,12 +56,12 @@ class TcpProxy:
                 return
             self.connections += 1
             self._open += [client, server]
-            for run in (self._ask, self._answer):
+            for run in (self._request, self._answer):
                 thread = threading.Thread(target=run, args=(client, server))
                 self._threads.append(thread)
                 thread.start()
 
-    def _ask(self, client: socket.socket, server: socket.socket) -> None:
+    def _request(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
                 server.sendall(data)

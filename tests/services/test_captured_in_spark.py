@@ -115,10 +115,10 @@ def test_tables_that_spark_reads_while_they_change_and_their_streams_miss_nothin
     transact(postgres, seed=3)
     wait_for_all_changes(postgres, kafka, driver, last=99_999)
 
-    end, said = driver.outcome()
+    end, emitted = driver.outcome()
 
     assert [before_the_commit, between_both_outputs, end] == [-signal.SIGKILL, -signal.SIGKILL, 0]
-    assert said["epoch"] >= 2
+    assert emitted["epoch"] >= 2
     expected = postgres.execute(JOINED)
     assert sorted(postgres.execute(f"SELECT id, city, note, name FROM {driver.output}")) == expected
     of_kafka = {key["id"]: row for key, row in committed(kafka, driver.output)}

@@ -22,8 +22,8 @@ def test_both_outputs_equal_the_query_in_the_source_database(engine: str, tmp_pa
     arguments = ["--engine", engine, "--transactions", "6000", "--keep", str(kept)]
     command = [sys.executable, "-u", "-m", "examples.cdc_demo", *arguments]
 
-    said = tmp_path / "said.txt"
-    with said.open("wb") as output:
+    emitted = tmp_path / "said.txt"
+    with emitted.open("wb") as output:
         demo = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdout=output, stderr=output, start_new_session=True)
         try:
             code = demo.wait(_ENDS_WITHIN_SECONDS)
@@ -32,11 +32,11 @@ def test_both_outputs_equal_the_query_in_the_source_database(engine: str, tmp_pa
             time.sleep(3.0)
             os.killpg(demo.pid, signal.SIGKILL)  # the servers it started as well
             demo.wait(60)
-            logs = (said, *(kept / name for name in ("driver.log", "connect/connect.log", "kafka/broker.log")))
+            logs = (emitted, *(kept / name for name in ("driver.log", "connect/connect.log", "kafka/broker.log")))
             raise AssertionError("\n".join(f"== {log.name}:\n{_end_of(log)}" for log in logs)) from error
 
-    assert code == 0, f"{said.read_text()}{_end_of(kept / 'driver.log')}"
-    assert said.read_text().count("equal to the query in the source database") == 2
+    assert code == 0, f"{emitted.read_text()}{_end_of(kept / 'driver.log')}"
+    assert emitted.read_text().count("equal to the query in the source database") == 2
 
 
 def _end_of(log: Path) -> str:

@@ -72,16 +72,16 @@ def test_inside_spark_they_are_in_no_log_no_event_no_error_and_no_file(guarded: 
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    with (tmp_path / "said").open("wb") as said:
+    with (tmp_path / "said").open("wb") as emitted:
         command = [sys.executable, "-m", "tests.services.secret_program", json.dumps(settings)]
-        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=said, stderr=said, timeout=500, check=False)
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=emitted, stderr=emitted, timeout=500, check=False)
 
     shown = {str(path): path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()}
-    told = shown[str(tmp_path / "said")]
-    assert done.returncode == 0, told[-3000:]
-    assert "DEBUG" in told
-    assert ('rows [[1, 3, 3, "Eve", 3, "Eve"], [2, 99, null, null, null, null]]' in told) == (password == RIGHT)
-    assert ("refused" in told) == (password == WRONG)
+    reported = shown[str(tmp_path / "said")]
+    assert done.returncode == 0, reported[-3000:]
+    assert "DEBUG" in reported
+    assert ('rows [[1, 3, 3, "Eve", 3, "Eve"], [2, 99, null, null, null, null]]' in reported) == (password == RIGHT)
+    assert ("refused" in reported) == (password == WRONG)
     assert [
         (form, path) for secret in (RIGHT, password) for form in forms_of(secret) for path in shown if form in shown[path]
     ] == []

@@ -1,4 +1,4 @@
-"""A topic of a real Kafka is read from where a pipeline stands, and what it lost is told."""
+"""A pipeline reads a topic of a real Kafka from its position, and reports lost records."""
 
 from __future__ import annotations
 

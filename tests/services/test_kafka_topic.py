@@ -229,7 +229,7 @@ def test_where_the_configuration_of_a_topic_may_not_be_read_that_is_logged(
         def result(self) -> None:
             raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
 
-    monkeypatch.setattr(AdminClient, "describe_configs", lambda _self, asked, **_: {asked[0]: Denied()})
+    monkeypatch.setattr(AdminClient, "describe_configs", lambda _self, requested, **_: {requested[0]: Denied()})
 
     opened(kafka, topic).close()
 

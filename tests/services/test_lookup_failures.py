@@ -1,4 +1,4 @@
-"""What a lookup does when the network between it and a real PostgreSQL or Redis fails: asks again, counts it, and says so."""
+"""A lookup retries when the network to a real PostgreSQL or Redis fails, counts it, and reports it."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ class TestTheNetwork:
         with self.asking(proxy, kind, async_, error_attempts=2) as fetcher:
             fetcher.fetch(pa.record_batch({"id": [0]}))
             proxy.passes.clear()
-            with pytest.raises(LookupFailedError, match=r"failed 2 of 2 times") as told:
+            with pytest.raises(LookupFailedError, match=r"failed 2 of 2 times") as reported:
                 fetcher.fetch(ASKED)
             proxy.passes.set()
             fetcher._circuit.succeeded()
-            assert "no answer" in str(told.value) or "timeout" in str(told.value).lower()
+            assert "no answer" in str(reported.value) or "timeout" in str(reported.value).lower()
             assert fetcher.fetch(ASKED).num_rows == KEYS
 
     def test_an_answer_that_is_nonsense_fails_the_epoch_and_the_next_one_is_whole(self, proxy, kind, async_):
@@ -115,9 +115,9 @@ class TestTheNetwork:
 class TestTypes:
     def test_a_value_that_its_column_cannot_hold_names_the_column(self, ports, kind, async_):
         wrong = source_at(kind, ports[kind], pa.schema({"id": pa.int64(), "name": pa.int64()}))
-        with pytest.raises(LookupFailedError, match='"name"') as told:
+        with pytest.raises(LookupFailedError, match='"name"') as reported:
             fetch(wrong, "id", ["id", "name"], [1], async_=async_)
-        assert told.value.code == "LOOKUP_ANSWER"
+        assert reported.value.code == "LOOKUP_ANSWER"
 
     def test_a_key_of_another_type_than_the_tables_is_told_by_the_server(self, ports, async_):
         wrong = PostgresSource(**{**vars(source_at("postgres", ports["postgres"])), "schema": pa.schema({"name": pa.int64()})})

@@ -1,4 +1,4 @@
-"""Outputs in servers say where they stand to who only reads; a transaction that runs is not waited for, no driver is fenced."""
+"""Outputs in servers show their position to a reader, which waits for no transaction and fences no driver."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class TestLookups:
 
     def test_many_calls_of_one_client_find_all_none_and_some_rows(self, customers, async_):
         with fetcher_for(customers, "id", ["id", "name"], async_=async_, batch_keys=1) as fetcher:
-            found = [fetcher.fetch(pa.record_batch({"id": asked})).num_rows for asked in ([1, 2], [7], [9, 1], [2])]
+            found = [fetcher.fetch(pa.record_batch({"id": requested})).num_rows for requested in ([1, 2], [7], [9, 1], [2])]
         assert found == [3, 0, 1, 2]
 
     def test_text_that_looks_like_sql_stays_text(self, customers, async_):
@@ -201,12 +201,12 @@ def test_a_wrong_password_is_told_once_and_never_shown(tmp_path, monkeypatch, as
         )
         with (
             fetcher_for(source, "id", ["id"], async_=async_, error_delay="1ms") as fetcher,
-            pytest.raises(LookupFailedError, match="authentication failed") as told,
+            pytest.raises(LookupFailedError, match="authentication failed") as reported,
         ):
             fetcher.fetch(pa.record_batch({"id": [1]}))
         assert (
             "wrong-one-1234"
-            not in str(told.value) + repr(told.value.facts) + repr(source) + str(source.to_json()) + source.explain()
+            not in str(reported.value) + repr(reported.value.facts) + repr(source) + str(source.to_json()) + source.explain()
         )
         assert b"wrong-one-1234" not in pickle.dumps(source)
     finally:

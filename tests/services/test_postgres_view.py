@@ -191,11 +191,11 @@ def test_a_server_that_ended_is_told_without_the_password(tmp_path_factory: pyte
     sink.open(ANSWER, "q")
     server.kill()
 
-    with pytest.raises(SinkError) as told:
+    with pytest.raises(SinkError) as reported:
         sink.write(0, changes((1, 1, "a", 1)))
 
-    assert told.value.code == "SINK_IO"
-    assert "hunter2" not in f"{told.value} {sink!r} {told.value.facts}"
+    assert reported.value.code == "SINK_IO"
+    assert "hunter2" not in f"{reported.value} {sink!r} {reported.value.facts}"
     sink.close()
     with pytest.raises(SinkError) as refused:
         sink.open(ANSWER, "q")

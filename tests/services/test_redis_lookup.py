@@ -77,11 +77,11 @@ class TestLookups:
             )
             with (
                 fetcher_for(source, "id", ["id", "name"], async_=async_) as fetcher,
-                pytest.raises(LookupFailedError, match="refused") as told,
+                pytest.raises(LookupFailedError, match="refused") as reported,
             ):
                 fetcher.fetch(pa.record_batch({"id": [1]}))
             assert fetcher.counts.calls == 1
-            assert "wrong-one-1234" not in str(told.value) + repr(source) + str(source.to_json())
+            assert "wrong-one-1234" not in str(reported.value) + repr(source) + str(source.to_json())
         finally:
             server.stop()
 

@@ -1,4 +1,4 @@
-"""Lookup joins inside Spark (local[2]) against a real PostgreSQL and a real Redis: asked inside the tasks, journaled in the checkpoint."""
+"""Lookup joins inside Spark (local[2]) against a real PostgreSQL and a real Redis: fetched inside the tasks, journaled in the checkpoint."""
 
 from __future__ import annotations
 

@@ -79,12 +79,12 @@ def test_both_outputs_have_every_epoch_once_wherever_the_driver_is_killed(
     ]
 
     ends = [replace(driver, kill=kill).outcome()[0] for kill in kills]
-    end, said = driver.outcome()
+    end, emitted = driver.outcome()
 
     assert ends == [-signal.SIGKILL] * len(kills)
     assert end == 0
     if driver.execution == "executors":  # on the driver verify() takes records that leave columns out for whole ones
-        assert said["verified"].startswith("equal")
+        assert emitted["verified"].startswith("equal")
     assert contents(driver, postgres) == [(1, 1, "anew", "city 1"), (6, 1, "y", "city 1")]
     of_kafka: dict[int, Any] = {}
     lines = committed(kafka, driver.output)
@@ -128,11 +128,11 @@ def test_records_that_are_gone_are_told(
     before = contents(driver, postgres)
     lose(kafka, driver)
 
-    _, said = driver.outcome()
+    _, emitted = driver.outcome()
 
-    assert said["code"] == "SOURCE_LOST_ROWS"
-    assert driver.orders in said["message"]
-    assert driver.directory in said["message"]
+    assert emitted["code"] == "SOURCE_LOST_ROWS"
+    assert driver.orders in emitted["message"]
+    assert driver.directory in emitted["message"]
     assert contents(driver, postgres) == before
 
 
@@ -155,7 +155,7 @@ def test_a_broker_that_was_set_back_to_an_older_state_is_told(postgres: Postgres
         assert run.outcome()[1]["verified"].startswith("equal")
 
         broker.restore()
-        _, said = run.outcome()
+        _, emitted = run.outcome()
 
-    assert said["code"] == "SINK_EPOCH_GAP"  # the broker has the output too: its gap is seen before the source is read
-    assert run.output in said["message"]
+    assert emitted["code"] == "SINK_EPOCH_GAP"  # the broker has the output too: its gap is seen before the source is read
+    assert run.output in emitted["message"]

@@ -133,6 +133,6 @@ def test_a_session_in_a_directory_goes_on_behind_what_it_has_read(
     source.open(None)
     found, _ = source.poll(most_rows=100, wait_seconds=5.0)
     source.close()
-    told = [json.loads(value) for value in found.column("value").to_pylist() if value is not None]
-    rows = [(one["op"], (one["before"] or {}).get("revenue"), (one["after"] or {}).get("revenue")) for one in told]
+    reported = [json.loads(value) for value in found.column("value").to_pylist() if value is not None]
+    rows = [(one["op"], (one["before"] or {}).get("revenue"), (one["after"] or {}).get("revenue")) for one in reported]
     assert rows == [("c", None, 30), ("u", 30, 42), ("d", 42, None), ("c", None, 42)]

@@ -153,12 +153,12 @@ def test_generated_rows_are_looked_up_in_postgres_and_ctrl_c_ends_a_run_that_goe
         session.sql(LOOKED_UP.split("CREATE TABLE customers")[0])
         feed = feed_of(session.catalog.tables["orders"])
         assert feed is not None
-        asked = [
+        requested = [
             one for rows in iter(lambda: feed.poll(most_rows=500, wait_seconds=0), None) for one in rows["customer"].to_pylist()
         ]
     expected: dict[str, int] = {}
-    for customer in asked:
+    for customer in requested:
         if customer <= 16:
             expected[f"name {customer % 4}"] = expected.get(f"name {customer % 4}", 0) + 1
     assert dict(postgres.execute("SELECT name, orders FROM revenue")) == expected
-    assert len(asked) == 4000
+    assert len(requested) == 4000

@@ -136,7 +136,7 @@ BAG = Relation(name="bag", schema=CUSTOMERS.schema, join_key=("customer",), mode
         pytest.param(ORDERS, CUSTOMERS, "inner", False, ("id",), id="each order meets at most one customer"),
         pytest.param(ORDERS, CUSTOMERS, "left", False, ("id",), id="and is there in any case"),
         pytest.param(ORDERS, CUSTOMERS, "right", False, ("id", "customer_right"), id="a customer alone has no order"),
-        pytest.param(ORDERS, CUSTOMERS, "full", True, ("id", "customer"), id="merged, the key still tells customers apart"),
+        pytest.param(ORDERS, CUSTOMERS, "full", True, ("id", "customer"), id="merged, the key still identifies customers"),
         pytest.param(CUSTOMERS, ORDERS, "right", False, ("id_right",), id="the other way round"),
         pytest.param(CUSTOMERS, ORDERS, "left", False, ("customer", "id_right"), id="a customer has many orders"),
         pytest.param(ORDERS, BAG, "left_semi", False, ("id",), id="semi joins show the left only"),

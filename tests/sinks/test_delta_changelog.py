@@ -64,9 +64,9 @@ def test_the_history_of_the_table_names_the_epochs(tmp_path: Path) -> None:
     sink.write(0, [OLD])
     sink.write(1, [])
 
-    told = [commit.get("userMetadata") for commit in DeltaTable(tmp_path / "table").history()]
+    reported = [commit.get("userMetadata") for commit in DeltaTable(tmp_path / "table").history()]
 
-    assert told == ["zset_join epoch 1", "zset_join epoch 0", None]
+    assert reported == ["zset_join epoch 1", "zset_join epoch 0", None]
 
 
 def test_parts_of_several_tasks_become_one_epoch(tmp_path: Path) -> None:

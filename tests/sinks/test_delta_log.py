@@ -1,4 +1,4 @@
-"""Whose table it is, what it must look like, and what its log says."""
+"""The owner of a table, its required shape, and its log."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ def test_two_drivers_that_commit_one_epoch_leave_it_once(tmp_path: Path) -> None
 
 @pytest.fixture
 def store() -> Iterator[str]:
-    """Give a place in an object store that knows no rename."""
+    """Return a location in an object store without rename."""
     location = f"memory://changelog-{uuid.uuid4().hex}"
     yield location
     fsspec.filesystem("memory").rm(location, recursive=True)

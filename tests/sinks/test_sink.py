@@ -257,7 +257,7 @@ def test_a_column_with_a_reserved_name_is_kept_for_every_reader_or_refused_befor
 
 
 def refusal(sink: Any, output: Relation) -> ZsetJoinError | None:
-    """Return what a sink says against an output; None where it takes it."""
+    """Return a sink's complaint about an output; None where it takes it."""
     try:
         sink.open(output, "query")
     except (SinkError, PlanError) as refused:
@@ -299,7 +299,7 @@ def is_row(found: Any, name: str) -> bool:
 
 
 def crashed(make_in: Callable[[Path], Any], place: Path, position: int, *, after: bool) -> tuple[Any, Any, Any]:
-    """Crash at one place of epoch 1, go on with a new sink, and return where it stood, what it held then, and in the end."""
+    """Crash at one place of epoch 1, continue with a new sink, and return its position, what it held then, and in the end."""
     answers = history(3, epochs=3)
     place.mkdir()
     before = make_in(place)
@@ -309,10 +309,10 @@ def crashed(make_in: Callable[[Path], Any], place: Path, position: int, *, after
         before.write(1, answers[1])
     sink = make_in(place)
     sink.open(OUTPUT, "query")
-    stood, held = sink.last_epoch(), contents(sink)
+    was_at, held = sink.last_epoch(), contents(sink)
     sink.write(1, answers[1])
     sink.write(2, answers[2])
-    return stood, held, contents(sink)
+    return was_at, held, contents(sink)
 
 
 def operations_of_an_epoch(make_in: Callable[[Path], Any], place: Path) -> int:
@@ -339,8 +339,8 @@ def test_a_crash_before_or_after_any_file_operation_leaves_an_epoch_whole_or_not
     ]
 
     assert count >= 2
-    assert {stood for stood, _, _ in outcomes} == {0, 1}
-    assert [held for _, held, _ in outcomes] == [legal[stood] for stood, _, _ in outcomes]
+    assert {was_at for was_at, _, _ in outcomes} == {0, 1}
+    assert [held for _, held, _ in outcomes] == [legal[was_at] for was_at, _, _ in outcomes]
     assert [end for _, _, end in outcomes] == [summed(answers)] * len(outcomes)
 
 

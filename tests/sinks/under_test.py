@@ -73,7 +73,7 @@ MAKERS: dict[str, UnderTest] = {
 
 
 def identity(value: Any) -> Any:
-    """Return a value that equals another one exactly where Spark says so."""
+    """Return a value that equals another one exactly where Spark's equality holds."""
     if isinstance(value, float):
         return "NaN" if value != value else value + 0.0
     return value
@@ -126,7 +126,7 @@ class Crash(BaseException):
 
 
 class CrashAt:
-    """An observer that lets a number of operations happen and then none, whoever tries to clean up.
+    """An observer that lets a number of operations happen and then none, even for a clean-up.
 
     Args:
         position: how many operations happen.

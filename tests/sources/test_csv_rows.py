@@ -11,7 +11,7 @@ SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "day": pa.date32()})
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         (b"x,b,2024-01-02", (3, "UNDECODABLE_VALUE", "id", "int64")),
         (b"2,b,2024-13-02", (3, "UNDECODABLE_VALUE", "day", "date32[day]")),
@@ -22,11 +22,11 @@ SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "day": pa.date32()})
         (b'x,"b\nc",2024-01-02', (3, "UNDECODABLE_VALUE", "id", "int64")),
     ],
 )
-def test_a_line_that_is_no_row_is_told_and_the_others_are_read(line: bytes, told: tuple[int, str, str | None, str]) -> None:
+def test_a_line_that_is_no_row_is_told_and_the_others_are_read(line: bytes, reported: tuple[int, str, str | None, str]) -> None:
     rows, unread = read_csv_rows(b"id,name,day\n1,a,\n" + line + b"\n3,c,\n", SCHEMA, CsvForm())
 
     assert rows.column("id").to_pylist() == [1, 3]
-    assert [(one.number, one.code, one.column, one.expected) for one in unread] == [told]
+    assert [(one.number, one.code, one.column, one.expected) for one in unread] == [reported]
     assert unread[0].text == line
 
 

@@ -1,4 +1,4 @@
-"""Records of JSON become changes of a table, and those that cannot be read say why."""
+"""Records of JSON become changes of a table, and unreadable ones get a reason."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(name: str) -> ReadRecords:
 
 def lines(found: ReadRecords) -> list[tuple[Any, ...]]:
     changes = zip(found.records.tolist(), found.changes.to_pylist(), found.rejects.to_pylist(), strict=True)
-    return [(*told, row["id"]) for told, row in zip(changes, found.rows.to_pylist(), strict=True)]
+    return [(*reported, row["id"]) for reported, row in zip(changes, found.rows.to_pylist(), strict=True)]
 
 
 def test_every_type_of_a_real_table_is_what_the_table_held() -> None:
@@ -96,8 +96,8 @@ def test_maxwell_counts_seconds() -> None:
 def test_a_table_without_a_key_has_its_old_rows_as_deletes() -> None:
     found = read("a real table without a key")
 
-    told = zip(found.changes.to_pylist(), [(row["a"], row["b"]) for row in found.rows.to_pylist()], strict=True)
-    assert list(told) == [
+    reported = zip(found.changes.to_pylist(), [(row["a"], row["b"]) for row in found.rows.to_pylist()], strict=True)
+    assert list(reported) == [
         ("upsert", (1, "snap")),
         ("upsert", (1, "snap")),
         ("upsert", (2, "n")),

@@ -1,4 +1,4 @@
-"""Ordinary records of Debezium are read at once, and mean what the statements read of them, whatever stands between them."""
+"""Ordinary records of Debezium are read in bulk, and mean what the statements read of them, with anything between them."""
 
 from __future__ import annotations
 

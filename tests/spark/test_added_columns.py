@@ -81,9 +81,9 @@ def test_what_a_table_becomes_whose_columns_change_and_what_a_query_does_not_go_
         return table.join(other, on="id", how="left")
 
     def refused(schema: str) -> str:
-        with pytest.raises(StateError) as told:
+        with pytest.raises(StateError) as reported:
             run(view(schema), Follower(1))
-        return told.value.code
+        return reported.value.code
 
     sink = Collected()
     dead = str(tmp_path / "dead")

@@ -93,12 +93,14 @@ def verified(query: JoinQuery, view: View, sink: Collected) -> int:
 
 
 def check_emitted(history: RowHistory, sink: Collected, since: int = 0) -> None:
-    """Compare what is told to have come and gone with what the query emitted, epoch by epoch."""
+    """Compare the reported changes with what the query emitted, epoch by epoch."""
     ((name, value),) = history.question.items()
     at = sink.names.index(name)
-    told = {event.epoch: weights((tuple(row.values()), weight) for row, weight in event.emitted) for event in history.events}
+    reported = {
+        event.epoch: weights((tuple(row.values()), weight) for row, weight in event.emitted) for event in history.events
+    }
     for epoch, rows in enumerate(sink.epochs[since:], start=since):
-        assert told.get(epoch, {}) == weights((row, weight) for row, weight in rows if row[at] == value), epoch
+        assert reported.get(epoch, {}) == weights((row, weight) for row, weight in rows if row[at] == value), epoch
 
 
 Tables = dict[str, dict[tuple[Any, ...], int]]
@@ -113,8 +115,8 @@ def tables_of(one: Any, other: Any, bag: Any) -> Tables:
     return {"a": a, "b": b, "c": weights((row[2:4], -1 if row[0] == "d" else 1) for row in bag), "again": dict(a)}
 
 
-def with_told(tables: Tables, event: RowEvent) -> Tables:
-    """Return tables after the changes of streams that are told of an epoch."""
+def with_changes(tables: Tables, event: RowEvent) -> Tables:
+    """Return tables after the reported changes of an epoch."""
     made = {name: dict(rows) for name, rows in tables.items()}
     for change in sorted(event.sources, key=lambda change: change.weight):
         table, names = made[change.stream], [name for name in change.row if not name.startswith("__")]
@@ -127,10 +129,10 @@ def with_told(tables: Tables, event: RowEvent) -> Tables:
     return {name: {row: weight for row, weight in rows.items() if weight} for name, rows in made.items()}
 
 
-def check_told(view: View, history: RowHistory, sink: Collected, before: Tables) -> None:
-    """Compare the rows that are there with Spark's batch query of the tables before the last epoch and what is told of that."""
+def check_reported(view: View, history: RowHistory, sink: Collected, before: Tables) -> None:
+    """Compare the rows that are there with Spark's batch query of the tables before the last epoch and its reported changes."""
     ((name, value),) = history.question.items()
-    after = with_told(before, history.events[-1])
+    after = with_changes(before, history.events[-1])
     streams = list(view.placed.streams)
     tables = {
         stream.name: view.session.createDataFrame(
@@ -205,11 +207,11 @@ def test_what_stands_behind_a_union_sees_the_rows_of_all_branches(
     assert view.output.primary_key == ()
     history = query.explain_row({"k": 1})
     check_emitted(history, sink)
-    told = list(causes_of(change for event in history.events for change in event.changes))
-    groups = [change for change in told if change.stream == counted.placed.planned_stages[-1].stage.inputs[0].relation.name]
+    reported = list(causes_of(change for event in history.events for change in event.changes))
+    groups = [change for change in reported if change.stream == counted.placed.planned_stages[-1].stage.inputs[0].relation.name]
     assert {cause.stream for group in groups for cause in group.causes} == {"a", "b", "b2"}
     assert {change.stream for event in history.events for change in event.sources} == {"a", "b", "b2", "c", "c2", "b3"}
-    assert not any(change.untold for change in told)
+    assert not any(change.missing_reason for change in reported)
 
 
 @pytest.mark.long
@@ -231,7 +233,7 @@ def test_views_on_both_sides_and_one_stream_twice(source: Callable[[str], Source
     for question in ({"a_id": min(ids)}, {"n": 2}, {"v2": "y"}):
         history = query.explain_row(question)
         check_emitted(history, sink)
-        check_told(view, history, sink, before)
+        check_reported(view, history, sink, before)
     assert {change.stream for event in history.events for change in event.sources} == {"a", "b", "c", "again"}
 
 
@@ -264,9 +266,9 @@ def test_an_aggregate_is_joined_and_survives_a_killed_worker_a_lost_answer_and_a
     assert killed.exists()
     assert verified(query, view, sink) > 0
     history = query.explain_row({"c_v": "x"})
-    told = causes_of(change for event in history.events for change in event.changes)
+    reported = causes_of(change for event in history.events for change in event.changes)
     assert not history.is_complete
-    assert all(change.causes or change.untold for change in told if change.stream not in "abc")
+    assert all(change.causes or change.missing_reason for change in reported if change.stream not in "abc")
     assert {path.name[:-2] for path in (tmp_path / "checkpoint/zset/log").iterdir()} == {
         "join", "route-left", "route-right", "aggregate-1", "join-2", "aggregate-3",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is said when Spark could not even start, or the session is of the wrong kind."""
+"""Messages when Spark could not start, or the session is of the wrong kind."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from zset_join.core.errors import PlanError
 from zset_join.runners.spark.session import check_session, cluster_settings, local_session
 
 
-def fake_java(directory: Path, says: str) -> Path:
+def fake_java(directory: Path, expected: str) -> Path:
     (directory / "bin").mkdir()
     java = directory / "bin" / "java"
-    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    java.write_text(f"#!/bin/sh\necho '{expected}' >&2\n")
     java.chmod(0o755)
     return directory
 
@@ -34,9 +34,9 @@ def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
         local_session()
 
 
-@pytest.mark.parametrize("says", ['java version "1.8.0_392"', 'openjdk version "11.0.21" 2023-10-17', "no idea"])
-def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, says)))
+@pytest.mark.parametrize("expected", ['java version "1.8.0_392"', 'openjdk version "11.0.21" 2023-10-17', "no idea"])
+def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, expected: str) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, expected)))
 
     with pytest.raises(PlanError, match="Java 17 or newer"):
         local_session()

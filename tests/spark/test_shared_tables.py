@@ -180,13 +180,13 @@ def test_explain_and_describe_name_the_index_and_say_why_a_copy_is_kept(
     )
 
     paid.explain()
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     beside = orders.alias("beside").temporal_join(rates.alias("later"), on=[("sold_in", "currency")], as_of=PROCESSING_TIME)
     beside.select("id").union(sold.select("id")).explain()
     apart = capsys.readouterr().out
 
-    assert "temporal_join-0 looks up in index by_currency (currency): one copy, shared with temporal_join-1" in told
-    assert "temporal_join-1 looks up in index by_currency (currency): one copy, shared with temporal_join-0" in told
+    assert "temporal_join-0 looks up in index by_currency (currency): one copy, shared with temporal_join-1" in reported
+    assert "temporal_join-1 looks up in index by_currency (currency): one copy, shared with temporal_join-0" in reported
     assert rates.describe().endswith("\nindex by_currency (currency)")
     assert sold.describe().endswith("\nlooks up in index by_currency")
     assert "temporal_join-2 keeps a second copy of its right side: it keeps latest rows, or versions, unlike stage 1" in apart

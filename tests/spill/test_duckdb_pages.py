@@ -204,19 +204,19 @@ def test_a_store_whose_tables_are_gone_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "reported"),
     [
         ("DELETE FROM {table} WHERE page = 1", "pages are not there"),
         ("UPDATE {table} SET content = content[1:10] WHERE page = 1", "other sizes"),
         ("DROP TABLE {table}", "a table is not there"),
     ],
 )
-def test_pages_that_were_tampered_with_are_noticed(tmp_path: Path, file: DuckDBFile, damage: str, told: str) -> None:
+def test_pages_that_were_tampered_with_are_noticed(tmp_path: Path, file: DuckDBFile, damage: str, reported: str) -> None:
     store = DuckDBColdStore(tmp_path / "rows", file=file, name="rows", owner=OWNER)
     store.put(as_rows((code, 0, bytes(1500)) for code in range(4)))
     file.execute(damage.format(table=f"cold.{identifier('rows')}.run_1"))
 
-    with pytest.raises(StateError, match=told):
+    with pytest.raises(StateError, match=reported):
         store.fetch(as_codes(range(4)))
 
 

@@ -133,7 +133,7 @@ def file(tmp_path: Path) -> Iterator[tuple[int, mmap.mmap]]:
 def planned(
     file: tuple[int, mmap.mmap], begins: list[int], *, spread: int, gap: int = 0
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int]], list[int]]:
-    """Return the ranges and windows for pages of 100 bytes, addresses as positions in the file, and where each page stands."""
+    """Return the ranges and windows for pages of 100 bytes, addresses as positions in the file, and the position of each page."""
     count = len(begins)
     files, range_begins, range_ends, places = (np.zeros(count, np.int64) for _ in range(4))
     windows = np.zeros((count, WINDOW_WORDS), np.int64)

@@ -25,11 +25,11 @@ def test_files_need_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "cold_store", "told"),
+    ("kind", "cold_store", "reported"),
     [("hybrid", "rocksdb", '"files" or "duckdb"'), ("memory", "duckdb", "state in memory has no budget")],
 )
-def test_a_medium_that_is_none_or_does_nothing_is_refused(kind: str, cold_store: str, told: str) -> None:
+def test_a_medium_that_is_none_or_does_nothing_is_refused(kind: str, cold_store: str, reported: str) -> None:
     limit = 1 if kind == "hybrid" else None
 
-    with pytest.raises(OptionError, match=told):
+    with pytest.raises(OptionError, match=reported):
         HotBudget.of(kind, max_hot_keys=limit, cold_store=cold_store)

@@ -29,7 +29,7 @@ def target(limit: int | None, held: int, slack: float) -> float:
 
 
 def expected_victims(entries: list[tuple[float, int]], policy: ResidencyPolicy) -> list[int]:
-    """Choose victims one by one, as the law says it."""
+    """Choose victims one by one, by the law."""
     scores, sizes = arrays(entries)
     order = [at for at in np.lexsort((np.arange(len(entries)), scores)).tolist() if sizes[at] >= 0]
     held = int(sizes[order].sum())

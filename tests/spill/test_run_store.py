@@ -215,7 +215,7 @@ def test_an_index_that_is_let_go_leaves_memory_and_forgets_nothing(tmp_path: Pat
     store.release()
 
     assert (before > 0, resident_kilobytes(prints)) == (True, 0)
-    assert store.staying_bytes() == 50_000 // 8 + (1 << 20) // 8  # a bit that says removed, and a filter of 16 bits at least
+    assert store.staying_bytes() == 50_000 // 8 + (1 << 20) // 8  # a bit for removed, and a filter of 16 bits at least
     assert as_bag(store.scan()) == Counter(rows) - Counter(numbered([5, 49_000]))
     store.close()
 
@@ -279,11 +279,14 @@ def test_one_portion_of_the_index_is_in_memory_at_a_time(tmp_path: Path) -> None
         return len({path.stem for path in index_files if resident_kilobytes(path)})
 
     found = [(len(part), runs_in_memory()) for part in store.fetch_parts(codes)]
-    asked = [(int((store.bytes_of(codes) > 0).sum()), runs_in_memory()), (len(store.long_among(codes, 1)[0]), runs_in_memory())]
+    requested = [
+        (int((store.bytes_of(codes) > 0).sum()), runs_in_memory()),
+        (len(store.long_among(codes, 1)[0]), runs_in_memory()),
+    ]
 
     assert sum(rows for rows, _ in found) == len(codes)
     assert {runs for _, runs in found} <= {1, 2}
-    assert asked == [(len(codes), 0), (len(codes), 0)]
+    assert requested == [(len(codes), 0), (len(codes), 0)]
     store.close()
 
 
@@ -314,20 +317,20 @@ def test_some_row_of_each_code_costs_one_run_where_it_is_in_each(tmp_path: Path,
     for size in (40_000, 30_000, 20_000, 300, 200):  # rows of the codes below; two small runs
         store.put(cold_rows(np.arange(size), pa.repeat(pa.scalar(b"." * 50, pa.large_binary()), size)))
     store.keep_index, store.index_window = window is None, window or store.index_window
-    lacking, asked, before = np.arange(-50, 40_050, 50), [], store.statistics()
+    lacking, requested, before = np.arange(-50, 40_050, 50), [], store.statistics()
 
     def wanted() -> np.ndarray[Any, Any]:
-        asked.append(len(lacking))
+        requested.append(len(lacking))
         return lacking
 
     for rows in store.fetch_some(wanted):
         lacking = lacking[~np.isin(lacking, rows.codes)]
     read = {name: count - before[name] for name, count in store.statistics().items() if name in ("fetches", "rows_fetched")}
 
-    assert (asked[0], lacking.tolist()) == (802, [-50, 40_000])
-    assert set(asked[1:]) <= {2}
+    assert (requested[0], lacking.tolist()) == (802, [-50, 40_000])
+    assert set(requested[1:]) <= {2}
     assert read == {"fetches": 1, "rows_fetched": 800}
-    assert len(asked) == 4 if window is None else len(asked) >= 4  # three large runs, and the small ones together
+    assert len(requested) == 4 if window is None else len(requested) >= 4  # three large runs, and the small ones together
     store.close()
 
 

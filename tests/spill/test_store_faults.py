@@ -1,4 +1,4 @@
-"""A store whose process is killed, or whose disk is full, says so; it never shows half of what was done to it.
+"""A store whose process is killed, or whose disk is full, reports it; it never shows half of what was done to it.
 
 Every file operation of a piece of work is failed once, in turn. Stores in a DuckDB file do part of their input and output where
 it cannot be observed; for them the process is killed at moments of its own work, and the size of its files is limited.

@@ -1,4 +1,4 @@
-"""Nothing that is written is ignored: what no rule reads is refused by name, clauses are said once, options mean something."""
+"""Nothing that is written is ignored: what no rule reads is refused by name, clauses are written once, options mean something."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_number_too_many_is_refused_warned_of_or_changes_the_plan(name: str) -
     """The law: something written at any place of a statement that runs is never passed over."""
     ran = [text.rstrip(" ;\n") for mark, text in read(name) if mark.startswith("+")]
     made = [text for text in ran if text.startswith(("CREATE TABLE", "CREATE STREAM", "CREATE MUTABLE", "CREATE SOURCE"))]
-    with connect(dialect=name.split("/")[0], clock=lambda: 0) as session, warnings.catch_warnings(record=True) as told:
+    with connect(dialect=name.split("/")[0], clock=lambda: 0) as session, warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         session.sql(";\n".join(made))
         queries = [text.split(" ") for text in ran if text.startswith("SELECT")]
@@ -219,7 +219,9 @@ def test_a_number_too_many_is_refused_warned_of_or_changes_the_plan(name: str) -
             for number, words in enumerate(queries)
             for place in [1 + number % len(words)]
         ]
-        plans = [(outcome(session, "+", plain), len(told), outcome(session, "+", more), len(told)) for plain, more in pairs]
+        plans = [
+            (outcome(session, "+", plain), len(reported), outcome(session, "+", more), len(reported)) for plain, more in pairs
+        ]
     passed_over = [
         more for (_, more), (one, before, other, after) in zip(pairs, plans, strict=True) if one == other and after <= before
     ]
@@ -231,7 +233,7 @@ def test_a_number_too_many_is_refused_warned_of_or_changes_the_plan(name: str) -
 def test_a_word_too_many_in_a_declaration_is_refused_or_warned_of(name: str) -> None:
     """The law for statements that are no queries; where AS or SELECT comes, the query behind it is the law above's."""
     accepted = []
-    with connect(dialect=name.split("/")[0], clock=lambda: 0) as session, warnings.catch_warnings(record=True) as told:
+    with connect(dialect=name.split("/")[0], clock=lambda: 0) as session, warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         for number, (mark, text) in enumerate(read(name)):
             words = re.findall(r"'(?:[^']|'')*'|[\w.]+|\S", text.rstrip(" ;\n"))
@@ -240,8 +242,8 @@ def test_a_word_too_many_in_a_declaration_is_refused_or_warned_of(name: str) -> 
             if mark.startswith("+") and words[0] not in {"SELECT", "WITH", "("} and ";" not in words:
                 for place in {1 + number % end, 1 + (number * 7 + 3) % end}:
                     for more in ("0815", "NOT" if words[place - 1].startswith("'") else words[place - 1]):
-                        before, changed = len(told), " ".join([*words[:place], more, *words[place:]])
-                        if outcome(session, "+", changed)[0] == "+" and len(told) == before:
+                        before, changed = len(reported), " ".join([*words[:place], more, *words[place:]])
+                        if outcome(session, "+", changed)[0] == "+" and len(reported) == before:
                             accepted.append(changed)
             outcome(session, mark, text)
 
@@ -270,10 +272,10 @@ def test_explain_shows_the_plan_of_a_statement_and_makes_nothing(session: Sessio
 
 
 def test_a_table_that_is_only_written_warns_of_what_counts_where_rows_are_read(session: Session) -> None:
-    with pytest.warns(SqlWarning) as told:
+    with pytest.warns(SqlWarning) as reported:
         session.sql("CREATE TABLE t (x INT, p AS x + 1, e TIMESTAMP, WATERMARK FOR e AS e) WITH ('connector' = 'print')")
 
-    assert [word in str(one.message) for word, one in zip(("columns (p)", "WATERMARK"), told, strict=True)] == [True, True]
+    assert [word in str(one.message) for word, one in zip(("columns (p)", "WATERMARK"), reported, strict=True)] == [True, True]
 
 
 def test_what_is_read_by_others_is_not_replaced(session: Session) -> None:
@@ -339,7 +341,7 @@ def test_the_zone_of_a_timestamp_is_what_is_written(kind: str, expected: str, di
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("SELECT /*+ STATE_TTL('a'='1d') */ v FROM a", "no rows of it are remembered"),
         ("CREATE VIEW t AS SELECT v FROM a SETTINGS on_bad_input = 'quarantine'", "of a view changes nothing"),
@@ -350,8 +352,8 @@ def test_the_zone_of_a_timestamp_is_what_is_written(kind: str, expected: str, di
         ),
     ],
 )
-def test_what_is_understood_and_changes_nothing_warns(text: str, told: str, session: Session) -> None:
-    with pytest.warns(SqlWarning, match=told):
+def test_what_is_understood_and_changes_nothing_warns(text: str, reported: str, session: Session) -> None:
+    with pytest.warns(SqlWarning, match=reported):
         session.sql(text)
 
 

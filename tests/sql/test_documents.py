@@ -1,8 +1,8 @@
 """Statements of five systems: every SQL statement of the five documents, and statements that people write daily.
 
-A folder per dialect, files of statements; what comes to the same query in all of them stands once beside the folders, and runs
-in each dialect before its own. Every statement comes after a line that says what becomes of it: `-- +` or `-- !CODE why`.
-Beside a file stands what it comes to, in `.expected`: the normal form of every query, as SQL, and its plan.
+A folder per dialect, files of statements; statements with the same query in all dialects are once beside the folders, and run
+in each dialect before its own. Every statement follows a line with its outcome: `-- +` or `-- !CODE why`.
+Beside a file is its result, in `.expected`: the normal form of every query, as SQL, and its plan.
 
 `python -m tests.sql.test_documents` writes marks and `.expected` again: look at what changes.
 """
@@ -60,7 +60,7 @@ def outcome(session: Session, mark: str, text: str) -> tuple[str, str]:
 
 
 def run(name: str) -> tuple[list[str], list[str]]:
-    """Return what becomes of the statements of a file, and what they come to."""
+    """Return the outcomes of the statements of a file, and their plans."""
     with warnings.catch_warnings(), connect(dialect=name.split("/", maxsplit=1)[0], clock=lambda: 0) as session:
         warnings.simplefilter("ignore")
         found = [outcome(session, mark, text) for mark, text in read(name)]

@@ -58,13 +58,13 @@ def test_a_topic_is_read_from_its_beginning_only() -> None:
 
 def test_what_a_record_of_changes_says_beside_its_row_is_in_the_columns_of_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     """The records are passed on; a real Kafka is read in `tests/services`."""
-    told = [
+    reported = [
         ("c", None, '{"id": 1, "name": "Ada"}', 1_700_000_000_000, 10),
         ("u", '{"id": 1, "name": "Ada"}', '{"id": 1, "name": "Eve"}', 1_700_000_005_000, 11),
     ]
     values = [
         f'{{"op": "{op}", "before": {before or "null"}, "after": {after}, "source": {{"lsn": {lsn}, "ts_us": {ms}000}}}}'.encode()
-        for op, before, after, ms, lsn in told
+        for op, before, after, ms, lsn in reported
     ]
     records = pa.table(
         {

@@ -29,9 +29,9 @@ def session() -> Iterator[Session]:
 def test_explain_names_the_index_that_joins_share(session: Session) -> None:
     session.sql("CREATE INDEX by_currency ON rates (Currency)")
 
-    told = session.sql(f"{JOIN} UNION ALL {JOIN} AND o.id > 3").explain()
+    reported = session.sql(f"{JOIN} UNION ALL {JOIN} AND o.id > 3").explain()
 
-    assert told.count("looks up in index by_currency (currency): one copy, shared with stage") == 2
+    assert reported.count("looks up in index by_currency (currency): one copy, shared with stage") == 2
 
 
 TWICE = (
@@ -52,9 +52,9 @@ def test_a_table_under_two_aliases_of_a_statement_is_kept_once(time: str, sessio
     session.sql("INSERT INTO orders VALUES (1, 'EUR', 'USD', TIMESTAMP '2026-01-01 00:00:01')")
     session.sql("INSERT INTO orders VALUES (2, 'USD', 'EUR', TIMESTAMP '2026-01-01 00:00:01')")
 
-    told = session.sql(TWICE.format(time=time)).explain()
+    reported = session.sql(TWICE.format(time=time)).explain()
 
-    assert told.count("looks up in index by_currency (currency): one copy, shared with stage") == 2
+    assert reported.count("looks up in index by_currency (currency): one copy, shared with stage") == 2
     stored = session.sql("SELECT * FROM table(both_rates)").table().to_pylist()
     assert sorted(stored, key=lambda row: row["id"]) == [{"id": 1, "one": 9, "other": 3}, {"id": 2, "one": 3, "other": None}]
 
@@ -62,12 +62,12 @@ def test_a_table_under_two_aliases_of_a_statement_is_kept_once(time: str, sessio
 def test_a_join_by_processing_time_goes_by_the_columns_of_an_index(session: Session) -> None:
     session.sql("CREATE INDEX by_country ON names (country)")
 
-    told = session.sql(
+    reported = session.sql(
         "SELECT o.id, n.name FROM orders AS o JOIN names FOR SYSTEM_TIME AS OF PROCTIME() AS n "
         "ON o.currency = n.currency AND o.land = n.country"
     ).explain()
 
-    assert "looks up in index by_country (country)" in told
+    assert "looks up in index by_country (country)" in reported
 
 
 def test_they_are_shown_described_and_dropped(session: Session) -> None:

@@ -1,4 +1,4 @@
-"""A session in a directory that is killed at any change of a file: opened again, it is what its statements say."""
+"""A session in a directory that is killed at any change of a file: opened again, it is the result of its statements."""
 
 from __future__ import annotations
 

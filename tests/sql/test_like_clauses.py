@@ -1,4 +1,4 @@
-"""CREATE TABLE ... LIKE: what comes along of another table, as Flink's document says."""
+"""CREATE TABLE ... LIKE: what is copied of another table, by Flink's document."""
 
 from __future__ import annotations
 

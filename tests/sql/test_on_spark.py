@@ -36,9 +36,9 @@ def test_a_view_inside_spark_knows_the_hint_that_its_state_ends(session: Session
     session.sql("CREATE STREAM orders (id int, n int); CREATE MUTABLE STREAM people (id int, name string) PRIMARY KEY (id)")
     joined = "SELECT /*+ STATE_TTL('o'='10s') */ o.id, name FROM orders AS o JOIN people AS p ON o.id = p.id"
 
-    told = session.view_of(query(session, joined)).placed.explanation(buckets=2)
+    reported = session.view_of(query(session, joined)).placed.explanation(buckets=2)
 
-    assert 'rows of "o" are retracted from the answer, 10 seconds after their last write' in told
+    assert 'rows of "o" are retracted from the answer, 10 seconds after their last write' in reported
 
 
 def test_the_bound_of_event_times_is_set_for_the_tables_of_a_query_inside_spark(planned: Session) -> None:
@@ -108,10 +108,10 @@ def test_a_table_under_two_aliases_is_kept_once(planned: Session, time: str) -> 
         f"LEFT JOIN people FOR SYSTEM_TIME AS OF {time} q ON p.name = q.id"
     )
 
-    told = planned.view_of(query(planned, text)).placed.explained_indexes()
+    reported = planned.view_of(query(planned, text)).placed.explained_indexes()
 
-    assert len(told) == 2
-    assert all("looks up in index by_id (id): one copy, shared with" in line for line in told)
+    assert len(reported) == 2
+    assert all("looks up in index by_id (id): one copy, shared with" in line for line in reported)
 
 
 @pytest.fixture(scope="module")

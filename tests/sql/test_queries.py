@@ -1,4 +1,4 @@
-"""Parts of queries that are beside each other: each answer is Spark's, and DuckDB's where it says the same; or it is refused."""
+"""Parts of queries that are beside each other: each answer is Spark's, and DuckDB's where both agree; or it is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNTED = (
     "SELECT k, s, count(*) AS n, ROW_NUMBER() OVER (PARTITION BY k ORDER BY count(*) DESC, max(id)) AS rn FROM l GROUP BY k, s"
 )
 EQUAL = [
-    # The first rows are taken before other conditions, wherever these stand.
+    # The first rows are taken before other conditions, wherever these are.
     f"SELECT id FROM ({NUMBERED.format('k')}) WHERE v > 0 AND rn = 1",
     f"SELECT id FROM ({NUMBERED.format('k')}) WHERE (rn <= 2) AND v > 0",
     f"SELECT id FROM ({NUMBERED.format('k DESC')}) x WHERE rn = 1 AND EXISTS (SELECT 1 FROM r WHERE r.rid = x.id)",
@@ -185,13 +185,13 @@ OUTER_ON = [
 
 
 @pytest.mark.parametrize(
-    "asked", ["EXISTS (SELECT 1 FROM {})", "NOT EXISTS (SELECT x.w FROM {})", "id IN (SELECT r.rid FROM {})"]
+    "requested", ["EXISTS (SELECT 1 FROM {})", "NOT EXISTS (SELECT x.w FROM {})", "id IN (SELECT r.rid FROM {})"]
 )
 @pytest.mark.parametrize(("on", "where"), OUTER_ON)
-def test_on_of_an_outer_join_reads_the_query_around(session: Session, asked: str, on: str, where: str) -> None:
-    """DuckDB has no such query: asked of it row by row."""
+def test_on_of_an_outer_join_reads_the_query_around(session: Session, requested: str, on: str, where: str) -> None:
+    """DuckDB has no such query: it runs row by row."""
     below = "r LEFT JOIN r AS x ON r.w = x.rid AND {} WHERE r.k = l.k AND {}"
-    query: Any = session.sql(f"SELECT id FROM l WHERE {asked.format(below.format(on, where))}")
+    query: Any = session.sql(f"SELECT id FROM l WHERE {requested.format(below.format(on, where))}")
     running = query.start()
     with duckdb.connect() as database:
         database.sql(CREATED.replace("STRING", "VARCHAR"))
@@ -200,7 +200,7 @@ def test_on_of_an_outer_join_reads_the_query_around(session: Session, asked: str
             database.sql(change.replace("INSERT INTO", "INSERT OR REPLACE INTO"))
             expected = []
             for row_id, k, v, _ in database.sql("SELECT * FROM l").fetchall():
-                text = asked.format(below.format(on, where))
+                text = requested.format(below.format(on, where))
                 for name, value in (("l.k", k), ("l.v", v), ("l.id", row_id), ("id", row_id), ("v", v)):
                     text = re.sub(rf"(?<![\w.]){name}\b", "CAST(NULL AS INT)" if value is None else str(value), text)
                 if database.sql(f"SELECT {text}").fetchall() == [(True,)]:

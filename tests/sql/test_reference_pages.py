@@ -1,4 +1,4 @@
-"""The pages about SQL name what the code knows: every format, every setting, every statement."""
+"""The pages about SQL name everything in the code: every format, every setting, every statement."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def shown(values: pa.Array) -> tuple[str, list[str | None]]:
 
 @pytest.fixture(scope="module")
 def of_spark(spark: SparkSession) -> pa.Table:
-    """Ask Spark for everything in one query: one column per text."""
+    """Evaluate everything in Spark in one query: one column per text."""
     rows = ", ".join(
         f"({', '.join('NULL' if value is None else _quoted(value) for value in (str(number), *row))})"
         for number, row in enumerate(ROWS)

@@ -1,4 +1,4 @@
-"""State that ends by time, said in SQL: hints and settings."""
+"""State that ends by time, written in SQL: hints and settings."""
 
 from __future__ import annotations
 

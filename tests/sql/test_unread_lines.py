@@ -41,9 +41,9 @@ def test_lines_that_are_no_rows_are_dead_letters_with_bytes_place_and_reason(
     state = str(tmp_path / "state")
 
     assert main(["run", str(file), "--dialect", "flink", "--once", "--directory", state]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out.splitlines()[-1]) == {"n": 2, "total": 50, "_tp_delta": 1}
-    assert json.loads(said.err.splitlines()[-1])["dead_letters"] == 2
+    emitted = capsys.readouterr()
+    assert json.loads(emitted.out.splitlines()[-1]) == {"n": 2, "total": 50, "_tp_delta": 1}
+    assert json.loads(emitted.err.splitlines()[-1])["dead_letters"] == 2
     letters = read_letters(tmp_path / "state/pipeline").to_pylist()
     first, text, second, other = BAD[form]
     assert [(one["topic"], one["offset"], one["value"], one["code"]) for one in letters] == [
@@ -72,11 +72,13 @@ def test_a_line_that_is_no_row_stops_with_file_line_column_and_what_to_do(
     where = ["--directory", str(tmp_path / "state")] if is_lasting else []
 
     assert main(["run", str(file), "--dialect", "flink", "--once", *where]) == 1
-    said = capsys.readouterr().err
+    emitted = capsys.readouterr().err
     number, text, _, _ = BAD[form]
-    assert f'"t": line {number} of {tmp_path}/in/1.{form} is no row of it, the value of "v" cannot be read as int64: ' in said
-    assert text.decode() in said
-    assert "SET on_bad_input = 'quarantine'" in said
+    assert (
+        f'"t": line {number} of {tmp_path}/in/1.{form} is no row of it, the value of "v" cannot be read as int64: ' in emitted
+    )
+    assert text.decode() in emitted
+    assert "SET on_bad_input = 'quarantine'" in emitted
 
 
 def kafka_records() -> pa.Table:

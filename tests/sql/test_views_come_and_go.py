@@ -142,7 +142,7 @@ def _forgets_conditions(patch: pytest.MonkeyPatch) -> None:
 
 
 def _begins_empty(patch: pytest.MonkeyPatch) -> None:
-    """Plant: a view that is taken over has forgotten what its stages knew."""
+    """Plant: a view that is taken over has forgotten its stages' state."""
     right = ChangingPipeline.take_over
 
     def take_over(self: ChangingPipeline, other: ChangingPipeline, **more: Any) -> None:
@@ -275,12 +275,12 @@ def test_a_view_catches_up_behind_a_pause(where: str, tmp_path: Any) -> None:
             "CREATE TABLE t (k INT, v INT, PRIMARY KEY (k)); CREATE MATERIALIZED VIEW m AS SELECT v, count(*) AS n FROM t GROUP BY v"
         )
         session.sql("CREATE MATERIALIZED VIEW other AS SELECT k FROM t; INSERT INTO t VALUES (1, 1)")
-        said = str(session.sql("PAUSE MATERIALIZED VIEW m; PAUSE MATERIALIZED VIEW m"))
+        emitted = str(session.sql("PAUSE MATERIALIZED VIEW m; PAUSE MATERIALIZED VIEW m"))
         session.sql("INSERT INTO t VALUES (2, 1); INSERT INTO t VALUES (1, 2)")
         held, other = (_bag(running.table()) for running in session.running)
         session.sql("RESUME MATERIALIZED VIEW m")
 
-        assert (said, held, other) == ("m is paused already", [(1, 1)], [(1,), (2,)])
+        assert (emitted, held, other) == ("m is paused already", [(1, 1)], [(1,), (2,)])
         assert _bag(session.running[0].table()) == [(1, 1), (2, 1)]
 
 

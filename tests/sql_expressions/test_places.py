@@ -42,7 +42,7 @@ def test_a_place_shows_no_password_and_its_caret_stays() -> None:
 @pytest.mark.parametrize("url", ["jdbc:postgresql://me:hush@crm/db", "jdbc:postgresql://crm/db?user=me&password=hush"])
 def test_a_url_with_credentials_is_refused_without_showing_them(url: str) -> None:
     made = f"CREATE TABLE t (id INT) WITH ('connector' = 'jdbc', 'table-name' = 't', 'url' = '{url}')"
-    with connect(dialect="flink") as session, pytest.raises(SqlError, match="'username' and 'password'") as told:
+    with connect(dialect="flink") as session, pytest.raises(SqlError, match="'username' and 'password'") as reported:
         session.sql(made)
-    assert told.value.code == "SECRET_IN_URL"
-    assert "hush" not in str(told.value) + repr(told.value.facts)
+    assert reported.value.code == "SECRET_IN_URL"
+    assert "hush" not in str(reported.value) + repr(reported.value.facts)

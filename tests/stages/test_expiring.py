@@ -1,4 +1,4 @@
-"""What `state_ttl=` may say, and what a stage makes of it."""
+"""What `state_ttl=` accepts, and its effect on a stage."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_it_is_written_down_and_read_again() -> None:
 
 
 def test_explain_says_what_ends_when_and_that_forgetting_loses() -> None:
-    told = "\n".join(stage((StateTtl("1 hour", on_expire="forget"), StateTtl("1 day", by="event"))).explain(2))
+    reported = "\n".join(stage((StateTtl("1 hour", on_expire="forget"), StateTtl("1 day", by="event"))).explain(2))
 
-    assert 'rows of "l" are forgotten' in told
-    assert "lossy" in told
-    assert 'rows of "r" are retracted from the answer, 86400 seconds after at' in told
+    assert 'rows of "l" are forgotten' in reported
+    assert "lossy" in reported
+    assert 'rows of "r" are retracted from the answer, 86400 seconds after at' in reported
 
 
 def test_nothing_ends_where_nothing_is_said() -> None:

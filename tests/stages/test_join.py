@@ -1,4 +1,4 @@
-"""A join as a stage: what a runner is told of it."""
+"""A join as a stage: its facts for a runner."""
 
 from __future__ import annotations
 

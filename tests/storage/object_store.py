@@ -1,7 +1,7 @@
 """A file system with what an object store has, and nothing more: whole objects, put, get, list, delete, put-if-absent.
 
 Everything an object store cannot do raises: rename, copy, append, writing into an object, making a directory. Objects live in this
-process, by bucket; `counts` says how often each request was made.
+process, by bucket; `counts` has how often each request was made.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from zset_join.core.tick import Tick
 from zset_join.operators.join import HashJoin
 from zset_join.zset import ZSet
 
-__all__ = ["LEFT", "RIGHT", "ForgetsRows", "LateByAnEpoch", "SaysZero", "SkipsCrossTerm", "Talks", "join", "spoiled"]
+__all__ = ["LEFT", "RIGHT", "EmitsZero", "ForgetsRows", "LateByAnEpoch", "SkipsCrossTerm", "Talks", "join", "spoiled"]
 
 LEFT = Relation(
     name="left",
@@ -51,15 +51,15 @@ class SkipsCrossTerm(Spoiled):
 
 
 class LateByAnEpoch(Spoiled):
-    """What an epoch answers was asked the time before."""
+    """Every answer is emitted one epoch late."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waiting: list[ZSet] = []
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        said, self.waiting = self.waiting, list(self.inner.answer(tick, deltas))
-        return iter(said)
+        emitted, self.waiting = self.waiting, list(self.inner.answer(tick, deltas))
+        return iter(emitted)
 
 
 class ForgetsRows(Spoiled):
@@ -69,8 +69,8 @@ class ForgetsRows(Spoiled):
         return {name: table.slice(0, max(0, table.num_rows - 1)) for name, table in self.inner.snapshot().items()}
 
 
-class SaysZero(Spoiled):
-    """Every line is said once more with weight 0."""
+class EmitsZero(Spoiled):
+    """Every line is repeated with weight 0."""
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         for chunk in self.inner.answer(tick, deltas):

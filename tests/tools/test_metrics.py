@@ -82,14 +82,14 @@ def test_the_names_that_spark_writes_are_read_too() -> None:
 def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     text = (Path(__file__).parents[2] / "docs/reference/grafana-dashboard.json").read_text(encoding="utf-8")
 
-    asked = {
+    requested = {
         one
         for panel in json.loads(text)["panels"]
         for target in panel["targets"]
         for one in re.findall(r"zset_join_\w+", target["expr"])
     }
-    assert len(asked) > 8
-    assert asked <= set(METRICS)
+    assert len(requested) > 8
+    assert requested <= set(METRICS)
 
 
 def test_the_page_names_every_metric() -> None:
@@ -99,11 +99,11 @@ def test_the_page_names_every_metric() -> None:
 
 
 def test_top_draws_once_where_there_is_no_terminal_and_shows_hostile_names_as_text(directory: Path) -> None:
-    told = io.StringIO()
-    watch(str(directory), console=Console(file=told, width=200))
+    reported = io.StringIO()
+    watch(str(directory), console=Console(file=reported, width=200))
 
-    assert "epoch 1" in told.getvalue()
-    assert "[bold]" in told.getvalue()
+    assert "epoch 1" in reported.getvalue()
+    assert "[bold]" in reported.getvalue()
 
 
 def test_top_looks_again_in_a_terminal(directory: Path) -> None:

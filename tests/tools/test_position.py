@@ -1,4 +1,4 @@
-"""Outputs say where they stand, and nothing of them changes."""
+"""Outputs show their position, and do not change."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_the_command_line_shows_two_views_of_a_file_and_a_changelog(tmp_path: Pa
     assert main(["position", file, str(tmp_path / "feed")]) == 0
     table = capsys.readouterr().out
     assert main(["position", "--json", f"{file}#total", str(tmp_path / "feed")]) == 0
-    told = json.loads(capsys.readouterr().out)
+    reported = json.loads(capsys.readouterr().out)
 
     assert [line.split()[0] for line in table.splitlines()[:4]] == [
         "output",
@@ -151,11 +151,11 @@ def test_the_command_line_shows_two_views_of_a_file_and_a_changelog(tmp_path: Pa
         str(tmp_path / "feed"),
     ]
     assert "newest common epoch: 1" in table
-    assert [(one["kind"], one["view"], one["epoch"]) for one in told["outputs"]] == [
+    assert [(one["kind"], one["view"], one["epoch"]) for one in reported["outputs"]] == [
         ("duckdb", "total", 1),
         ("delta changelog", "all", 1),
     ]
-    assert len({one["mark"] for one in told["outputs"]}) == 1
+    assert len({one["mark"] for one in reported["outputs"]}) == 1
 
     with duckdb.connect(file) as connection:
         connection.execute("UPDATE _zset_join_epochs SET chain = '[[1, \"another\"]]'")

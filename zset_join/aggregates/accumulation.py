@@ -190,7 +190,7 @@ def counted_at(accumulator: Accumulator) -> int:
 
 
 def _counted_rows(accumulator: Accumulator, rows: pa.RecordBatch) -> Any:
-    """Say which rows have a value that counts."""
+    """Return which rows have a value that counts."""
     counted = np.ones(rows.num_rows, np.bool_)
     nullable = accumulator.may_be_null if isinstance(accumulator, ValuesOf) else (False,) * len(accumulator.source.columns)
     for name, may_be_null in zip(accumulator.source.columns, nullable, strict=True):

@@ -254,7 +254,7 @@ class GroupState:
         return self.refs_at(positions), self.lines_at(positions)
 
     def are_groups(self) -> npt.NDArray[np.bool_]:
-        """Say for each record ever in use whether there is a group."""
+        """Return for each record ever in use whether there is a group."""
         end = int(self._arena.header[s.H_ROWS_END])
         live: npt.NDArray[np.bool_] = (self._record_words("u1", c.FLAGS, end, 1)[:, 0] & c.FLAG_LIVE) != 0
         return live

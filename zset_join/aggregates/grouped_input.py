@@ -1,7 +1,7 @@
 """One input, grouped: what a delta does to every group, and the state behind it.
 
-`prepare` reads the state and says what each touched group was and will be; `absorb` writes exactly that. A row that the groups
-cannot take is found here: a retraction of a value, or from a group, that is not there.
+`prepare` reads the state and returns what each touched group was and will be; `absorb` writes exactly that. A row that the
+groups cannot take is found here: a retraction of a value, or from a group, that is not there.
 
 Known limit: groups do not remember rows. A retraction of a row that was never inserted goes unnoticed when its group has rows
 and all its values are there in other rows, or when no aggregate keeps single values; a sum that is not 0 when the last row
@@ -102,7 +102,7 @@ class GroupedInput:
     # ---------------------------------------------------------------- reading
 
     def prepare(self, delta: ZSet) -> PreparedGroups:
-        """Say what a delta changes. Cost: the rows of the delta."""
+        """Return what a delta changes. Cost: the rows of the delta."""
         count = len(delta)
         rows = conform(delta.rows, self.relation)
         if self.hybrid is not None:
@@ -186,7 +186,7 @@ class GroupedInput:
         """
         if self.hybrid is not None:
             raise StateError(
-                f'groups of "{self.relation.name}" may be on disk, and only those in memory can be read as they stand. Restore '
+                f'groups of "{self.relation.name}" may be on disk, only those in memory can be read without an epoch. Restore '
                 "a snapshot into an aggregate without default_hash_table, and read that one.",
                 code="GROUPS_ON_DISK",
                 relation=self.relation.name,

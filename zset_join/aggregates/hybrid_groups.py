@@ -1,6 +1,6 @@
 """Groups in memory within a budget, and the others on disk.
 
-A group is what comes and goes, with all its values: before an epoch is prepared, the groups that its delta touches are brought
+A group moves as a whole, with all its values: before an epoch is prepared, the groups that its delta touches are brought
 in; when it has been absorbed, those that are least busy are spilled until the budget holds.
 
 The law: what is in memory is never seen in an answer or in a snapshot. A group is in memory or on disk, never in both.
@@ -232,7 +232,7 @@ class HybridGroups:
         return self._state.resident_bytes() + self._bytes_beside()
 
     def _foresee(self, delta_rows: int) -> None:
-        """Set the limits for an epoch of so many rows; let the index go where it has no room beside the groups."""
+        """Set the limits for an epoch of so many rows; release the index where it has no room beside the groups."""
         state, busy_bytes = self._state, self._busy.resident_bytes()
         coming = delta_rows * (state.record_bytes + _BYTES_BESIDE)
         unreckoned = state.state_bytes(delta_rows) - state.dead_bytes() + busy_bytes - self._group_bytes() + coming

@@ -2,7 +2,7 @@
 
 Where all accumulators are sums and counts, a *partial line* holds a group key and what its rows add up to; the groups of all
 tasks are added again behind the shuffle. Where an aggregate needs single values (min, count distinct, lists), the rows are cut
-down to the columns that are read and consolidated, so that what comes and goes again does not travel.
+down to the columns that are read and consolidated, so that rows that cancel out do not travel.
 
 The law: an `Aggregate` of the reduced deltas answers as one of the deltas themselves.
 

@@ -36,7 +36,7 @@ class Reading(Protocol):
     """A column of the answer, per entry, before and after an epoch."""
 
     def differs(self) -> Flags:
-        """Say for every entry whether the column changes."""
+        """Return for every entry whether the column changes."""
         ...
 
     def column(self, old: Int64s, new: Int64s) -> pa.Array:

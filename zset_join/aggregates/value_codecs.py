@@ -5,7 +5,7 @@ Numbers, dates and booleans take the words of `zset_join.state.rows.sequence`; s
 unsigned bytes; nested values the three words of their canonical bytes, whose order is fixed but means nothing.
 
 Ties and edge cases: NaN is the largest float; -0.0 is kept as 0.0 and every NaN as one NaN, so a value read back may have other
-bits than what came in, but is equal to it.
+bits than its input, but is equal to it.
 
 Bytes: 8 per number (16 for decimals of more than 18 digits), 24 per string and its bytes beyond 8.
 """

@@ -4,7 +4,7 @@ The law: rows in = rows of the delta + rows ignored + rows rejected.
 
 Ties and edge cases: a NULL or unknown operation and a NULL weight are rejected with their position, code and reason,
 never guessed. Whether a weight is possible for the relation (a retraction from an append-only one) is for the
-operator to say. Types are widened where no value can be lost (int to bigint, string to large_string, coarser to finer
+operator to decide. Types are widened where no value can be lost (int to bigint, string to large_string, coarser to finer
 time units); anything else is refused.
 
 Limits: an update that changes the primary key of an upsert relation must come as a delete and an insert, because its
@@ -75,7 +75,7 @@ def decode(rows: pa.Table | pa.RecordBatch, relation: Relation, changelog_format
     Args:
         rows: n rows with the columns of the relation, those of the format, and any others, which are left out.
         relation: what the rows are changes of; its mode decides what an operation means.
-        changelog_format: how a row says what it does.
+        changelog_format: the form of a row's operation.
 
     Returns:
         The delta in the order of the rows, with what was rejected and ignored. Columns may be shared with `rows`.
@@ -157,7 +157,7 @@ def _known_operations(changelog_format: ChangelogFormat) -> list[str]:
 def _plain_column(batch: pa.RecordBatch, name: str, relation: Relation) -> pa.Array:
     if name not in batch.schema.names:
         raise PlanError(
-            f'relation "{relation.name}": the rows have no column "{name}" that says what they do; they have '
+            f'relation "{relation.name}": the rows have no column "{name}" with their operation; they have '
             f"{batch.schema.names}.",
             code="MISSING_COLUMN",
             relation=relation.name,

@@ -4,7 +4,7 @@ The laws: decoding what was encoded gives the delta back (in `UpsertFormat` only
 before); per key -1 comes before +1; a retraction and an insertion are called an update exactly when they share the
 key.
 
-Ties and edge cases: two rows have the same key when Spark says so: NULL = NULL, NaN = NaN, 0.0 = -0.0, nested values
+Ties and edge cases: keys are compared as Spark compares them: NULL = NULL, NaN = NaN, 0.0 = -0.0, nested values
 included. Without a key every row is its own key, and there are no updates. Where a key is retracted and inserted a
 different number of times, the pairs are updates and the rest deletes or inserts.
 
@@ -64,13 +64,13 @@ def encode(
     Args:
         delta: the changes of one epoch, consolidated; n rows.
         key: the columns that identify a row downstream, or a relation with a primary key. Empty: the whole row does.
-        changelog_format: how a row says what it does.
+        changelog_format: the form of a row's operation.
         epoch: number of the epoch, written by `ChangeDataFeedFormat`.
         committed_at_us: microseconds since 1970-01-01 UTC, written by `ChangeDataFeedFormat` with a `timestamp_column`.
         max_rows: the most rows that weights beyond 1 may grow to; a delta without such weights may be larger.
 
     Returns:
-        The columns of the delta, then those of the format. With a key, the changes of one key stand together.
+        The columns of the delta, then those of the format. With a key, the changes of one key are adjacent.
 
     Raises:
         PlanError: a key column that does not exist, or a format whose columns are already there.
@@ -95,7 +95,7 @@ def encode(
     if isinstance(changelog_format, AppendFormat) and (delta.weights < 0).any():
         row = int(np.flatnonzero(delta.weights < 0)[0])
         raise SinkError(
-            f"the row {_row(delta, row)} is retracted, and the output is append-only; write it in a format that can say so.",
+            f"the row {_row(delta, row)} is retracted, and the output is append-only; write it in a format with retractions.",
             code="RETRACTION_IN_APPEND",
             row=_row(delta, row),
         )
@@ -211,7 +211,7 @@ def _numbered(column: pa.Array) -> tuple[_Int64s, int]:
 
 
 def _expanded_order(delta: ZSet, groups: _Int64s | None, max_rows: int) -> _Int64s:
-    """Return the rows to write: each as often as its weight says, retractions first, per key where there is one."""
+    """Return the rows to write: each as often as its weight, retractions first, per key where there is one."""
     comes = delta.weights > 0
     order = np.argsort(comes if groups is None else groups * 2 + comes, kind="stable")
     # The lowest int64 has no positive counterpart; as unsigned it has.
@@ -231,7 +231,7 @@ def _expanded_order(delta: ZSet, groups: _Int64s | None, max_rows: int) -> _Int6
 
 
 def _updates(comes: npt.NDArray[np.bool_], groups: _Int64s | None) -> _Int64s:
-    """Say with 1 which of the ordered lines are half of an update."""
+    """Return 1 for the ordered lines that are half of an update."""
     count = len(comes)
     if groups is None or not count:
         return np.zeros(count, np.int64)
@@ -279,7 +279,7 @@ def check_key(schema: pa.Schema, columns: Sequence[str], changelog_format: Chang
     """
     if not columns and isinstance(changelog_format, UpsertFormat):
         raise PlanError(
-            "upserts need a key that says which row they replace; pass key=[...], the columns that identify a row downstream.",
+            "upserts need a key that identifies the row they replace; pass key=[...], the columns of a row's identity.",
             code="MISSING_PRIMARY_KEY",
         )
     missing = [name for name in columns if name not in schema.names]

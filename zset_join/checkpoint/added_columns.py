@@ -4,7 +4,7 @@ The law: what is read with the columns of the new query is what a start over wou
 columns that are new. Nothing is written again: log, snapshots and answers are read by the names of their columns.
 
 Allowed is a column that is new at every place where it turns up, may be NULL, comes after all columns that the table had,
-and that no key, sequence, condition or aggregate of the query knows; in process a selection may hand it on as it is, under its
+and that no key, sequence, condition or aggregate of the query uses; in process a selection may pass it on unchanged, under its
 own name. Joins, aggregates and tables of newest rows can do that; what compares whole rows, or is in a key, cannot, and is
 refused as any other change of a query (`QUERY_CHANGED`).
 """
@@ -33,12 +33,12 @@ _HIDDEN = ("__control", "__sequence_")
 def added_columns(
     stored: Mapping[str, Any], given: Mapping[str, Any], stored_plan: Mapping[str, Any], given_plan: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the columns that a query has more than its checkpoint knows; nothing where it differs in anything else.
+    """Return the query's columns that its checkpoint lacks; nothing where it differs in anything else.
 
     Args:
         stored: the description of the checkpoint.
         given: that of the query.
-        stored_plan: what the checkpoint says of its operators.
+        stored_plan: the checkpoint's operators.
         given_plan: the same of the query.
     """
     if "plan" not in stored_plan:  # a version that wrote down stages alone: what else is in the plan, the descriptions compare
@@ -125,7 +125,7 @@ def _adds_fields(stored: Any, given: Any, added: set[str]) -> bool:
         table = [one for one in before if not one[0].startswith(_HIDDEN)]
         if after[: len(table)] != table:
             return False
-    if _is_selection(given) and any(kind != _handed_on(name) for name, kind, _ in more):
+    if _is_selection(given) and any(kind != _passed_on(name) for name, kind, _ in more):
         return False
     added |= {name for name, *_ in more}
     return True
@@ -151,8 +151,8 @@ def _is_selection(description: Any) -> bool:
     )
 
 
-def _handed_on(name: str) -> str:
-    """Return how a selection writes down that it hands a column on."""
+def _passed_on(name: str) -> str:
+    """Return a selection's entry of a column that is passed on."""
     return json.dumps({"column": name, "side": "row"}, sort_keys=True)
 
 

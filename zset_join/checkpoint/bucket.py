@@ -2,7 +2,7 @@
 
 The law: inside `with BucketState(...) as state`, `state.operator` holds exactly the committed epochs before the tick,
 whichever worker opened it last and whatever happened to it. Nothing of the current epoch is folded in; that waits for
-the next one. So a retry, a twin attempt and a replay all ask the same state.
+the next one. So a retry, a twin attempt and a replay all use the same state.
 
 The operator lives in mapped files on the host (`local_state`), a cache: if anything does not fit, or a file was touched by
 another program, it is wiped and rebuilt from the snapshot and the log. An attempt that was overtaken finds files that are ahead
@@ -37,12 +37,12 @@ __all__ = ["BucketState", "StageContext"]
 
 _CLEAN_EVERY_SECONDS = 3600.0
 _READERS_PATIENCE_SECONDS = 600.0
-"""Who holds a state that several stages read is most likely another one of them, and lets go once it has answered."""
+"""The holder of a state that several stages read is most likely another one of them, and releases it after its answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageContext:
-    """Say what the tasks of one stage need in one epoch.
+    """What the tasks of one stage need in one epoch.
 
     Args:
         query_id: whose state it is.
@@ -55,7 +55,7 @@ class StageContext:
         histories: bucket to what its state is made of; a bucket without state is missing.
         snapshot_buckets: buckets to write a snapshot of.
         merge_buckets: buckets whose log files to merge.
-        count_buckets: buckets that must tell what they hold.
+        count_buckets: buckets that must report what they hold.
         due_buckets: buckets that wait for a time that has come.
         local_state_retention_seconds: when to remove local state that nobody uses; None for never.
         has_added_columns: the query has got columns since it began.
@@ -215,7 +215,7 @@ class BucketState:
     def _rebuild(self) -> None:
         local = self._opened()
         self.is_warm = None if self.is_warm is None else False
-        self.was_rebuilt = local.start_anew() or local.is_private
+        self.was_rebuilt = local.start_empty() or local.is_private
         with locked_outside():
             self._operator = self._build(local.directory)
         self._folded = ""

@@ -45,7 +45,7 @@ from zset_join.checkpoint.reading import (
     PLAN_FIELD,
     PLAN_FILE,
     RECORD_NAME,
-    START_ANEW,
+    START_OVER,
     CommittedState,
     changed_plan_of,
     checkpoint_folder,
@@ -152,7 +152,7 @@ class Checkpoint:
         self._write_format()
 
     def outcome(self, epoch: int) -> EpochOutcome:
-        """Return whether an epoch is committed, from the disk: what can be said of it after an error."""
+        """Return whether an epoch is committed, read from the disk, for use after an error."""
         try:
             return "open" if self._folder.size(record_name(epoch)) is None else "committed"
         except OSError:
@@ -163,7 +163,7 @@ class Checkpoint:
 
         Args:
             epoch: the epoch Spark requests.
-            offsets: digest of what Spark says the epoch reads; None when it cannot be told.
+            offsets: digest of the epoch's offsets in Spark; None when they are unknown.
 
         Raises:
             StateError: the epoch is neither the last one nor the one after it, or is the last one with another input.
@@ -172,7 +172,7 @@ class Checkpoint:
             if offsets is not None and self.last.offsets is not None and offsets != self.last.offsets:
                 raise StateError(
                     f"epoch {epoch} is committed in the checkpoint {self._folder.location}, and Spark requests it again with "
-                    f"other input: Spark's own files beside it were rolled back. {START_ANEW}",
+                    f"other input: Spark's own files beside it were rolled back. {START_OVER}",
                     code="EPOCH_REPLANNED",
                     epoch=epoch,
                 )
@@ -182,7 +182,7 @@ class Checkpoint:
             holds = "no epoch" if self.last is None else f"epochs up to {self.last.epoch}"
             raise StateError(
                 f"Spark requests epoch {epoch}, and the checkpoint {self._folder.location} holds {holds}; epoch {expected} was "
-                f"expected. A part of the checkpoint directory was replaced or removed. {START_ANEW}",
+                f"expected. A part of the checkpoint directory was replaced or removed. {START_OVER}",
                 code="EPOCH_GAP",
                 epoch=epoch,
                 expected=expected,
@@ -190,7 +190,7 @@ class Checkpoint:
         return None
 
     def stage(self, stage: str, tick: Tick) -> StageContext:
-        """Return what the tasks of a stage need to know for the next epoch."""
+        """Return the input of a stage's tasks for the next epoch."""
         before = self.before(tick.epoch)
         histories = {bucket: before.get(f"{stage}/{bucket}", BucketHistory()) for bucket in range(self.buckets_of(tick.epoch))}
         full = [bucket for bucket, history in histories.items() if self._wants_snapshot(history)]
@@ -507,7 +507,7 @@ class Checkpoint:
         return hashlib.blake2b(_stable_json(_as_json(first.get("description", {}))).encode(), digest_size=16).hexdigest()
 
     def _stored_plan(self) -> Mapping[str, Any]:
-        """Return what the checkpoint says of its operators; nothing where that is not there."""
+        """Return the checkpoint's operators; nothing where they are missing."""
         known = read_query(self._folder)
         if known is not None and PLAN_FIELD in known:
             return dict(known[PLAN_FIELD])
@@ -572,9 +572,9 @@ class Checkpoint:
 
 
 def _is_whole(stored: bytes, plan: Mapping[str, Any]) -> bool:
-    """Return whether a stored plan says all that one of today does; it is not compared, the description is.
+    """Return whether a stored plan has all fields of one of today; it is not compared, the description is.
 
-    A damaged one does not, and the query that wrote it writes it again: nothing else knows what stood there, or has to.
+    A damaged one does not, and the query that wrote it writes it again: nothing else needs its content.
     """
     try:
         return unseal(stored, version=CHECKPOINT_FORMAT, name=PLAN_FILE).keys() >= plan.keys()

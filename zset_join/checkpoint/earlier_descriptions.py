@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["described_streams", "is_earlier", "is_same_plan", "restated"]
 
 _UNUSED = frozenset({"primary_key", "event_time", "watermark_delay"})
-"""What groups and first rows were told of their rows, and make nothing of."""
+"""Fields of the rows of groups and first rows that are not used."""
 
 
 def is_earlier(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
@@ -23,7 +23,7 @@ def is_same_plan(stored: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     """Return whether a checkpoint's plan is that of a query; what the view is called does not matter.
 
     Args:
-        stored: what the checkpoint says of its operators.
+        stored: the checkpoint's operators.
         given: the same of the query.
     """
     return "plan" in stored and all(_plain(stored[part]) == _plain(given[part]) for part in ("stages", "plan"))
@@ -44,7 +44,7 @@ def restated(stored: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str
 
 
 def described_streams(described: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield what a description, of whichever form, says of the streams of a query."""
+    """Yield the parts of a description, in any form, about the streams of a query."""
     if isinstance(described, list):
         for one in described:
             yield from described_streams(one)

@@ -1,7 +1,7 @@
 """The files of one query's checkpoint: written once, listed with a checksum, believed only when the checksum fits.
 
-The law: a file is what a commit record says it is, or reading it raises. The checksum (CRC-32) starts from the query's id and
-the file's name, and a name says kind, stage, bucket, epoch and attempt: a file of another query, bucket or epoch, an older one
+The law: a file is what its commit record describes, or reading it raises. The checksum (CRC-32) starts from the query's id and
+the file's name, and a name holds kind, stage, bucket, epoch and attempt: a file of another query, bucket or epoch, an older one
 of the same place, and any damaged byte are all caught.
 
 A new file is under a name nobody looks for until it is listed; a durable one is on the disk before it can be listed.
@@ -27,7 +27,7 @@ __all__ = ["CheckpointFiles", "FileEntry", "NewFile", "attempt_name"]
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """Say what a listed file must be.
+    """What a listed file must be.
 
     Args:
         name: path relative to the folder of the checkpoint.

@@ -1,11 +1,11 @@
-"""Where a host keeps the mapped state of a bucket: a directory, a lock, and a stamp that says what is in it.
+"""Where a host keeps the mapped state of a bucket: a directory, a lock, and a stamp of its content.
 
     <localStateDir>/<query id>/<stage>-<bucket>/
-    ├── lock            held while a task works on the bucket; its time says when that was last
+    ├── lock            held while a task works on the bucket; its time is the last such moment
     ├── stamp.json      query, description, library version, boot of the host, last epoch folded in, driver, seal of the files
     └── state/          the mapped files
 
-The law: the files are used only when the stamp fits, and the stamp is removed before they are changed in a way it does not say.
+The law: the files are used only when the stamp fits, and the stamp is removed before they are changed otherwise.
 All of it is a cache: removing or changing any of it costs time, never an answer.
 
 The seal lists every mapped file with device, inode, size and time of change, as the kernel counts them. A file that was
@@ -51,7 +51,7 @@ _COLD = "cold"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """Say what the mapped files hold.
+    """What the mapped files hold.
 
     Args:
         query_id: whose state it is.
@@ -86,7 +86,7 @@ class Stamp:
 
 
 def default_local_state_dir() -> Path:
-    """Return where this host keeps mapped state unless told otherwise; the same after a restart.
+    """Return where this host keeps mapped state by default; the same after a restart.
 
     Raises:
         StateError: the directory is there and belongs to somebody else, or others may write to it.
@@ -96,7 +96,7 @@ def default_local_state_dir() -> Path:
     status = base.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise StateError(
-            f"{base}, where local state is kept unless localStateDir says otherwise, belongs to another user or can be written "
+            f"{base}, where local state is kept without localStateDir, belongs to another user or can be written "
             "to by others. Set localStateDir to a directory of your own, or remove that one.",
             code="UNSAFE_LOCAL_STATE",
             directory=str(base),
@@ -184,7 +184,7 @@ class LocalState:
         if local.file_marks(self.directory, skip=_COLD) != self._sealed:
             self.write_stamp(stamp)
 
-    def start_anew(self) -> bool:
+    def start_empty(self) -> bool:
         """Empty the directory; return whether there was anything."""
         had_files = Path(self.directory).exists()
         local.remove_file(self._home / _NAME)
@@ -193,7 +193,7 @@ class LocalState:
         return had_files
 
     def close(self) -> None:
-        """Let go; a private directory is gone afterwards."""
+        """Release it; a private directory is gone afterwards."""
         try:
             if self.is_private:
                 local.remove_tree(self._home)

@@ -6,7 +6,7 @@ A file is a sequence of Arrow IPC streams, one per input that had rows, or one w
 has in its schema metadata its owner (query, stage, bucket), of which epoch and times, and of which attempt; its last column
 is the weight. Files of several epochs are therefore merged by joining their bytes.
 
-Joins that share one table (`zset_join.plan.sharing`) log their epoch apart, each what came to it: several files are then one
+Joins that share one table (`zset_join.plan.sharing`) log their epoch apart, each its own input: several files are then one
 entry of the list, and what they hold of one epoch is added up.
 
 Memory: one file at a time, written and read. Limits: a merged file is read from its start even when only its end is wanted.

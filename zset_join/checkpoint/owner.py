@@ -2,7 +2,7 @@
 
     owners/<number>.json    the claim: query, host, process, since when; never rewritten
     owners/<number>.beat    when its driver was last alive, every fifteen seconds
-    owners/<number>.over    its driver let go in good order
+    owners/<number>.over    its driver ended in good order
     owners/lock             held by the driver, on a local file system
 
 A start that is refused leaves the record of the owner before it as it was: a claim is withdrawn until `confirm` was called.
@@ -10,7 +10,7 @@ A start that is refused leaves the record of the owner before it as it was: a cl
 The law: the owner is the claim with the greatest number. A claim is made with `put_new`, so a number has one owner. A new claim
 is made only when the last owner is gone:
 
-- it let go;
+- it was released;
 - or, on a local file system and the same boot of the host, the lock is free: the kernel frees it when a process dies;
 - or, on another file system, it was a process of this host and that process is not there any more;
 - or it was a process of this machine before the machine was started over;
@@ -55,7 +55,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _MACHINE = Path("/etc/machine-id")
 _PIDS_OF_A_MACHINE = "pid:[4026531836]"
 """The namespace of processes outside of containers; Linux gives it this number on every machine."""
-_TOLD_AS_LOST = frozenset({"OWNER_LOST", "COMMITTED_TWICE", "CHECKPOINT_IN_USE"})
+_LOSS_CODES = frozenset({"OWNER_LOST", "COMMITTED_TWICE", "CHECKPOINT_IN_USE"})
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 _held: set[str] = set()
 """Tokens of the claims this process holds."""
@@ -63,19 +63,19 @@ _held: set[str] = set()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Say who a driver is.
+    """Who a driver is.
 
     Args:
         number: which claim of this checkpoint it is, from 1.
         token: a name nobody else has.
         query_id: the query.
         host: name of the host.
-        boot: which boot of the host; empty where the host does not say.
+        boot: which boot of the host; empty where the host has none.
         pid: process.
         process_started: start time of the process as the kernel counts it, so that a number used again is not taken for it.
         pid_namespace: what `pid` is a number of.
         since: when the claim was made, in seconds since 1970.
-        machine: which installation of an operating system; empty where it does not say, and in claims of earlier versions.
+        machine: which installation of an operating system; empty where it has none, and in claims of earlier versions.
     """
 
     number: int
@@ -97,14 +97,14 @@ class Claim:
 
 @functools.cache
 def boot_of_host() -> str:
-    """Return a name of this boot of the host; empty where the host does not say."""
+    """Return a name of this boot of the host; empty where the host has none."""
     text = read_bytes(_BOOT)
     return "" if text is None else text.decode().strip()
 
 
 @functools.cache
 def machine_of_host() -> str:
-    """Return a name of this installation, the same after a reboot; empty where it does not say.
+    """Return a name of this installation, the same after a reboot; empty where there is none.
 
     A digest: the file is not meant to be shown around.
     """
@@ -137,7 +137,7 @@ def owner_seen(folder: Folder) -> tuple[Claim, str] | None:
 def claimed_query_id(folder: Folder) -> str | None:
     """Return the query whose driver claimed a checkpoint last; None where nobody has.
 
-    A driver that died before it wrote down what the checkpoint is for has left no more than its claim: whoever comes next goes
+    A driver that died before it wrote down what the checkpoint is for has left no more than its claim: the next driver goes
     on as the same query.
 
     Raises:
@@ -225,15 +225,15 @@ class Ownership:
 
     @contextmanager
     def reporting_lost_ownership(self) -> Iterator[None]:
-        """Let whatever goes wrong inside be told as what it is, where another driver has taken over: it clears files away."""
+        """Report an error inside as a lost claim, where another driver has taken over: it clears files away."""
         try:
             yield
         except Exception as error:
-            if getattr(error, "code", "") not in _TOLD_AS_LOST:
-                self._tell_if_lost(error)
+            if getattr(error, "code", "") not in _LOSS_CODES:
+                self._raise_if_lost(error)
             raise
 
-    def _tell_if_lost(self, error: Exception) -> None:
+    def _raise_if_lost(self, error: Exception) -> None:
         try:
             self.check()
         except StateError as lost:
@@ -250,7 +250,7 @@ class Ownership:
     def release(self) -> None:
         """Release the claim, so that the next driver need not wait; done already is no error.
 
-        A claim that was not confirmed is withdrawn. The first claim of a checkpoint stays: outputs may know its query.
+        A claim that was not confirmed is withdrawn. The first claim of a checkpoint stays: outputs may hold its query.
         """
         if self._is_over.is_set():
             return
@@ -273,7 +273,7 @@ class Ownership:
                 self._beat()
                 self._beat_failure = None
             except OSError as error:
-                self._beat_failure = error  # tried again; `check` tells it when another driver has taken over meanwhile
+                self._beat_failure = error  # tried again; `check` reports it when another driver has taken over meanwhile
 
     def _beat(self) -> None:
         self._folder.put(_name(self.mine.number, "beat"), json.dumps({"at": time.time()}).encode())
@@ -368,7 +368,7 @@ def _last_claim(folder: Folder) -> Claim | None:
     try:
         body: dict[str, Any] = unseal(record.to_pybytes(), version=_FORMAT, name=name)
         known = {field.name for field in fields(Claim)}
-        return Claim(**{key: value for key, value in body.items() if key in known})  # a later version may say more
+        return Claim(**{key: value for key, value in body.items() if key in known})  # a later version may add fields
     except (ValueError, TypeError) as error:
         raise StateError(
             f"the owner record {folder.uri(name)} cannot be read ({error}). Make sure that no driver runs on this checkpoint, "

@@ -31,7 +31,7 @@ __all__ = [
     "PLAN_FIELD",
     "PLAN_FILE",
     "RECORD_NAME",
-    "START_ANEW",
+    "START_OVER",
     "CommittedState",
     "changed_plan_of",
     "checkpoint_folder",
@@ -65,14 +65,14 @@ RECORD_NAME = re.compile(r"commits/(\d{20})\.json")
 _ZSET_FOLDER = "zset"
 _LEVELS_BELOW, _MOST_NAMED, _MOST_LOOKED_AT = 3, 5, 1_000
 _Record = TypeVar("_Record")
-START_ANEW = "Start with a new checkpointLocation, or bring back the old directory from a copy."
+START_OVER = "Start with a new checkpointLocation, or bring back the old directory from a copy."
 
 
 def checkpoint_folder(location: str) -> Folder:
     """Return the folder of our files below a `checkpointLocation`, a path or a URI.
 
     Raises:
-        OptionError: no installed library knows the file system.
+        OptionError: no installed library reads the file system.
     """
     return folder_below(location, _ZSET_FOLDER)
 
@@ -129,7 +129,7 @@ def has_commits(location: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedState:
-    """Say what a checkpoint holds.
+    """What a checkpoint holds.
 
     Args:
         files: its files.
@@ -218,7 +218,7 @@ def _record(files: CheckpointFiles, name: str, what: str, parse: Callable[[bytes
         raise _unknown_format(path, error) from error
     except (ValueError, KeyError, TypeError) as error:
         state = "is missing" if data is None else f"cannot be read ({error})"
-        raise StateError(f"{what} {path} {state}. {START_ANEW}", code="DAMAGED_FILE", file=path) from error
+        raise StateError(f"{what} {path} {state}. {START_OVER}", code="DAMAGED_FILE", file=path) from error
 
 
 def read_rescaling(files: CheckpointFiles, epoch: int, number: int | None = None) -> Rescaling | None:
@@ -248,14 +248,14 @@ def read_rescaling(files: CheckpointFiles, epoch: int, number: int | None = None
     if number is None:
         return None
     raise StateError(
-        f"the rescaling {path} was made after another commit record of epoch {epoch} than the one that is there. {START_ANEW}",
+        f"the rescaling {path} was made after another commit record of epoch {epoch} than the one that is there. {START_OVER}",
         code="DAMAGED_FILE",
         file=path,
     )
 
 
 def read_format(folder: Folder) -> dict[str, Any] | None:
-    """Return what says whose the checkpoint is; None when there is no checkpoint yet.
+    """Return the checkpoint's owner query; None when there is no checkpoint yet.
 
     Raises:
         StateError: it is damaged, of another layout, or missing beside commit records.
@@ -265,7 +265,7 @@ def read_format(folder: Folder) -> dict[str, Any] | None:
     if data is not None:
         return _unsealed(data.to_pybytes(), path, FORMAT_FILE)
     if any(RECORD_NAME.fullmatch(name) for name in folder.names("commits")):
-        raise StateError(f"{path} is missing beside its commit records. {START_ANEW}", code="DAMAGED_FILE", file=path)
+        raise StateError(f"{path} is missing beside its commit records. {START_OVER}", code="DAMAGED_FILE", file=path)
     return None
 
 
@@ -311,7 +311,7 @@ def changed_plan_of(folder: Folder, record: CommitRecord) -> ChangedPlan | None:
         raise _unknown_format(path, error) from error
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(
-            f"the plan {path}, which the record of epoch {record.epoch} names, cannot be read ({error}). {START_ANEW}",
+            f"the plan {path}, which the record of epoch {record.epoch} names, cannot be read ({error}). {START_OVER}",
             code="DAMAGED_FILE",
             file=path,
         ) from error
@@ -381,7 +381,7 @@ def foreign_state(path: str, found: str, expected: str) -> StateError:
     """Return the error about a file of another query."""
     return StateError(
         f"{path} belongs to query {found}, not to {expected}: Spark's own files in the checkpoint were removed or replaced, "
-        f"and the state stayed. {START_ANEW}",
+        f"and the state stayed. {START_OVER}",
         code="FOREIGN_STATE",
         found=found,
         expected=expected,
@@ -394,7 +394,7 @@ def _unsealed(data: bytes, path: str, name: str) -> dict[str, Any]:
     except UnknownFormatError as error:
         raise _unknown_format(path, error) from error
     except ValueError as error:
-        raise StateError(f"{path} cannot be read ({error}). {START_ANEW}", code="DAMAGED_FILE", file=path) from error
+        raise StateError(f"{path} cannot be read ({error}). {START_OVER}", code="DAMAGED_FILE", file=path) from error
 
 
 def _unknown_format(path: str, error: UnknownFormatError) -> StateError:

@@ -6,7 +6,7 @@ answers, not a second opinion about it.
 
 Memory: the matching rows of one epoch and the state of their join keys. Cost: two passes over snapshot and log of the
 stage, three where a row of an upsert stream may change its join key. Limits: what happened before a bucket's snapshot is
-told as the rows that were live then.
+reported as the rows that were live then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
 from zset_join.zset import ZSet, single_batch
 from zset_join.zset.protocol import DurableOperator, due_of
 
-__all__ = ["InputChange", "Row", "RowEvent", "RowHistory", "RowQuestion", "asked_values", "have_values", "together"]
+__all__ = ["InputChange", "Row", "RowEvent", "RowHistory", "RowQuestion", "have_values", "requested_values", "together"]
 
 _SIDES = ("left", "right")
 _ENDED = "rows expired (state_ttl): their time had passed"
@@ -54,24 +54,26 @@ class InputChange:
         row: the row as it was logged.
         weight: -1 in upsert mode: a delete.
         causes: of a row of a view: the changes of the inputs of its own join that made it, in the same epoch.
-        untold: of a row of a view: why some or all of them are not told; empty where they are.
+        missing_reason: of a row of a view: why some or all of them are missing; empty where none is.
     """
 
     stream: str
     row: Row
     weight: int
     causes: tuple[InputChange, ...] = ()
-    untold: str = ""
+    missing_reason: str = ""
 
     @property
     def sources(self) -> tuple[InputChange, ...]:
         """Return the changes of streams that it goes back to, each once: of a stream this one."""
-        if not self.causes and not self.untold:
+        if not self.causes and not self.missing_reason:
             return (self,)
         return _each_once(source for cause in self.causes for source in cause.sources)
 
     def _lines(self, indent: str) -> Iterator[str]:
-        yield f"{indent}because {self.stream} {self.weight:+d} {self.row}" + (f" ({self.untold})" if self.untold else "")
+        yield f"{indent}because {self.stream} {self.weight:+d} {self.row}" + (
+            f" ({self.missing_reason})" if self.missing_reason else ""
+        )
         for cause in self.causes:
             yield from cause._lines(f"{indent}  ")
 
@@ -115,13 +117,13 @@ class _Selection:
 
 @dataclass(frozen=True, repr=False)
 class RowHistory:
-    """Say how some rows of an output came and went.
+    """How some rows of an output came and went.
 
     Args:
         question: the columns and values requested.
         events: what happened, oldest first.
         is_complete: the log reaches back to the first epoch.
-        is_group: what came and went are the rows of the join that are in groups.
+        is_group: the changes are of the join's rows that are in groups.
     """
 
     question: Mapping[str, Any]
@@ -178,10 +180,11 @@ class RowQuestion:
         sources: per column of the operator's output, (side, source column), from `joined_schema`.
         row: column names of the output to values; at least one is not None.
         values: columns of the output to the values that rows requested have there, of which at least one is not NULL; in place
-            of `row`, which is then only told in messages.
+            of `row`, which is then only shown in messages.
         most_rows: rows of the answer that are reported at most.
         epochs: report what happened in these; None for all, and for what was live at the snapshots.
-        tells_all: in an epoch that emitted rows requested, report every change with one of their join keys, and the rows as
+        has_all_causes: in an epoch that emitted rows requested, report every change with one of their join keys, and the rows
+        as
             they were emitted, not their sum: a caller with many rows at once distinguishes what belongs to which.
 
     Raises:
@@ -198,11 +201,11 @@ class RowQuestion:
         values: Mapping[str, pa.Array] | None = None,
         most_rows: int = 1_000,
         epochs: Collection[int] | None = None,
-        tells_all: bool = False,
+        has_all_causes: bool = False,
     ) -> None:
         self._build = build
         self._epochs_asked = epochs
-        self._tells_all = tells_all
+        self._tells_all = has_all_causes
         self._shown = shown
         self._row = dict(row)
         self._most_rows = most_rows
@@ -213,7 +216,7 @@ class RowQuestion:
             names = operator.output.schema.names
         finally:
             operator.close()
-        self._values = asked_values(shown, self._row) if values is None else dict(values)
+        self._values = requested_values(shown, self._row) if values is None else dict(values)
         source_of = dict(zip(names, sources, strict=True))
         pairs = list(zip(*(relation.join_key for relation in self._inputs), strict=True))
         self._key_types = [_common_type(self._inputs, *pair) for pair in pairs]
@@ -233,7 +236,7 @@ class RowQuestion:
                 if name in self._wanted[position]:
                     self._narrowing[1 - position].setdefault(pair[1 - position], self._wanted[position][name])
 
-    def ask(self, files: CheckpointFiles, histories: Sequence[BucketHistory]) -> RowHistory:
+    def find_history(self, files: CheckpointFiles, histories: Sequence[BucketHistory]) -> RowHistory:
         """Return the history of the rows, from what all buckets of the join stage keep.
 
         Raises:
@@ -349,7 +352,7 @@ class RowQuestion:
         return mask
 
     def _matches(self, table: Any, position: int) -> Flags:
-        """Say which rows of an input have the values requested; none where nothing of this side is requested.
+        """Return which rows of an input have the values requested; none where nothing of this side is requested.
 
         A value of a join key narrows both sides: what meets on it has it in common.
         """
@@ -377,11 +380,11 @@ class RowQuestion:
         kept = []
         keys: list[list[pa.Array]] = [[] for _ in self._key_names]
         for chunk in answer:
-            asked = _filtered(chunk, have_values(chunk.rows, self._values))
-            self._count(len(asked))
-            kept.append(ZSet(asked.rows.select(self._shown.names), asked.weights))
+            requested = _filtered(chunk, have_values(chunk.rows, self._values))
+            self._count(len(requested))
+            kept.append(ZSet(requested.rows.select(self._shown.names), requested.weights))
             for at, (names, kind) in enumerate(zip(self._key_names, self._key_types, strict=True)):
-                columns = [column for name in names if (column := _comparable(asked.rows.column(name), kind)) is not None]
+                columns = [column for name in names if (column := _comparable(requested.rows.column(name), kind)) is not None]
                 keys[at] += [pc.coalesce(*columns)] if columns else []
         rows = ZSet.concat(kept, schema=self._shown)
         rows = rows if self._tells_all else rows.consolidated()
@@ -414,7 +417,7 @@ class RowQuestion:
                 yield InputChange(relation.name, row, weight)
 
     def _names_row(self, relation: Relation, delta: ZSet, position: int) -> Flags:
-        """Say which changes have the values requested; a delete by key needs no other column."""
+        """Return which changes have the values requested; a delete by key needs no other column."""
         mask = np.ones(len(delta), np.bool_)
         by_key = (delta.weights < 0) & (relation.mode == "upsert")
         for name, values in self._wanted[position].items():
@@ -435,11 +438,11 @@ class RowQuestion:
 
 
 def _each_once(changes: Iterator[InputChange]) -> tuple[InputChange, ...]:
-    """Leave out what is told twice; two lines of a log that say the same are two changes."""
+    """Leave out repeated reports; two lines of a log with the same content are two changes."""
     return tuple({id(change): change for change in changes}.values())
 
 
-def asked_values(shown: pa.Schema, row: Mapping[str, Any]) -> dict[str, pa.Array]:
+def requested_values(shown: pa.Schema, row: Mapping[str, Any]) -> dict[str, pa.Array]:
     """Return the values that rows requested have, as arrays of one.
 
     Args:
@@ -460,7 +463,7 @@ def asked_values(shown: pa.Schema, row: Mapping[str, Any]) -> dict[str, pa.Array
 
 
 def have_values(rows: Any, values: Mapping[str, pa.Array]) -> Flags:
-    """Say which rows have, in every column that is requested, one of its values."""
+    """Return which rows have, in every column that is requested, one of its values."""
     mask = np.ones(rows.num_rows, np.bool_)
     for name, wanted in values.items():
         mask &= _is_one_of(rows.column(name), wanted)
@@ -516,7 +519,7 @@ def _distinct(columns: Sequence[Sequence[pa.Array]]) -> list[pa.Array | None]:
 
 
 def _is_among(columns: Sequence[pa.Array | None], values: Sequence[pa.Array | None], rows: int) -> Flags:
-    """Say which rows have, in every column that narrows, one of the values; NULL is a value."""
+    """Return which rows have, in every column that narrows, one of the values; NULL is a value."""
     mask = np.ones(rows, np.bool_)
     for column, known in zip(columns, values, strict=True):
         if column is not None and known is not None:
@@ -525,7 +528,7 @@ def _is_among(columns: Sequence[pa.Array | None], values: Sequence[pa.Array | No
 
 
 def _is_one_of(column: Any, values: pa.Array) -> Flags:
-    """Say which values of a column are among some, as `_equals` compares."""
+    """Return which values of a column are among some, as `_equals` compares."""
     if len(values) == 1:
         return _equals(column, values[0])
     mask = _flags(column.is_null()) if values.null_count else np.zeros(len(column), np.bool_)
@@ -542,7 +545,7 @@ def _compared_type(column: pa.DataType, value: pa.DataType) -> pa.DataType:
 
 
 def _equals(column: Any, value: pa.Scalar) -> Flags:
-    """Say which values equal one; NULL equals NULL, NaN equals NaN. A value that a narrower column cannot hold equals none."""
+    """Return which values equal one; NULL equals NULL, NaN equals NaN; a value too wide for the column equals none."""
     if not value.is_valid:
         return _flags(column.is_null())
     if pt.is_floating(value.type) and np.isnan(value.as_py()):

@@ -1,4 +1,4 @@
-"""What a connector is: a name, and what comes after it as an output of Python and as a table of SQL.
+"""What a connector is: a name, with an output of Python and a table of SQL.
 
 The law: the options of an output are the parameters of the function that makes it, so checks, reference and call cannot differ.
 Those of a table are listed, because WITH holds texts.
@@ -98,13 +98,13 @@ class WrittenTable:
         name: of the table.
         options: those of WITH, checked.
         key: columns that identify a row; empty where there are none.
-        takes_back: the query retracts rows.
+        retracts: the query retracts rows.
     """
 
     name: str
     options: Mapping[str, str]
     key: tuple[str, ...] = ()
-    takes_back: bool = False
+    retracts: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class TableSide:
         output: which output a table is and with which options; None where it is only read.
         as_read: what is read, for the reference; empty: it is not read.
         as_written: what is written, for the reference.
-        as_looked_up: what a lookup join asks, for the reference; empty: no lookup join may have it.
+        as_looked_up: what a lookup join reads, for the reference; empty: no lookup join may have it.
     """
 
     options: tuple[Option, ...] = ()

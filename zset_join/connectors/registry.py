@@ -95,8 +95,8 @@ def _files_output(table: WrittenTable) -> tuple[str, dict[str, Any]]:
     """Return the files that a table of the connector `filesystem` is written as."""
     path, form = local_path_of(table.name, table.options), table.options.get("format", "json")
     if form == "csv":
-        return "csv", {"path": path, "form": "tp_delta" if table.takes_back else "append"}
-    return "filesystem", {"path": path, "form": form, "with_weights": table.takes_back}
+        return "csv", {"path": path, "form": "tp_delta" if table.retracts else "append"}
+    return "filesystem", {"path": path, "form": form, "with_weights": table.retracts}
 
 
 def _json_lines(path: str | Path, *, form: RecordForm = "upsert", key: Sequence[str] | None = None) -> Sink:

@@ -1,4 +1,4 @@
-"""What the options of a table in WITH say: its path, Kafka's client, a database; and which output the table is.
+"""The options of a table in WITH: its path, Kafka's client, a database; and which output the table is.
 
 Nothing is connected or opened here.
 """
@@ -68,7 +68,7 @@ def postgres_url(url: str, *, at: Place | None = None) -> SplitResult:
         raise SqlError(f"'{url}': the port is a number from 1 to 65535.", code="OPTION_VALUE", at=at)
     if parts.query or parts.fragment:
         raise SqlError(
-            f"'{url}': what comes after the name of the database ('{parts.query or parts.fragment}') is not read. Leave it "
+            f"'{url}': the part after the name of the database ('{parts.query or parts.fragment}') is not read. Leave it "
             "out; libpq takes such settings from its environment, as PGSSLMODE.",
             code="NOT_OFFERED",
             at=at,
@@ -90,7 +90,7 @@ def kafka_output(table: WrittenTable) -> Request:
     """
     options = table.options
     written = options.get("format", options.get("value.format", "json"))
-    forms = {"debezium-json": "debezium", "upsert-json": "upsert", "json": "weight" if table.takes_back else "append"}
+    forms = {"debezium-json": "debezium", "upsert-json": "upsert", "json": "weight" if table.retracts else "append"}
     if options["connector"] == "upsert-kafka":
         forms["json"] = "upsert"
     form = options.get("sink.form", forms.get(written))

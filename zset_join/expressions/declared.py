@@ -25,19 +25,19 @@ DECLARED: dict[str, Function] = {}
 """By the name of its operation, in lower case."""
 
 
-def declared(signature: str, says: str, function: Function) -> Word:
+def declared(signature: str, doc: str, function: Function) -> Word:
     """Declare a function, and return its word; assign it to its own name and list it in `__all__` of its family.
 
     Args:
         signature: as `word` takes it; its name is what SQL calls it, too.
-        says: the docstring of the word.
+        doc: the docstring of the word.
         function: its types, values and texts; what its types refuse is refused in SQL, too: no operand is cast.
     """
     name, wanted = _parted(signature)
     least = sum(not one.endswith("=") and not one.startswith("*") for one in wanted)
     FUNCTIONS[name] = (least, None if any(one.startswith("*") for one in wanted) else len(wanted))
     DECLARED[name] = function
-    return word(signature, says)
+    return word(signature, doc)
 
 
 def operand(given: object) -> Expression:
@@ -45,12 +45,12 @@ def operand(given: object) -> Expression:
     return col(given) if isinstance(given, str) else lit(given)
 
 
-def word(signature: str, says: str, operation: str | None = None, *leading: str) -> Word:
+def word(signature: str, doc: str, operation: str | None = None, *leading: str) -> Word:
     """Return a function that builds a call.
 
     Args:
         signature: its name and parameters; `'quoted'` ones are texts, `*` takes any number, one with `=` may be left out.
-        says: its docstring.
+        doc: its docstring.
         operation: what it calls; None: what it is called.
         *leading: literals that come first.
     """
@@ -81,7 +81,7 @@ def word(signature: str, says: str, operation: str | None = None, *leading: str)
         return Call(operation or name, tuple(operands))
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = says
+    function.__doc__ = doc
     function.__signature__ = described  # type: ignore[attr-defined]  # what `help` and completion show
     return function
 

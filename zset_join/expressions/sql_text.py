@@ -100,7 +100,7 @@ def type_name(kind: pa.DataType, dialect: Dialect) -> str:
         return f"ARRAY<{element}>" if is_spark else f"{element}[]"
     if kind_of(plain) not in names:
         raise PlanError(
-            f"{dialect} is not told of the type {kind}; leave such columns out.", code="NO_SQL_TYPE", type=str(kind)
+            f"{dialect} has no text for the type {kind}; leave such columns out.", code="NO_SQL_TYPE", type=str(kind)
         )
     return names[kind_of(plain)][0 if is_spark else 1]
 
@@ -167,10 +167,10 @@ class _Writer:
     def visit_call(self, node: Call, operands: tuple[_Written, ...]) -> _Written:
         # The type of a call depends on the types of its operands and on which of them are literals.
         schema = {f"o{place}": operand.type for place, operand in enumerate(operands)}
-        stand_ins = tuple(
+        placeholders = tuple(
             child if isinstance(child, Literal) else Column("row", f"o{place}") for place, child in enumerate(node.operands)
         )
-        result = result_type(Call(node.operation, stand_ins), {"row": pa.schema(schema)})
+        result = result_type(Call(node.operation, placeholders), {"row": pa.schema(schema)})
         function = LIBRARY.get(node.operation)
         if function is not None:
             return _Written(_of_library(node, function, [operand.text for operand in operands], self.dialect), result)

@@ -1,10 +1,11 @@
-"""What a worker remembers of the outside: rows it was told (partial), or the whole table (full).
+"""What a worker remembers of an external table: rows of some keys (partial), or the whole table (full).
 
 A partial cache believes a row for `ttl`, and holds at most `max_rows`: rows that were not requested lately go first. It is two
 generations of rows: what is requested is kept in the young one, and when that is half full it becomes the old one. An absent
-key is kept only where the caller says so.
+key is kept only where the caller wants it.
 
-The law: a cache answers with what the source said at most `ttl` (or `reload_interval`) ago. Cost: one probe per key and row.
+The law: a cache answers with rows that the source returned at most `ttl` (or `reload_interval`) ago. Cost: one probe per key
+and row.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _KEY = "_zset_key_"
 Int64s = npt.NDArray[np.int64]
 
 
-def _asked(keys: pa.RecordBatch) -> pa.RecordBatch:
+def _as_lookup(keys: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(keys.columns, names=[f"{_KEY}{at}" for at in range(keys.num_columns)])
 
 
@@ -35,7 +36,7 @@ class PartialCache:
     """Keep rows for a while.
 
     Args:
-        key_schema: of the asked keys.
+        key_schema: of the requested keys.
         schema: of the rows.
         ttl_us: how long a row is believed.
         max_rows: how many there may be.
@@ -57,12 +58,12 @@ class PartialCache:
 
     def find(self, keys: pa.RecordBatch, now_us: int) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
         """Return which keys are known, and their rows."""
-        asked = _asked(keys)
-        known, rows, _ = self._find_in(self._young, asked, now_us)
+        requested = _as_lookup(keys)
+        known, rows, _ = self._find_in(self._young, requested, now_us)
         unknown = np.flatnonzero(~known)
         parts = [rows]
         if len(unknown) and len(self._old):
-            is_old, _, numbers = self._find_in(self._old, take_rows(asked, unknown), now_us)
+            is_old, _, numbers = self._find_in(self._old, take_rows(requested, unknown), now_us)
             if len(numbers):
                 kept = self._old.gather(numbers)
                 self._old.remove(numbers)
@@ -72,10 +73,10 @@ class PartialCache:
         return known, pa.concat_batches(parts)
 
     def _find_in(
-        self, generation: KeyedRows, asked: pa.RecordBatch, now_us: int
+        self, generation: KeyedRows, requested: pa.RecordBatch, now_us: int
     ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch, Int64s]:
-        positions, numbers = generation.find(asked)
-        known = np.zeros(asked.num_rows, np.bool_)
+        positions, numbers = generation.find(requested)
+        known = np.zeros(requested.num_rows, np.bool_)
         if not len(numbers):
             return known, _no_rows(self._row_schema), numbers
         is_fresh = generation.words(_EXPIRES)[numbers - 1] > now_us

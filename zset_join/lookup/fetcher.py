@@ -1,6 +1,6 @@
-"""The fetch step: from keys to what the outside says of them, in batches, with retries, a back-off and a cache.
+"""The fetch step: from keys to their external rows, in batches, with retries, a back-off and a cache.
 
-The law: every asked key is answered by what the source said during this fetch, or at most as long ago as the cache believes. A
+The law: every requested key gets the rows that the source returned during this fetch, or within the lifetime of the cache. A
 key is in one call at a time. Only an empty answer is a miss, and only misses are requested again: `max_retries` times, each
 `delay` after the call before it completed. Where misses are parked between epochs, nothing is retried here.
 
@@ -76,7 +76,7 @@ class LookupCounts:
         return {at.name: getattr(self, at.name) for at in fields(self)}
 
     def since(self, before: Mapping[str, int]) -> dict[str, int]:
-        """Return what was done since they were told, by name."""
+        """Return the counts since another state of them, by name."""
         return {name: count - before[name] for name, count in self.to_json().items()}
 
     def add(self, more: Mapping[str, int]) -> None:
@@ -86,12 +86,12 @@ class LookupCounts:
 
 
 class Fetcher:
-    """Ask one source for one join.
+    """Fetches from one source for one join.
 
     Args:
         source: the outside table.
         shape: of the join.
-        settings: how to ask.
+        settings: of the calls.
         clock: what to wait with.
         seed: of the jitter; None: another on every run.
 
@@ -133,13 +133,13 @@ class Fetcher:
             )
 
     def fetch(self, keys: pa.RecordBatch) -> pa.Table:
-        """Return what the outside says of some distinct keys.
+        """Return the external rows of some distinct keys.
 
         Args:
             keys: as `LookupJoin.keys_to_fetch` gives them.
 
         Raises:
-            LookupFailedError: it could not be asked, took too long, or gave an answer that cannot be used.
+            LookupFailedError: it could not be reached, took too long, or gave an answer that cannot be used.
         """
         if not keys.num_rows:
             return self._schema.empty_table()
@@ -192,7 +192,7 @@ class Fetcher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---------------------------------------------------------------- asking
+    # ---------------------------------------------------------------- requests
 
     def _opened(self) -> LookupClient:
         if self._client is None:
@@ -207,14 +207,14 @@ class Fetcher:
         return self._client
 
     def _ask(self, keys: pa.RecordBatch) -> pa.RecordBatch:
-        """Ask the source, and mind the circuit."""
+        """Call the source, and mind the circuit."""
         try:
             if self.settings.is_async:
                 if self._loop is None:
                     self._loop = LoopThread(self._clock)
                 parts = self._loop.run(self._ask_async(keys))
             else:
-                parts = self._ask_sync(keys)
+                parts = self._call_sync(keys)
         except LookupFailedError:
             self._circuit.failed()
             raise
@@ -233,7 +233,7 @@ class Fetcher:
     def _retries(self) -> int:
         return 0 if self.settings.parks else self.settings.max_retries
 
-    def _ask_sync(self, keys: pa.RecordBatch) -> list[pa.RecordBatch]:
+    def _call_sync(self, keys: pa.RecordBatch) -> list[pa.RecordBatch]:
         parts: list[pa.RecordBatch] = []
         wanted = keys
         for attempt in range(self._retries + 1):
@@ -363,13 +363,13 @@ class Fetcher:
     # ---------------------------------------------------------------- judging
 
     def _judged(self, batch: pa.RecordBatch, answer: Any) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Return the rows of asked keys, and the keys that have none."""
+        """Return the rows of requested keys, and the keys that have none."""
         rows = self._conformed(answer)
         self.counts.rows += rows.num_rows
-        asked = KeyedRows("asked", self._shape.key_schema, self._shape.key_schema.names)
-        asked.add(batch)
-        positions, numbers = asked.find(self._shape.table_keys_of(rows))
-        asked.close()
+        requested = KeyedRows("asked", self._shape.key_schema, self._shape.key_schema.names)
+        requested.add(batch)
+        positions, numbers = requested.find(self._shape.table_keys_of(rows))
+        requested.close()
         is_missing = np.ones(batch.num_rows, np.bool_)
         is_missing[numbers - 1] = False
         missing = take_rows(batch, np.flatnonzero(is_missing))
@@ -404,7 +404,7 @@ class Fetcher:
         )
 
     def _failed(self, batch: pa.RecordBatch | None, error: Exception, attempts: int) -> LookupFailedError:
-        said = without_secrets(str(error), *secrets_of(self.source))
+        cause = without_secrets(str(error), *secrets_of(self.source))
         task = (
             "reading its whole table"
             if batch is None
@@ -412,7 +412,7 @@ class Fetcher:
         )
         return LookupFailedError(
             f'the lookup source "{self.source.name}" ({self.source.explain()}) failed {attempts} of {attempts} times '
-            f"when {task}: {type(error).__name__}: {said}. The epoch was not applied. Bring the source back, "
+            f"when {task}: {type(error).__name__}: {cause}. The epoch was not applied. Bring the source back, "
             "correct the connection, or raise error_attempts.",
             code="LOOKUP_FAILED",
             source=self.source.name,

@@ -1,10 +1,11 @@
-"""What the outside answered, written down before anybody is told.
+"""External answers, written down before they are used.
 
-The law: per epoch, stage, bucket and set of asked keys there is one answer. It is put only if new; a twin that loses reads the
-winner's. Once it is there, nobody outside is asked again: not by a replay, a retried task, nor a second evaluation.
+The law: per epoch, stage, bucket and set of requested keys there is one answer. It is put only if new; a twin that loses reads
+the winner's. Once it is there, nothing is fetched again: not by a replay, a retried task, nor a second evaluation.
 
 A file is `fetched/<stage>/<bucket>/<epoch>-<digest>.arrow`: a checksum over name and bytes, then one Arrow stream. The digest
-is of the asked keys in a fixed order, so the same rows in another order find it. Without a folder the journal is a dictionary.
+is of the requested keys in a fixed order, so the same rows in another order find it. Without a folder the journal is a
+dictionary.
 
 Bytes: keys and answers of each epoch that may still be replayed; `forget` removes those that cannot.
 """
@@ -47,7 +48,7 @@ class FetchJournal:
         bucket: number of the bucket.
 
     Attributes:
-        fetches: how often the outside was asked.
+        fetches: how often rows were fetched.
         replays: how often an answer was there already.
     """
 
@@ -60,12 +61,12 @@ class FetchJournal:
         self.replays = 0
 
     def fetched(self, epoch: int, keys: pa.RecordBatch, fetch: Callable[[pa.RecordBatch], pa.RecordBatch]) -> pa.RecordBatch:
-        """Return what was fetched for some keys in an epoch, asking only if nobody has.
+        """Return what was fetched for some keys in an epoch; fetch only if there is no answer yet.
 
         Args:
             epoch: its number.
             keys: distinct keys.
-            fetch: asks the outside.
+            fetch: gets the external rows.
 
         Raises:
             StateError: a file of the journal is damaged.
@@ -91,7 +92,7 @@ class FetchJournal:
         return rows
 
     def _kept(self, name: str) -> pa.RecordBatch | None:
-        """Return an answer that is there; None where nobody has asked."""
+        """Return an answer that is there; None without one."""
         if self._last is not None and self._last[0] == name:
             return self._last[1]
         return self._read(name)
@@ -123,7 +124,7 @@ class FetchJournal:
 
     def _damaged(self, name: str, what: str) -> StateError:
         return StateError(
-            f"the journal file {name} {what}; what was looked up for its epoch is not known any more, and asking again "
+            f"the journal file {name} {what}; what was looked up for its epoch is lost, and fetching again "
             f"could give "
             "another answer. Bring the file back from a copy of the checkpoint, go back by one epoch, or start with a new "
             "checkpointLocation.",

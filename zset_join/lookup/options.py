@@ -237,11 +237,11 @@ class Lookup:
             is_insert_only: whether the left input never retracts a row.
             aliases: other names the table goes by in this join.
         """
-        said = self
+        given = self
         if self.table is not None and self.table not in (source, *aliases):
             _warn(f"LOOKUP: the table '{self.table}' is not looked up here ('{source}' is); the hint changes nothing.")
-            said = Lookup()
-        values = {**_DEFAULTS, **{name: _checked(name, value) for name, value in said.given().items()}}
+            given = Lookup()
+        values = {**_DEFAULTS, **{name: _checked(name, value) for name, value in given.given().items()}}
         cache = values["cache"]
         if cache == "full" and "full" not in modes:
             _warn(f"LOOKUP on '{source}': cache='full' changes nothing: the source cannot be loaded as a whole.")

@@ -22,7 +22,7 @@ _MOST_DOUBLINGS = 6
 
 
 class BackOff:
-    """Say how long to wait before a call is made again.
+    """How long to wait before a call is repeated.
 
     Args:
         settings: attempts and waits.
@@ -63,7 +63,7 @@ class Circuit:
         return self._failures > 0
 
     def check(self) -> None:
-        """Refuse to ask while it is open.
+        """Raise while it is open.
 
         Raises:
             LookupFailedError: it is.
@@ -72,7 +72,7 @@ class Circuit:
         if self._failures and left_us > 0:
             raise LookupFailedError(
                 f'the lookup source "{self._name}" failed {self._failures} times and is left alone for another '
-                f"{left_us / 1_000_000:.1f} s; nobody was asked and nothing was applied. Bring it back, or shorten "
+                f"{left_us / 1_000_000:.1f} s; it was not called and nothing was applied. Bring it back, or shorten "
                 f"circuit_open.",
                 code="LOOKUP_CIRCUIT_OPEN",
                 source=self._name,

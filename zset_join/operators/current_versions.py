@@ -4,7 +4,7 @@ The law: after every epoch the sum of all answers has, per key, the newest versi
 processing time, or nothing where that one is a DELETE. Of several at one time the larger sequence, then the later arrival wins.
 
 It is before a join by processing time whose right side is versioned (semantics 12). A version of the future waits, and is
-said in the first epoch whose processing time has reached it, though no row comes.
+emitted in the first epoch whose processing time has reached it, even without input.
 
 The epoch in which a version comes is not part of the answer: versions of one time that become due together take the order in
 which they arrived, and precede what arrives in the epoch in which they become due.
@@ -13,7 +13,7 @@ Remembers per key the version that holds, a DELETE too, for good; of versions th
 Beside them every version of the future with its arrival, 8 bytes, and 32 bytes for its time; in changelog mode its net rows
 once more, against which retractions are checked.
 
-Edge cases. A version older than the one that holds says nothing. In upsert mode weight -1 is a DELETE at its own time; in
+Edge cases. A version older than the one that holds emits nothing. In upsert mode weight -1 is a DELETE at its own time; in
 changelog mode it retracts a version. NULL in the time or in the key is bad input. A timestamp without zone and a date are
 UTC.
 
@@ -296,7 +296,7 @@ class CurrentVersions:
             if self._net is not None:
                 future = ZSet(take_rows(rows, waiting), np.ascontiguousarray(weights[waiting]))
                 net = self._net.resolve(_by_clock(tick), future, None)
-                # What comes and is not stored was never there; what is taken out without having gone begins to hold.
+                # A version that arrives and is not stored was never there; one taken out without having ended begins to hold.
                 absent = ZSet.concat([future, -net.stored], schema=self._schema).consolidated()
                 _mark_absent(status, future, waiting, take_rows(absent.rows, np.flatnonzero(absent.weights < 0)))
                 waiting = waiting[status[waiting] == ch.OK]

@@ -8,10 +8,10 @@ retracts rows, the oldest of equal copies goes, and when a shown row goes the ne
 
 Remembers of an input that only adds rows the n rows per key that are shown; of one with retractions, all rows.
 
-Edge cases: NULL is a key like any other, and the smallest value of an order column. A row replaced by an equal one says
+Edge cases: NULL is a key like any other, and the smallest value of an order column. A row replaced by an equal one emits
 nothing.
 
-Known limits: order columns are numbers, dates, timestamps, booleans, decimals or structs of these; a NULL is not told from the
+Known limits: order columns are numbers, dates, timestamps, booleans, decimals or structs of these; a NULL equals the
 smallest 64-bit integer. No hybrid state: everything is in memory, or in mapped files.
 
 Source: semantics section 15; deduplication and top-n of Flink.

@@ -2,15 +2,15 @@
 
 The law. Where rows are *retracted*, the sum of all answers after every epoch is that of the operator inside over the rows
 that are alive: those whose time is after the epoch's. Where rows are *forgotten*, the answers are those of the operator
-inside, from whose state, at the end of the epoch in which their time comes, those rows are taken without a word: what was
-said of them stands.
+inside, from whose state, at the end of the epoch in which their time comes, those rows are removed silently: their
+output stays.
 
 A row's time is that of its last write plus a duration (processing time), or its event time plus it, against the watermark.
 `read` begins it again for all rows of a key when another input changes under that key. `by_key` keeps the rows of a key
 together: a group lives until it is written no more.
 
 An epoch's writes and reads come first, then what is past its time goes. Rows behind their time when they come are counted as
-late: they are never said (where rows are retracted), or not said where the watermark had passed them before the epoch.
+late: they are never emitted (where rows are retracted), or not emitted where the watermark had passed them before the epoch.
 
 Remembers the inputs' live rows a second time, beside the state of the operator inside, and 32 bytes per row.
 
@@ -146,7 +146,7 @@ class Expiring:
         """
         prepared = self._prepare(tick, deltas)
         self._refuse(prepared)
-        yield from self._inside.answer(tick, [one.said for one in prepared.inputs])
+        yield from self._inside.answer(tick, [one.answered for one in prepared.inputs])
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         """Fold the deltas of one epoch into the state, then take out what is past its time.
@@ -181,7 +181,7 @@ class Expiring:
         prepared = self._prepare(tick, deltas)
         tables = [rejection_table(self.inputs, [one.prepared for one in prepared.inputs])]
         plain = [
-            one.said if rows is None else ZSet.empty(one.said.schema)
+            one.answered if rows is None else ZSet.empty(one.answered.schema)
             for rows, one in zip(self._rows, prepared.inputs, strict=True)
         ]
         if any(map(len, plain)):

@@ -2,8 +2,8 @@
 
 The law: as the epoch at once. Nothing is in the state yet, so the parts go through another, empty join of the same kind; the
 join takes over what that one holds when the epoch is absorbed, and drops it where it is not. So `answer` changes nothing, and
-an epoch that fails has changed nothing. What no part can know the epoch at once is worked on for: rows that are refused, come
-too late for their sequence, or delete what is not there.
+an epoch that fails has changed nothing. The epoch is worked at once where a part cannot decide alone: rows that are refused,
+come too late for their sequence, or delete what is not there.
 
 A key that changes in two parts leaves retractions of what no one has seen; then the answer is consolidated. The rows of a
 preserved side come last, so that an outer join does not pad what finds its match in a later part.
@@ -79,8 +79,8 @@ class LoadedJoin(HashJoin):
 
     def _loaded_with(self, tick: Tick, deltas: Sequence[ZSet]) -> HashJoin | None:
         """Return the join that holds an epoch, loading it where it was not; None where it must be worked at once."""
-        asked = self._asked
-        if asked is None or asked[0] != tick or asked[1] is not deltas[0] or asked[2] is not deltas[1]:
+        requested = self._asked
+        if requested is None or requested[0] != tick or requested[1] is not deltas[0] or requested[2] is not deltas[1]:
             self._load(tick, deltas)
         return self._loaded
 

@@ -1,14 +1,14 @@
 """The bidirectional join: INNER, LEFT, RIGHT, FULL, LEFT SEMI and LEFT ANTI over two changing inputs.
 
 The law: after every epoch the sum of all answers equals the batch join of the sums of the inputs. For a pair (l, r) the
-answer is `l_after * r_after - l_before * r_before`; for what outer, semi and anti joins say about one row, see
+answer is `l_after * r_after - l_before * r_before`; for what outer, semi and anti joins emit for one row, see
 `zset_join.kernels.join.pairs`.
 
 Remembers every live row of both sides: `layout.stride` bytes per row plus long strings, 13 to 26 bytes per join key and, where
 rows have an identity, 13 to 26 more per row.
 
 Edge cases. NULL under `=` never matches: dropped, or padded on a preserved side. Retractions come before insertions, over the
-whole epoch. An update that keeps the join key keeps its place in all tables. Equal rows that arrive again say nothing, and so
+whole epoch. An update that keeps the join key keeps its place in all tables. Equal rows that arrive again emit nothing, and so
 does an update of hidden columns alone, which is remembered.
 
 Known limits. A residual predicate is evaluated on every candidate pair of a touched key, and its outer joins keep up to 24
@@ -103,7 +103,7 @@ class HashJoin:
         join_max_buffered_bytes: an append-only join (both sides in append mode) holds less than so many bytes; 0: no limit.
         join_buffer_policy: at that limit, `abort` refuses the epoch, `evict_oldest` drops the oldest rows, `spill` moves rows
             to disk: a hybrid join with the limit as its `max_hot_bytes`.
-        on_evict: `retract` the joined rows of a row that was dropped, or `forget` it and let them stand.
+        on_evict: `retract` the joined rows of a row that was dropped, or `forget` it and keep them.
         chunk_rows: rows per chunk of an answer.
         part_changes: changes of a large epoch that are worked off together; what fits the processor's second cache is fastest.
         hash_bits: below 32, force collisions; for tests.
@@ -381,8 +381,8 @@ class HashJoin:
         """Return the most pairs one join key has made in the answer that was read last, and the key.
 
         None where no pairs came out (also for semi and anti joins). Pairs are counted before a residual predicate, those with
-        rows that were read from disk apart; where the answer took two passes, for the sign that had more. Ask before the next
-        epoch is absorbed or answered.
+        rows that were read from disk apart; where the answer took two passes, for the sign that had more. Call it before the
+        next epoch is absorbed or answered.
         """
         rows, ref, side = self._groups.largest_fan_out()
         return (rows, key_of(self._sides[side], ref)) if rows and self._prepared is not None else None
@@ -400,7 +400,7 @@ class HashJoin:
     # ---------------------------------------------------------------- one epoch
 
     def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> _Prepared:
-        """Resolve the deltas; asked again for the same ones, return what was found before."""
+        """Resolve the deltas; for the same ones again, return the first result."""
         if self._is_closed:
             raise closed("the join")
         left, right = deltas
@@ -531,7 +531,7 @@ class HashJoin:
         return filled
 
     def _streamed(self, prepared: _Prepared, reader: object, key: ChangedKey, sign: int) -> Iterator[ZSet]:
-        """Yield what comes of the rows on disk of one key; a chunk of them is in memory at a time."""
+        """Yield the pairs of the rows on disk of one key; a chunk of them is in memory at a time."""
         pieces = self._oversized_rows.answer(key, sign)
         rows = 0
         while True:

@@ -1,4 +1,4 @@
-"""Parts of a join that its kernels do not know: what its type says about rows alone, the rest of ON, and its errors."""
+"""Parts of a join outside its kernels: what its type emits for rows alone, the rest of ON, and its errors."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def key_of(side: SideState, ref: int) -> tuple[Any, ...]:
 
 
 def residual_filter(residual: Expression | None, sides: Sequence[SideState]) -> Callable[[Any, Any], npt.NDArray[np.bool_]]:
-    """Return what says which pairs of left and right refs pass a predicate; NULL does not pass, and all do without one."""
+    """Return the predicate over pairs of left and right refs; NULL does not pass, and without a predicate all do."""
 
     def passes(left_refs: Any, right_refs: Any) -> npt.NDArray[np.bool_]:
         if residual is None:

@@ -1,13 +1,13 @@
 """From upserts to a changelog: what the row of a key was, and what it is now.
 
 The law: after every epoch the sum of all answers holds the live row of every primary key, once. A row that is replaced by an
-equal one says nothing, however its sequence moved.
+equal one emits nothing, however its sequence moved.
 
 Remembers per primary key: the whole row, the sequence, and for deleted keys a tombstone; with a budget the busy ones in memory
 and the others on disk.
 
-Edge cases: of several changes of a key in one epoch only the first row before and the last one after are told. A delete of an
-unknown key is counted and says nothing. Columns that only order changes are not shown.
+Edge cases: of several changes of a key in one epoch only the first row before and the last one after are emitted. A delete of
+an unknown key is counted and emits nothing. Columns that only order changes are not shown.
 
 Source: the upsert normalisation of Flink (ChangelogNormalize).
 """
@@ -33,7 +33,7 @@ __all__ = ["Latest"]
 
 @guarded("the table")
 class Latest(UpsertTable):
-    """Tell the old and the new row of every key that changes.
+    """Emit the old and the new row of every key that changes.
 
     Args:
         relation: the input, in upsert mode.

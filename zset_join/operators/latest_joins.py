@@ -20,7 +20,7 @@ __all__ = ["LatestJoin", "LatestJoins"]
 
 
 class LatestJoin(Protocol):
-    """What is asked of one join."""
+    """A request to one join."""
 
     sides: Mapping[str, SideState]
 

@@ -1,7 +1,8 @@
-"""The lookup join: rows of a stream, each with what an outside table said when it was asked.
+"""The lookup join: rows of a stream, each with the rows of an external table at the time of the lookup.
 
-The outside world is no function, so this operator never asks it. It says which keys it wants (`keys_to_fetch`), somebody asks,
-writes the answers down, and hands them in as the second input; from there on everything is a function of its inputs.
+An external table is no function of the input, so the operator never reads it. It returns the wanted keys (`keys_to_fetch`); the
+caller fetches, writes the answers down, and passes them in as the second input; from there on everything is a function of its
+inputs.
 
 The law: the answer of an epoch is decided by the rows before it, its delta, and what was fetched for it. While the outside
 table does not advance, the sum of the answers is the batch join. A retraction retracts what was emitted, and queries nothing.
@@ -9,7 +10,7 @@ table does not advance, the sum of the answers is the batch join. A retraction r
 Remembers, for an append-only left, the rows that wait for another attempt; for any other, its live rows and per arrival what it
 was joined with (`zset_join.state.join.match_memo`).
 
-Edge cases. NULL in a lookup key: nobody is asked, no match. Several answers to one key are several matches. A row that the
+Edge cases. NULL in a lookup key: no lookup, no match. Several answers to one key are several matches. A row that the
 residual predicate rejects is no miss: it is padded (LEFT) or dropped (INNER) at once. A miss waits only with `max_retries`; it
 is due `delay_us` after the processing time of the epoch that missed it, and requested in the first epoch at or after that,
 also in one without rows. After the last miss LEFT pads and INNER drops. The answers of an append-only left come in the order
@@ -70,7 +71,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Requests:
     """Rows whose keys are looked up in an epoch: new ones, then those that were parked and are due."""
 
     unaskable: Mapping[int, str]
@@ -92,7 +93,7 @@ class _Asked:
 class _Prepared:
     tick: Tick
     deltas: tuple[ZSet, ZSet]
-    asked: _Asked
+    lookups: _Requests
     answer: Answer
     kept: MemoLines
 
@@ -111,7 +112,7 @@ class LookupJoin:
         residual: a predicate over both rows that is part of ON.
         unaskable: given keys, returns why some can never be requested, by their rows; such rows are bad input. Of an upsert
             relation its deletes are not checked: they only retract rows.
-        hidden: probe columns that only order changes: where nothing else of a row has changed, nothing is said.
+        hidden: probe columns that only order changes: where nothing else of a row has changed, nothing is emitted.
         output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
         max_retries: how often a miss is parked and looked up again in a later epoch; 0: a miss is final.
         delay_us: how long it waits for that, in processing time.
@@ -208,7 +209,7 @@ class LookupJoin:
             tables=self._tables,
         )
         check_same_epoch((self._memo.lines.side.absorbed_epoch, self._side.absorbed_epoch), directory)
-        self._asked: tuple[Tick, ZSet, _Asked] | None = None
+        self._lookups: tuple[Tick, ZSet, _Requests] | None = None
         self._prepared: _Prepared | None = None
 
     # ---------------------------------------------------------------- what is to be fetched
@@ -233,17 +234,17 @@ class LookupJoin:
 
         Cost: the rows of the delta and the parked rows that are due.
         """
-        asked = self._ask(tick, delta)
-        self._refuse_bad_input(asked, tick)
-        wanted = asked.keys.filter(pa.array(asked.has_key)) if not asked.has_key.all() else asked.keys
+        lookups = self._look_up(tick, delta)
+        self._refuse_bad_input(lookups, tick)
+        wanted = lookups.keys.filter(pa.array(lookups.has_key)) if not lookups.has_key.all() else lookups.keys
         distinct = ZSet(wanted, np.ones(wanted.num_rows, np.int64)).consolidated().rows
         return pa.RecordBatch.from_arrays(distinct.columns, schema=self.shape.key_schema)
 
     def fetched_answer(self, keys: pa.RecordBatch, rows: pa.Table, *, max_parked_rows: int | None = None) -> ZSet:
-        """Return the second input: for each asked key what was found, or that nothing was.
+        """Return the second input: for each requested key what was found, or that nothing was.
 
         Args:
-            keys: what was asked.
+            keys: the requested ones.
             rows: what was found: the columns of the outside table, its key among them; several rows of one key are several
                 matches.
             max_parked_rows: how many rows may wait here, where the limit is shared among buckets; None: that of the join.
@@ -277,16 +278,16 @@ class LookupJoin:
         """
         tick.check_follows(self.absorbed_epoch)
         prepared = self._prepare(tick, deltas)
-        asked, memo = prepared.asked, self._memo
+        lookups, memo = prepared.lookups, self._memo
         self._side.begin_absorb()
         memo.lines.side.begin_absorb()
-        self._left.absorb(asked.changes, tick.processing_time_us)
-        memo.remove(asked.taken)
-        memo.remove(Retracted(asked.due, asked.due_copies))
+        self._left.absorb(lookups.changes, tick.processing_time_us)
+        memo.remove(lookups.taken)
+        memo.remove(Retracted(lookups.due, lookups.due_copies))
         memo.forget_due(self._now(tick))
         kept = prepared.kept
         memo.add(kept.rows, kept.copies, kept.kinds, kept.arrivals, due_us=kept.due_us, attempts=kept.attempts)
-        self._prepared = self._asked = None
+        self._prepared = self._lookups = None
         if tick.processing_time_us is not None:
             memo.lines.side.absorb(None, tick.processing_time_us)
         self._side.shrink_working(None)
@@ -302,15 +303,15 @@ class LookupJoin:
         """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
         if len(deltas[0]) == 0:
             return no_rejections()
-        asked, name = self._ask(tick, deltas[0]), self.inputs[0].name
-        rejected = rejection_table(self.inputs, [None if asked.changes is None else asked.changes.prepared, None])
-        if not asked.unaskable:
+        lookups, name = self._look_up(tick, deltas[0]), self.inputs[0].name
+        rejected = rejection_table(self.inputs, [None if lookups.changes is None else lookups.changes.prepared, None])
+        if not lookups.unaskable:
             return rejected
-        lines = [{**line, "row": int(asked.askable[line["row"]])} for line in rejected.to_pylist()]
-        for row, reason in asked.unaskable.items():
+        lines = [{**line, "row": int(lookups.askable[line["row"]])} for line in rejected.to_pylist()]
+        for row, reason in lookups.unaskable.items():
             weight = int(deltas[0].weights[row])
-            told = f"has a key that {self._asks_whom} can never be requested: {reason}"
-            lines.append({"input": name, "row": row, "weight": weight, "code": "LOOKUP_KEY_VALUE", "reason": told})
+            reported = f"has a key that {self._source_name} can never be requested: {reason}"
+            lines.append({"input": name, "row": row, "weight": weight, "code": "LOOKUP_KEY_VALUE", "reason": reported})
         return pa.Table.from_pylist(sorted(lines, key=lambda line: line["row"]), schema=REJECTION_SCHEMA)
 
     def resident_bytes(self) -> int:
@@ -343,7 +344,7 @@ class LookupJoin:
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
-        self._prepared = self._asked = None
+        self._prepared = self._lookups = None
         restore_side(self._side, tables["left"])
         self._memo.restore(tables["memo"])
         epoch = snapshot_epoch(tables["left"])
@@ -352,7 +353,7 @@ class LookupJoin:
 
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
-        self._prepared = self._asked = None
+        self._prepared = self._lookups = None
         self._side.close()
         self._memo.lines.close()
 
@@ -362,14 +363,14 @@ class LookupJoin:
         """Return the processing time; where a tick has none, time does not advance."""
         return max(self._memo.lines.side.watermark, 0) if tick.processing_time_us is None else tick.processing_time_us
 
-    def _ask(self, tick: Tick, delta: ZSet) -> _Asked:
+    def _look_up(self, tick: Tick, delta: ZSet) -> _Requests:
         """Find out which rows go, and whose keys are to be looked up."""
-        kept = self._asked
+        kept = self._lookups
         if kept is not None and kept[0] == tick and kept[1] is delta:
             return kept[2]
-        self._asked = self._prepared = None
+        self._lookups = self._prepared = None
         memo, names = self._memo, self.inputs[0].schema.names
-        unaskable = self._never_asked(delta)
+        unaskable = self._never_requested(delta)
         askable = np.setdiff1d(np.arange(len(delta)), np.fromiter(unaskable, np.int64))
         given = ZSet(delta.rows.take(pa.array(askable)), delta.weights[askable]) if unaskable else delta
         changes = self._left.resolve(given) if len(given) else None
@@ -395,7 +396,7 @@ class LookupJoin:
         for column in keys.columns:
             if column.null_count:
                 has_key &= ~column.is_null().to_numpy(zero_copy_only=False)
-        asked = _Asked(
+        lookups = _Requests(
             unaskable=unaskable,
             askable=askable,
             changes=changes,
@@ -412,22 +413,22 @@ class LookupJoin:
             keys=keys,
             has_key=has_key,
         )
-        self._asked = (tick, delta, asked)
-        return asked
+        self._lookups = (tick, delta, lookups)
+        return lookups
 
     def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> _Prepared:
         kept = self._prepared
         if kept is not None and kept.tick == tick and kept.deltas[0] is deltas[0] and kept.deltas[1] is deltas[1]:
             return kept
-        asked = self._ask(tick, deltas[0])
-        self._refuse_bad_input(asked, tick)
-        met, fetched_rows, is_miss = self._meet(asked, deltas[1], tick)
+        lookups = self._look_up(tick, deltas[0])
+        self._refuse_bad_input(lookups, tick)
+        met, fetched_rows, is_miss = self._meet(lookups, deltas[1], tick)
         policy = self.shape.policy_of(deltas[1].rows)
-        count = asked.rows.num_rows
+        count = lookups.rows.num_rows
         is_joined = np.zeros(count, np.bool_)
         is_joined[met] = True
-        parks = is_miss & (asked.attempts <= policy.max_retries) & (asked.copies > 0)
-        over_limit = self._bound(parks, asked, tick, policy)
+        parks = is_miss & (lookups.attempts <= policy.max_retries) & (lookups.copies > 0)
+        over_limit = self._bound(parks, lookups, tick, policy)
         is_left = self.how == "left"
         unmatched = ~is_joined & ~parks
         kinds = np.full(count, PADDED if is_left else SILENT, np.int64)
@@ -439,16 +440,16 @@ class LookupJoin:
         owners = owners[order]
         sources = np.concatenate([fetched_rows, np.full(len(others), -1, np.int64)])[order]
         line_kinds = np.where(sources >= 0, JOINED, kinds[owners])
-        joined = self.shape.joined_rows(asked.rows, owners, deltas[1].rows, sources)
-        copies = asked.copies[owners]
-        says_now = ((line_kinds == JOINED) | (line_kinds == PADDED) | (line_kinds == PARKED_PADDED)) & ~(
-            asked.was_padded[owners] & (line_kinds != JOINED)
+        joined = self.shape.joined_rows(lookups.rows, owners, deltas[1].rows, sources)
+        copies = lookups.copies[owners]
+        emits_now = ((line_kinds == JOINED) | (line_kinds == PADDED) | (line_kinds == PARKED_PADDED)) & ~(
+            lookups.was_padded[owners] & (line_kinds != JOINED)
         )
-        withdrawn = self._withdrawn(asked, is_joined, parks | unmatched)
+        withdrawn = self._withdrawn(lookups, is_joined, parks | unmatched)
         answer = as_answer(
             self.shape,
-            retracted=[self._taken_rows(asked), withdrawn],
-            inserted=(joined, copies, says_now),
+            retracted=[self._taken_rows(lookups), withdrawn],
+            inserted=(joined, copies, emits_now),
             is_plain=self.output.mode == "append",
         )
         stays = line_kinds >= PARKED if self._is_append_only else np.ones(len(owners), np.bool_)
@@ -456,32 +457,34 @@ class LookupJoin:
             rows=take_rows(joined, np.flatnonzero(stays)) if not stays.all() else joined,
             copies=copies[stays],
             kinds=line_kinds[stays],
-            arrivals=asked.arrivals[owners][stays],
-            attempts=asked.attempts[owners][stays],
+            arrivals=lookups.arrivals[owners][stays],
+            attempts=lookups.attempts[owners][stays],
             due_us=self._now(tick) + policy.delay_us,
             over_limit=over_limit,
         )
-        self._prepared = _Prepared(tick, (deltas[0], deltas[1]), asked, answer, kept_lines)
+        self._prepared = _Prepared(tick, (deltas[0], deltas[1]), lookups, answer, kept_lines)
         return self._prepared
 
-    def _meet(self, asked: _Asked, fetched: ZSet, tick: Tick) -> tuple[Int64s, Int64s, npt.NDArray[np.bool_]]:
-        """Return the pairs of asked rows and fetched rows that pass ON, and which asked rows met nothing at all."""
-        is_miss = np.zeros(asked.rows.num_rows, np.bool_)
-        if not asked.has_key.any():
+    def _meet(self, lookups: _Requests, fetched: ZSet, tick: Tick) -> tuple[Int64s, Int64s, npt.NDArray[np.bool_]]:
+        """Return the pairs of requested rows and fetched rows that pass ON, and which requested rows met nothing at all."""
+        is_miss = np.zeros(lookups.rows.num_rows, np.bool_)
+        if not lookups.has_key.any():
             return np.zeros(0, np.int64), np.zeros(0, np.int64), is_miss
-        answers = KeyedRows("fetched", self.shape.asked_schema, self.shape.asked_names, tables=self._tables.beside())
+        answers = KeyedRows("fetched", self.shape.lookup_schema, self.shape.lookup_names, tables=self._tables.beside())
         given = conform(fetched.rows, self.shape.fetched)
         answers.add(
-            pa.RecordBatch.from_arrays([given.column(name) for name in self.shape.asked_names], schema=self.shape.asked_schema)
+            pa.RecordBatch.from_arrays(
+                [given.column(name) for name in self.shape.lookup_names], schema=self.shape.lookup_schema
+            )
         )
-        keys = pa.RecordBatch.from_arrays(asked.keys.columns, names=list(self.shape.asked_names))
+        keys = pa.RecordBatch.from_arrays(lookups.keys.columns, names=list(self.shape.lookup_names))
         positions, numbers = answers.find(keys)
         answers.close()
-        seen = np.zeros(asked.rows.num_rows, np.bool_)
+        seen = np.zeros(lookups.rows.num_rows, np.bool_)
         seen[positions] = True
-        unfetched = np.flatnonzero(asked.has_key & ~seen)
+        unfetched = np.flatnonzero(lookups.has_key & ~seen)
         if len(unfetched):
-            key = tuple(column[int(unfetched[0])].as_py() for column in asked.keys.columns)
+            key = tuple(column[int(unfetched[0])].as_py() for column in lookups.keys.columns)
             raise StateError(
                 f'the lookup join of "{self.inputs[0].name}" with "{self.shape.table.name}", epoch {tick.epoch}: key {key} was '
                 f"not fetched ({len(unfetched)} such rows). What was fetched belongs to another delta; fetch what "
@@ -495,13 +498,13 @@ class LookupJoin:
         is_miss[positions[~is_found]] = True
         positions, sources = positions[is_found], sources[is_found]
         if self._residual is not None and len(positions):
-            passes = self.shape.passing_pairs(self._residual, asked.rows, positions, given, sources)
+            passes = self.shape.passing_pairs(self._residual, lookups.rows, positions, given, sources)
             positions, sources = positions[passes], sources[passes]
         return positions, sources, is_miss
 
-    def _bound(self, parks: npt.NDArray[np.bool_], asked: _Asked, tick: Tick, policy: RetryPolicy) -> int:
+    def _bound(self, parks: npt.NDArray[np.bool_], lookups: _Requests, tick: Tick, policy: RetryPolicy) -> int:
         """Keep the number of rows that wait below its limit; return how many misses are final for that."""
-        leaving = len(asked.due) + int(np.count_nonzero(self._memo.word(KIND, asked.taken.numbers) >= PARKED))
+        leaving = len(lookups.due) + int(np.count_nonzero(self._memo.word(KIND, lookups.taken.numbers) >= PARKED))
         room = max(0, policy.max_parked_rows - max(0, self._memo.parked_rows - leaving))
         waiting = np.flatnonzero(parks)
         if len(waiting) <= room:
@@ -520,26 +523,26 @@ class LookupJoin:
         parks[waiting[room:]] = False
         return len(waiting) - room
 
-    def _taken_rows(self, asked: _Asked) -> tuple[pa.RecordBatch, Int64s]:
+    def _taken_rows(self, lookups: _Requests) -> tuple[pa.RecordBatch, Int64s]:
         """Return the output rows that go with the left rows that go."""
-        taken = asked.taken
+        taken = lookups.taken
         kinds = self._memo.word(KIND, taken.numbers)
-        said = (kinds == JOINED) | (kinds == PADDED) | (kinds == PARKED_PADDED)
-        return self._memo.rows(taken.numbers[said]), taken.copies[said]
+        emitted = (kinds == JOINED) | (kinds == PADDED) | (kinds == PARKED_PADDED)
+        return self._memo.rows(taken.numbers[emitted]), taken.copies[emitted]
 
     def _withdrawn(
-        self, asked: _Asked, is_joined: npt.NDArray[np.bool_], stays_padded: npt.NDArray[np.bool_]
+        self, lookups: _Requests, is_joined: npt.NDArray[np.bool_], stays_padded: npt.NDArray[np.bool_]
     ) -> tuple[pa.RecordBatch, Int64s]:
         """Return the padded rows that were shown first and go because a partner has come."""
-        shown = np.flatnonzero(asked.was_padded & is_joined & ~stays_padded).astype(np.int64)
-        rows = self.shape.joined_rows(asked.rows, shown, None, np.full(len(shown), -1, np.int64))
-        return rows, asked.copies[shown]
+        shown = np.flatnonzero(lookups.was_padded & is_joined & ~stays_padded).astype(np.int64)
+        rows = self.shape.joined_rows(lookups.rows, shown, None, np.full(len(shown), -1, np.int64))
+        return rows, lookups.copies[shown]
 
     @property
-    def _asks_whom(self) -> str:
+    def _source_name(self) -> str:
         return f'the lookup source "{self.shape.table.name}"'
 
-    def _never_asked(self, delta: ZSet) -> Mapping[int, str]:
+    def _never_requested(self, delta: ZSet) -> Mapping[int, str]:
         """Return why rows have a key that can never be requested."""
         if self._unaskable is None or not len(delta):
             return {}
@@ -547,12 +550,12 @@ class LookupJoin:
         is_upsert = self.inputs[0].mode == "upsert"
         return {row: reason for row, reason in reasons.items() if not is_upsert or delta.weights[row] > 0}
 
-    def _refuse_bad_input(self, asked: _Asked, tick: Tick) -> None:
-        if asked.unaskable and self.on_bad_input == "error":
-            row, reason = next(iter(asked.unaskable.items()))
+    def _refuse_bad_input(self, lookups: _Requests, tick: Tick) -> None:
+        if lookups.unaskable and self.on_bad_input == "error":
+            row, reason = next(iter(lookups.unaskable.items()))
             raise LookupFailedError(
-                f'relation "{self.inputs[0].name}", epoch {tick.epoch}: row {row} has a key that {self._asks_whom} can never '
-                f"be requested: {reason} ({len(asked.unaskable)} such rows; nobody was asked, and nothing of the epoch was "
+                f'relation "{self.inputs[0].name}", epoch {tick.epoch}: row {row} has a key that {self._source_name} can never '
+                f"be requested: {reason} ({len(lookups.unaskable)} such rows; nothing was fetched, nothing of the epoch was "
                 "applied). Leave such rows out with where(...) before the lookup, take a service that is given keys in a body, "
                 'many="body", or set on_bad_input="quarantine" to keep them aside.',
                 code="LOOKUP_KEY_VALUE",
@@ -560,10 +563,10 @@ class LookupJoin:
                 source=self.shape.table.name,
                 row=row,
                 epoch=tick.epoch,
-                rejected_rows=len(asked.unaskable),
+                rejected_rows=len(lookups.unaskable),
             )
-        if asked.changes is not None and asked.changes.prepared.rejected and self.on_bad_input == "error":
-            raise describe_rejection(self.inputs[:1], [asked.changes.prepared], tick)
+        if lookups.changes is not None and lookups.changes.prepared.rejected and self.on_bad_input == "error":
+            raise describe_rejection(self.inputs[:1], [lookups.changes.prepared], tick)
 
 
 def _check_parking(max_retries: int, delay_us: int, max_parked_rows: int, on_parked_limit: str) -> None:

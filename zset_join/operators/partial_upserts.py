@@ -3,7 +3,7 @@
 The law: as `Latest`, where a column that was not sent keeps the value that the row had just before, and a truncate is a
 delete of every row that is there at its place in the order.
 
-A hidden column `control` says what a row leaves out: bit i for column i of the relation, 0 for nothing, `TRUNCATE` for a
+A hidden column `control` holds what a row leaves out: bit i for column i of the relation, 0 for nothing, `TRUNCATE` for a
 truncate, of which only the sequence counts. PostgreSQL leaves out values that were not touched and are stored apart (TOAST).
 
 Remembers what `Latest` does. Edge cases: changes are put in the order of their sequence, ties in the order they came; a row
@@ -51,22 +51,22 @@ class _Whole:
     def __init__(self, delta: ZSet, origins: _Int64s, unknown: _Int64s, missing: Sequence[str]) -> None:
         self.delta = delta
         self.origins = origins  # per row, the row of the delta as it came; -1: a delete by a truncate
-        self.unknown = unknown  # rows of the delta as it came whose values nobody knows
+        self.unknown = unknown  # rows of the delta as it came whose values are unknown
         self.missing = missing  # the columns they leave out
 
 
 @guarded("the table")
 class PartialUpserts(Latest):
-    """Tell the old and the new row of every key that changes, where changes may be partial.
+    """Emit the old and the new row of every key that changes, where changes may be partial.
 
     Args:
         relation: the input, in upsert mode; `control` is its last column.
-        control: the hidden column that says what a row leaves out.
+        control: the hidden column with what a row leaves out.
         hidden: other columns that only order changes.
         options: as for `Latest`.
 
     Raises:
-        PlanError: as `Latest`; or more columns than can be told.
+        PlanError: as `Latest`; or more columns than `control` has bits.
 
     >>> schema = pa.schema({"id": pa.int64(), "a": pa.string(), "b": pa.string(), "left_out": pa.int64()})
     >>> rows = PartialUpserts(Relation(name="t", schema=schema, primary_key=("id",), mode="upsert"), control="left_out")
@@ -226,7 +226,7 @@ class PartialUpserts(Latest):
     # -- values that were not sent --------------------------------------------------------------------------------------
 
     def _filled(self, delta: ZSet, control: _Int64s) -> tuple[ZSet, npt.NDArray[np.bool_], list[str]]:
-        """Return the delta with every value, which rows nobody knows a value for, and the columns of these."""
+        """Return the delta with every value, which rows have unknown values, and the columns of these."""
         keys = list(self._rows.primary_key)
         held = self._stored_rows(delta, control)
         together = single_batch(
@@ -271,8 +271,8 @@ class PartialUpserts(Latest):
 
     def _stored_rows(self, delta: ZSet, control: _Int64s) -> pa.RecordBatch:
         """Return the live rows of the keys that leave something out: as the rows that deletes of them would take away."""
-        asked = np.flatnonzero(control > 0)
-        newest = self._newest(delta, asked)
+        requested = np.flatnonzero(control > 0)
+        newest = self._newest(delta, requested)
         rows = ZSet(delta.rows.take(pa.array(newest)), np.full(len(newest), -1, np.int64))
         self._prepared = None
         _, changes = self._prepare(Tick(self.absorbed_epoch + 1), rows)
@@ -282,14 +282,14 @@ class PartialUpserts(Latest):
         nullable = pa.schema([field.with_nullable(True) for field in self._side.relation.schema])
         return pa.RecordBatch.from_arrays(columns, schema=nullable).select(self._rows.schema.names)
 
-    def _are_stale(self, delta: ZSet, asked: _Int64s) -> npt.NDArray[np.bool_]:
-        """Say which of some rows of a delta are older than what the state has of their key, and so mean nothing.
+    def _are_stale(self, delta: ZSet, requested: _Int64s) -> npt.NDArray[np.bool_]:
+        """Return which of some rows of a delta are older than what the state has of their key, and so change nothing.
 
         Cost: a look at the state per rank that such a row has among those of its key.
         """
         stale = np.zeros(len(delta), bool)
         groups = group_keys([delta.rows.column(name) for name in self._rows.primary_key])
-        left = np.asarray(asked, np.int64)
+        left = np.asarray(requested, np.int64)
         while len(left):
             newest = self._newest_among(delta, groups, left)
             rows = ZSet(delta.rows.take(pa.array(newest)), np.ones(len(newest), np.int64))
@@ -307,11 +307,11 @@ class PartialUpserts(Latest):
         order = rows[self._in_order(delta.rows.take(pa.array(rows)), groups[rows])]
         return order[np.r_[groups[order][1:] != groups[order][:-1], True]]
 
-    def _newest(self, delta: ZSet, asked: _Int64s) -> _Int64s:
+    def _newest(self, delta: ZSet, requested: _Int64s) -> _Int64s:
         """Return, per key of the rows requested, the change of it with the largest sequence."""
         rows = delta.rows
         groups = group_keys([rows.column(name) for name in self._rows.primary_key])
-        wanted = np.isin(groups, groups[asked])
+        wanted = np.isin(groups, groups[requested])
         order = self._in_order(rows, groups)
         order = order[wanted[order]]
         is_last = np.r_[groups[order][1:] != groups[order][:-1], True]

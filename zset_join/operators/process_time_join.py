@@ -1,7 +1,7 @@
 """The temporal join by processing time: each left row meets the right side as it is when the row comes.
 
-The law: only left changes speak. A row that comes is joined with the right side as it comes after this epoch's right changes
-(`snapshot="current"`) or as it stood before them (`"previous"`). A row that goes retracts what it was joined with, whatever
+The law: only left changes emit. A row that comes is joined with the right side as it comes after this epoch's right changes
+(`snapshot="current"`) or as it was before them (`"previous"`). A row that goes retracts what it was joined with, whatever
 the right side is by now. While the right side does not advance, the sum of the answers is the batch join.
 
 Remembers every live right row, as a join does. Of an append-only left nothing; of any other its live rows, and per arrival what
@@ -91,7 +91,7 @@ class ProcessTimeJoin:
         null_safe: per key column, whether it is compared with `<=>` instead of `=`; default all `=`.
         using: put the key columns once and first, where both sides name them equally.
         residual: a predicate over both rows that is part of ON.
-        hidden: left columns that only order changes: where nothing else of a row has changed, nothing is said.
+        hidden: left columns that only order changes: where nothing else of a row has changed, nothing is emitted.
         find_by: columns of the right key that its rows are found by, the index; the others are compared row by row. Default:
             all.
         output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
@@ -247,7 +247,7 @@ class ProcessTimeJoin:
         self._answered(prepared)
 
     def fold(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Store what was resolved last, the right rows where they are its own; `LatestJoins` says when."""
+        """Store what was resolved last, the right rows where they are its own; `LatestJoins` calls it."""
         prepared = self._prepared
         if prepared is None or prepared.tick != tick or any(a is not b for a, b in zip(prepared.deltas, deltas, strict=True)):
             raise AssertionError("an epoch is resolved before it is folded in")
@@ -362,9 +362,9 @@ class ProcessTimeJoin:
         copies = new_copies[owners]
         names = self.inputs[0].name, self.inputs[1].name
         memo, taken = self._memo, prepared.taken
-        said = np.isin(memo.word(KIND, taken.numbers), EMITTED_KINDS)
-        gone = taken.numbers[said]
-        gone_copies = multiplied(taken.copies[said], memo.word(TIMES, gone), tick, left=names[0], right=names[1])
+        emitted = np.isin(memo.word(KIND, taken.numbers), EMITTED_KINDS)
+        gone = taken.numbers[emitted]
+        gone_copies = multiplied(taken.copies[emitted], memo.word(TIMES, gone), tick, left=names[0], right=names[1])
         prepared.answer = as_answer(
             self.shape,
             retracted=[(memo.rows(gone), gone_copies)],

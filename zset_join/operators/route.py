@@ -1,10 +1,10 @@
 """From primary keys to join keys: where an upsert has to go, and where its old row has to leave.
 
 Upserts are keyed by primary key, a join is partitioned by join key. When pk=1 moves from key A to key B, the two live in
-different partitions and only a table by primary key knows A. `Route` keeps that table and turns a changelog in upsert mode into
+different partitions and only a table by primary key has A. `Route` keeps that table and turns a changelog in upsert mode into
 one whose rows each carry the join key of the partition they belong to.
 
-The law: applied in order, the output leaves the same rows behind as what came in; every delete carries the join key its row
+The law: applied in order, the output leaves the same rows behind as the input; every delete carries the join key its row
 had. Per primary key and epoch at most one delete and one upsert come out, the delete first; sequences are settled here, so
 the join behind needs none.
 

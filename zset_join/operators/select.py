@@ -3,7 +3,7 @@
 The law: after every epoch the sum of all answers is the sum of the inputs without the other columns; rows that have become
 equal add up.
 
-Remembers nothing. Computed columns are Spark's business (`zset_join.spark`), or that of whoever makes the delta.
+Remembers nothing. Computed columns are Spark's business (`zset_join.spark`), or that of the delta's producer.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ remember of their left rows is theirs.
 An epoch is answered by the readers, in their order, and then folded in once, for all of them. The rows of an epoch are in one
 log and one snapshot, whose tables are `right`, and per reader `left`, `left_1`, ...
 
-The table says nothing itself.
+The table itself emits nothing.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class TableReader:
         return left, table.with_schema(self._join.inputs[1].schema)
 
     def next_due(self) -> NextDue:
-        """Return when this join must be asked though no row comes."""
+        """Return when this join must run without input."""
         return due_of(self._join)
 
     def statistics(self) -> dict[str, int]:
@@ -144,7 +144,7 @@ class TableReader:
         """Take note that the table was restored: answers that were requested are outdated."""
 
     def close(self) -> None:
-        """Let go; the table unmaps the state."""
+        """Close; the table unmaps the state."""
 
 
 @guarded("the shared table")
@@ -154,7 +154,7 @@ class SharedTable:
     Args:
         joins: the joins, over one table.
         state: what they remember together.
-        inputs: per join what comes to it, where it calls columns of the table otherwise; default: those of the joins.
+        inputs: per join its input, where it calls columns of the table otherwise; default: those of the joins.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class SharedTable:
             reader.absorb(tick, (left, table.with_schema(reader.inputs[1].schema)))
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:  # noqa: ARG002 - as the protocol has it
-        """Return nothing: the readers tell."""
+        """Return nothing: the readers report."""
         return no_rejections()
 
     def next_due(self) -> NextDue:

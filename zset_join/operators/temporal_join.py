@@ -1,7 +1,8 @@
 """The temporal join by event time: each left row meets the one version that was valid at its time.
 
 The law: a left row at time t meets, among the versions of its key, the newest at or before t; a DELETE ends validity. Of
-several at one time the larger sequence, then the later arrival wins. The rest of ON is asked of that one version. `emit` says
+several at one time the larger sequence, then the later arrival wins. The rest of ON is evaluated on that version only. `emit`
+sets
 when:
 
 - `on_watermark`: once, when the watermark has passed the row; the sum of all answers is the batch join of the released rows.
@@ -12,7 +13,7 @@ Remembers: versions above the watermark and the newest one below it per key, a D
 wait (`on_watermark`), or that may be corrected: those above the watermark minus `keep_probe_for` (`eager`; all, without a
 watermark).
 
-Edge cases. Late left rows (at or before the watermark before their epoch) are set aside, dropped or joined, as `late` says;
+Edge cases. Late left rows (at or before the watermark before their epoch) are set aside, dropped or joined, by `late`;
 `join` sets those aside whose version may be freed. A late version changes answers not yet given, and in eager mode those given;
 one older than the version kept for its key is set aside and counted, and so is a retraction of what the watermark has passed. A
 NULL key of a left row matches nothing. UPDATE_BEFORE is no matter of this operator: with a primary key, decoding leaves it out.
@@ -114,9 +115,9 @@ class TemporalJoin(TimedJoin):
         self._chunk_rows = chunk_rows
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of the join: what is retracted, then what is said.
+        """Yield the change of the join: what is retracted, then what is inserted.
 
-        A version that is replaced by one which differs in hidden columns alone says nothing. Cost, where versions have such
+        A version that is replaced by one which differs in hidden columns alone emits nothing. Cost, where versions have such
         columns and `eager` corrects: the answer of an epoch is in memory once.
 
         Raises:

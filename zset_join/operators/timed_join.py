@@ -21,7 +21,7 @@ __all__ = ["TimedJoin"]
 
 @guarded("the join by time")
 class TimedJoin:
-    """Answer, absorb and keep; subclasses say which rows meet, and when.
+    """Answer, absorb and keep; subclasses decide which rows meet, and when.
 
     Args:
         shape: which rows meet, and when.
@@ -78,7 +78,7 @@ class TimedJoin:
         return self._joins.absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        """Yield the change of the join: what is retracted, then what is said.
+        """Yield the change of the join: what is retracted, then what is inserted.
 
         Raises:
             BadInputError: rows that break a relation's contract, with policy `error`.

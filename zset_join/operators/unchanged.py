@@ -1,6 +1,6 @@
 """Rows as they come: the answer is the delta, netted, retractions first.
 
-The law: after every epoch the sum of all answers is the sum of the input. It stands where rows must pass a stage and no other
+The law: after every epoch the sum of all answers is the sum of the input. It is used where rows must pass a stage and no other
 one is requested, such as a SELECT over one stream inside Spark.
 
 Remembers nothing but the number of the last epoch, in its directory where it has one.
@@ -26,7 +26,7 @@ _FILE = "absorbed_epoch"
 
 
 class Unchanged(StatelessOperator):
-    """Hand rows on.
+    """Pass rows on.
 
     Args:
         relation: the input, in changelog or append mode.
@@ -76,7 +76,7 @@ class Unchanged(StatelessOperator):
         self._write_down()
 
     def is_current(self) -> bool:
-        """Return whether the file says what is known here."""
+        """Return whether the file agrees."""
         if self._file is None:
             return True
         epoch = self._file.read_text(encoding="ascii") if self._file.exists() else "-1"

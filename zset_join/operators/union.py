@@ -1,7 +1,7 @@
 """UNION ALL of changing tables: the sum of their Z-sets.
 
 The law: after every epoch the sum of all answers is the sum of all inputs. A row that leaves one input and enters another in
-one epoch says nothing.
+one epoch emits nothing.
 
 Remembers nothing. Columns go by position, as in Spark; the names are those of the first input. `Distinct` behind it gives
 UNION.

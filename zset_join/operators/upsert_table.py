@@ -1,9 +1,9 @@
-"""A table of upserts by primary key, for operators that need to know what the row of a key was.
+"""A table of upserts by primary key, for operators that need the old row of a key.
 
 The law: what an epoch changes is read off the table before it; `absorb` writes exactly that. Sequences are settled here: of two
 changes of a key the larger sequence wins, a tie the later arrival; a deleted key leaves a tombstone for a while.
 
-Remembers per primary key the columns it is told to keep; with a budget the busy rows in memory and the others on disk.
+Remembers per primary key the given columns; with a budget the busy rows in memory and the others on disk.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _REF, _BEFORE = 0, 2  # words of a change
 
 
 class UpsertTable:
-    """Hold what is common to operators over one input in upsert mode; they say what they answer.
+    """Hold what is common to operators over one input in upsert mode; they answer.
 
     Args:
         relation: the input, in upsert mode.

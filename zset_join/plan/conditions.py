@@ -1,4 +1,4 @@
-"""What an ON condition says: which expressions must be equal, and what must hold beside them.
+"""The parts of an ON condition: which expressions must be equal, and what must hold beside them.
 
     left.a = right.b AND left.x < right.y      ->   keys (a, b), condition left.x < right.y
     left.a = right.b AND FALSE                 ->   a key that never matches
@@ -6,8 +6,8 @@
 The law: a pair of rows matches the output exactly if the condition is TRUE for it.
 
 A condition that is constant and not TRUE matches nothing: an INNER join is empty, an outer join pads every row, and no row is
-compared with another. One that is TRUE requests all pairs; that is refused, see `no_key`. An equality that is said twice counts
-once.
+compared with another. One that is TRUE requests all pairs; that is refused, see `no_key`. An equality that is written twice
+counts once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def split_condition(condition: Expression) -> JoinCondition:
     keys: list[tuple[Expression, Expression]] = []
     null_safe: list[bool] = []
     rest: list[Expression] = []
-    said: dict[tuple[str, str], int] = {}
+    equal: dict[tuple[str, str], int] = {}
     for part in _conjuncts(condition):
         if not columns_read(part):
             if not _is_true(part):
@@ -70,14 +70,14 @@ def split_condition(condition: Expression) -> JoinCondition:
             rest.append(part)
             continue
         one, other = map(repr, pair)
-        if (one, other) in said:
-            place = said[one, other]
+        if (one, other) in equal:
+            place = equal[one, other]
             null_safe[place] = null_safe[place] and is_null_safe
-        elif any(one == left or other == right for left, right in said):
-            # A key names an expression once; a second equality of it is asked of the pair.
+        elif any(one == left or other == right for left, right in equal):
+            # A key names an expression once; a second equality of it is evaluated on the pair.
             rest.append(part)
         else:
-            said[one, other] = len(keys)
+            equal[one, other] = len(keys)
             keys.append(pair)
             null_safe.append(is_null_safe)
     return JoinCondition(tuple(keys), tuple(null_safe), together(rest))
@@ -95,7 +95,7 @@ def no_key(left: str, right: str) -> PlanError:
     """Return the error of a join without a pair of equal expressions."""
     return PlanError(
         f'the join of "{left}" and "{right}" names no key column; a cross join has no bounded change. Pass on="column", '
-        'on=[("left column", "right column")] or a condition that says left("a") == right("b").',
+        'on=[("left column", "right column")] or a condition such as left("a") == right("b").',
         code="CROSS_JOIN",
         left=left,
         right=right,

@@ -1,4 +1,4 @@
-"""Names of the inputs of stages that no two of them share: messages and dead letters tell inputs apart by these."""
+"""Unique names of the inputs of stages: messages and dead letters identify inputs by these."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from zset_join.plan.query_plan import Feed, QueryPlan, StageNode
 from zset_join.stages.expiring import ExpiringStage
 from zset_join.stages.stage import Stage
 
-__all__ = ["tell_inputs_apart"]
+__all__ = ["unique_input_names"]
 
 
-def tell_inputs_apart(plan: QueryPlan) -> QueryPlan:
+def unique_input_names(plan: QueryPlan) -> QueryPlan:
     """Return a plan in which every input of a stage has a name of its own; a route is called as what it leads to."""
     names = _Names()
     nodes: list[StageNode] = []

@@ -11,11 +11,11 @@ from zset_join.core.errors import OptionError
 from zset_join.plan.passes.choose_fast_paths import choose_fast_paths
 from zset_join.plan.passes.derive_keys import derive_keys
 from zset_join.plan.passes.fuse_steps import fuse_steps
-from zset_join.plan.passes.hand_on_sources import hand_on_sources
 from zset_join.plan.passes.insert_routes import insert_routes
 from zset_join.plan.passes.normalise_upserts import normalise_upserts
 from zset_join.plan.passes.number_stages import number_stages
 from zset_join.plan.passes.one_reader import one_reader
+from zset_join.plan.passes.pass_on_sources import pass_on_sources
 from zset_join.plan.passes.prune_columns import prune_columns, unread_columns
 from zset_join.plan.passes.push_columns import push_columns
 from zset_join.plan.passes.reduce_first import reduce_first
@@ -40,7 +40,7 @@ def passes(
         keep_state: "needed" leaves out the columns of sources that nothing reads; "all" keeps them.
     """
     summing, pruning = ((sum_pairs,), (prune_columns,)) if keep_state == "needed" else ((), ())
-    spread = (hand_on_sources, reduce_first, one_reader) if is_spread else ()
+    spread = (pass_on_sources, reduce_first, one_reader) if is_spread else ()
     return (
         *summing,
         share_versions,

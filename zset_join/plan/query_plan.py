@@ -47,7 +47,7 @@ class PlanSource:
         hidden: columns that are in the relation only to order its changes.
         has_baseline: the table starts from a baseline, loaded in epoch 0.
         max_watermark_jump: how far ahead of its watermark a row may be, in the unit of the delay; None: any distance. It is
-            not written down: what came before was judged by it, and another run may have another one.
+            not written down: earlier rows were judged by it, and another run may have another one.
     """
 
     relation: Relation

@@ -131,7 +131,7 @@ class SelectStep:
 
     @property
     def kept(self) -> dict[str, str]:
-        """Return the columns that are handed through, under their new names; of several, the first."""
+        """Return the columns that are passed through, under their new names; of several, the first."""
         kept: dict[str, str] = {}
         for name, expression in self.columns:
             column = plain_column(expression)
@@ -140,7 +140,7 @@ class SelectStep:
         return kept
 
     def renamed(self, name: str) -> str | None:
-        """Return what a column is called after it; None where it is not handed through as it is."""
+        """Return what a column is called after it; None where it is not passed through unchanged."""
         return self.kept.get(name)
 
     def describe(self) -> str:
@@ -175,12 +175,12 @@ class OpaqueStep:
 
     Args:
         text: what `explain` calls it.
-        fingerprint: what tells two such steps apart.
-        reason: why no tree expresses it, for the message of whoever cannot run it.
+        fingerprint: differs between two such steps.
+        reason: why no tree expresses it, for the error where it cannot run.
         relation: the rows after it.
         reads: the columns that it reads; None: any. It is not written down.
         is_filter: it passes on all columns of the rows that it keeps. Not written down either.
-        kept: pairs of a column before it that is handed through as it is, and its name then. Not written down either.
+        kept: pairs of a column before it that is passed through unchanged, and its name then. Not written down either.
     """
 
     text: str
@@ -208,7 +208,7 @@ class OpaqueStep:
         return self.relation
 
     def renamed(self, name: str) -> str | None:
-        """Return what a column is called after it; None where it is not handed through as it is, or that is not known."""
+        """Return what a column is called after it; None where it is not passed through unchanged, or that is unknown."""
         return dict(self.kept).get(name)
 
     def describe(self) -> str:
@@ -235,7 +235,7 @@ def read_row_step(written: Mapping[str, Any]) -> RowStep:
     """Build from what `to_json` gave.
 
     Raises:
-        PlanError: it is no step that this version knows.
+        PlanError: it is no step of this version.
 
     >>> from zset_join.expressions import left
     >>> read_row_step(WhereStep(left("x") > 1).to_json()).describe()
@@ -250,7 +250,7 @@ def read_row_step(written: Mapping[str, Any]) -> RowStep:
             return OpaqueStep(written["text"], written["fingerprint"], written["reason"], read_relation(written["relation"]))
         case kind:
             raise PlanError(
-                f"the plan has a step over rows of kind {kind!r}, which this version does not know; use the version of the "
+                f"the plan has a step over rows of kind {kind!r}, which this version does not have; use the version of the "
                 "library that wrote it.",
                 code="UNKNOWN_ROW_STEP",
                 kind=kind,
@@ -269,10 +269,10 @@ def relation_after(relation: Relation, steps: tuple[RowStep, ...]) -> Relation:
 
 
 class Renaming(Protocol):
-    """What a step of any runner knows of the columns that it hands through."""
+    """The columns that a step of any runner passes through."""
 
     def renamed(self, name: str) -> str | None:
-        """Return what a column is called after it; None where it is not handed through as it is."""
+        """Return what a column is called after it; None where it is not passed through unchanged."""
         ...
 
 

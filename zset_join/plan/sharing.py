@@ -7,8 +7,8 @@ is. The law: sharing is invisible but for memory and time; every join answers in
 
 Two joins share where what they keep of the right side is the same, row for row and at every moment: the same rows, found by
 the same columns in the same types, and, for versions, freed at the same watermark. Else the second one keeps a copy, and
-`explain()` says why. A join between the two does not matter: in a chain, all are answered before the epoch is folded in. Nor do
-other names of the columns: a table under two aliases of a SQL statement is one table.
+`explain()` gives the reason. A join between the two does not matter: in a chain, all are answered before the epoch is folded
+in. Nor do other names of the columns: a table under two aliases of a SQL statement is one table.
 
 Inside Spark the same pass runs over the plan of the query, where a stream that has a second name is one source.
 """
@@ -100,7 +100,7 @@ class _Kept:
         columns: what they are found by.
         names: what the columns are called here.
         is_using: the columns of the key are put once, so that both sides call them alike.
-        facts: what else must be the same, with what is said where it is not.
+        facts: what else must be the same, with the message where it is not.
     """
 
     rows: str
@@ -127,7 +127,7 @@ class _Kept:
             "it finds rows by other columns": key,
             "it compares keys in other types": [str(kind) for kind in right.key_types],
             "it compares keys with <=> where the other does not, or the reverse": right.null_safe,
-            "it tells its rows apart by other columns": [origins.get(name, name) for name in right.relation.primary_key],
+            "it identifies its rows by other columns": [origins.get(name, name) for name in right.relation.primary_key],
         }
         if use.by_event_time:
             facts["it waits for the watermarks of other sources"] = sorted(plan.timed_sources(node.number))

@@ -141,8 +141,8 @@ def temporal_join(left: _R, right: Any, words: CurrentWords) -> _R:
     if not isinstance(right, Rows):
         check_reloaded(snapshot=words.snapshot, null_safe=words.null_safe, index=words.index)
         hint = Lookup(cache="full", reload_interval=words.reload_interval)
-        asked = LookupWords(on=words.on, how=words.how, hint=hint, condition=words.condition)
-        return lookup_join(left, loaded_table(right), asked)
+        requested = LookupWords(on=words.on, how=words.how, hint=hint, condition=words.condition)
+        return lookup_join(left, loaded_table(right), requested)
     if words.reload_interval is not None:
         raise OptionError(
             f'reload_interval={words.reload_interval!r} is for a table that is loaded, and "{right.name}" follows its changes. '

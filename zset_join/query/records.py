@@ -51,7 +51,7 @@ class Baseline:
     """The rows of a table that are there before its records: `pipeline.step({"orders": Baseline(rows)})`.
 
     Every record of a key counts after its row, also one that was written before the rows were read. So the records may begin
-    earlier: what they say of a row that the baseline has in a newer state shows until they have caught up, and nothing is
+    earlier: their state of a row that the baseline has in a newer state shows until they have caught up, and nothing is
     missing or counted twice in the end.
 
     Args:
@@ -63,12 +63,12 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordReading(Reading):
-    """Say how records become changes.
+    """How records become changes.
 
     Args:
         reader: reads them.
         dead_letters: takes the records that cannot be read, with their `code`; None: they make the epoch fail.
-        position: the column that orders the changes of a key by itself; None where the user says what does, or nothing can.
+        position: the column that orders the changes of a key by itself; None where the user names one, or nothing can.
     """
 
     reader: JsonRecordReader
@@ -269,7 +269,7 @@ class RecordReading(Reading):
     def _unread(self, table: pa.Table, origins: np.ndarray, rejects: pa.Array) -> pa.Table:
         """Return the records that cannot be read, one line for each, with `code` and their number among the records."""
         lines = np.flatnonzero(np.asarray(pc.is_valid(rejects)))
-        numbers, first = np.unique(origins[lines], return_index=True)  # of a record with several rows the first bad one tells
+        numbers, first = np.unique(origins[lines], return_index=True)  # of a record with several rows the first bad one decides
         records = table.take(pa.array(numbers)).select(_GIVEN.names)
         records = records.append_column("code", rejects.take(pa.array(lines[first])))
         return records.append_column("record", pa.array(numbers))
@@ -290,7 +290,7 @@ class RecordReading(Reading):
     def _refuse_truncate(self, changes: pa.Array) -> None:
         if pc.any(pc.equal(changes, "truncate")).as_py():
             raise BadInputError(
-                f'source "{self.source.name}" was truncated, and a table without keys cannot tell which rows that takes away. '
+                f'source "{self.source.name}" was truncated, and without keys the rows that it removes are unknown. '
                 "Name its keys, or start over.",
                 code="TRUNCATED_WITHOUT_KEYS",
                 relation=self.source.name,
@@ -312,15 +312,15 @@ def _reason(code: str) -> str:
     return {
         "UNDECODABLE_RECORD": "the record is no JSON of this format, or brings no row that is an object of columns",
         "UNKNOWN_ENCODING": f"column{named} has a value that may mean several, and neither a schema in the record nor an "
-        "option says which: give RecordOptions(time_unit=..., decimals=..., binary=...)",
-        "FOREIGN_TABLE": "the record is of another table, or does not say of which; name the tables that are read with "
+        "option decides: give RecordOptions(time_unit=..., decimals=..., binary=...)",
+        "FOREIGN_TABLE": "the record is of another table, or names none; name the tables that are read with "
         "RecordOptions(table=..., database=...), and others are left out",
         "OLD_ROW_MISSING": "an update of a table without keys has no old row; set REPLICA IDENTITY FULL, or name the keys",
         "UNDECODABLE_VALUE": f"the value of column{named} cannot be read as its type",
-        "UNDECODABLE_OP": "the operation is none that the format knows",
+        "UNDECODABLE_OP": "the operation is none of the format",
         "TRUNCATED": "the table was truncated, which ends no version",
         "UNAVAILABLE_VALUE": "a value was not sent; REPLICA IDENTITY FULL sends it",
-        "NULL_OP": "the record does not say what it does",
+        "NULL_OP": "the record has no operation",
     }.get(what, code)
 
 

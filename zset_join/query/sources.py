@@ -8,7 +8,7 @@
 | `row_kind_column="_change_type"` with `keys` | upsert | of one commit, a row that comes wins over one that goes |
 | none of them | changelog | a row that is added |
 
-What is fed is a list of dicts, a dict of columns, an Arrow table, or a `ZSet`, whose weights say by themselves what a row does.
+What is fed is a list of dicts, a dict of columns, an Arrow table, or a `ZSet`, whose weights are the operations.
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ def changes(
         sequence_by: columns that order the changes of one key; the larger wins. A change feed with keys needs it, for the rows
             of a commit come in no order; default there: `_commit_version`, where there is one.
         apply_as_deletes: condition under which a row deletes its key, an expression or a text of Spark's SQL.
-        column_list: the columns of the table; default all but those that say what a row does.
+        column_list: the columns of the table; default all but those with a row's operation.
         except_column_list: columns to leave out instead.
-        weight_column: integer column that says how many copies come (positive) or go (negative).
-        row_kind_column: column that says what a row does.
+        weight_column: integer column: how many copies are inserted (positive) or deleted (negative).
+        row_kind_column: column with a row's operation.
         format: what the rows are, instead of `apply_as_deletes` and its like: a format of records, such
             as debezium-json, see `records`; change-data-feed, row-kind, weight or tp-delta.
         options: what a format of records leaves open: decimals, the unit of times, metadata that become columns.
@@ -121,17 +121,17 @@ def changes(
     """
     given = _schema(schema, name)
     if format is not None:
-        told = {"apply_as_deletes": apply_as_deletes, "weight_column": weight_column, "row_kind_column": row_kind_column}
+        reported = {"apply_as_deletes": apply_as_deletes, "weight_column": weight_column, "row_kind_column": row_kind_column}
         table = {"keys": keys, "sequence_by": sequence_by, "column_list": column_list, "except_column_list": except_column_list}
         times = {"watermark": watermark, "max_watermark_jump": max_watermark_jump, "event_time": event_time}
-        return _of_format(name, given, format, told, table, options, times)
+        return _of_format(name, given, format, reported, table, options, times)
     key, sequence = _names(keys), _names(sequence_by)
     left_out_columns = tuple(except_column_list or ())
     arguments = {"weight_column": weight_column, "row_kind_column": row_kind_column, "apply_as_deletes": apply_as_deletes}
     if sum(value is not None for value in arguments.values()) > 1:
         raise OptionError(
             f'changes "{name}": {" and ".join(argument for argument, value in arguments.items() if value is not None)} all say '
-            "what a row does; keep one of them.",
+            "a row's operation; keep one of them.",
             code="CONFLICTING_ARGUMENTS",
             name=name,
         )
@@ -172,15 +172,15 @@ def changes(
         deletes = condition_on(apply_as_deletes, name, given, "apply_as_deletes")
         check_condition(deletes, given)
     mode: ChangelogMode = "upsert" if key and weight_column is None else "changelog"
-    told_time = {"watermark": watermark, "event_time": event_time, "jump": max_watermark_jump}
-    return _view(name, given, kept, mode, key, sequence, form, deletes, shown=shown, **told_time)
+    given_time = {"watermark": watermark, "event_time": event_time, "jump": max_watermark_jump}
+    return _view(name, given, kept, mode, key, sequence, form, deletes, shown=shown, **given_time)
 
 
 def _of_format(
     name: str,
     given: pa.Schema,
     format_name: str,
-    told: Mapping[str, Any],
+    reported: Mapping[str, Any],
     table: Mapping[str, Any],
     options: RecordOptions | None,
     times: Mapping[str, Any],
@@ -191,10 +191,10 @@ def _of_format(
         OptionError: no such format, or arguments that exclude each other.
         PlanError: as `changes`, or as `records`.
     """
-    others = [argument for argument, value in told.items() if value is not None]
+    others = [argument for argument, value in reported.items() if value is not None]
     if others:
         raise OptionError(
-            f'changes "{name}": format and {" and ".join(others)} both say what a row does; keep one of them.',
+            f'changes "{name}": format and {" and ".join(others)} both set the operation of a row; keep one of them.',
             code="CONFLICTING_ARGUMENTS",
             name=name,
         )
@@ -202,7 +202,7 @@ def _of_format(
         return changes(name, given, **row_format_arguments(name, format_name, given.names, table), **times)
     if table["keys"] is None:
         raise PlanError(
-            f'changes "{name}": schema is given and keys is not; name the primary key with keys=[...], or say keys=[] for '
+            f'changes "{name}": schema is given and keys is not; name the primary key with keys=[...], or set keys=[] for '
             "a table without one, whose records must have whole old rows.",
             code="MISSING_PRIMARY_KEY",
             name=name,
@@ -247,7 +247,7 @@ def versioned(
         name: what messages and `Pipeline.step` call it.
         schema: an Arrow schema, column names and types, or a text such as `"id BIGINT, name STRING NOT NULL"`.
         keys: what has versions.
-        version_by: the column that says when a version begins.
+        version_by: the column with the begin of a version.
         delay: how far the watermark stays behind the largest time; None: there is no watermark.
         apply_as_deletes: condition under which a row ends the validity of its key, at its own time; its columns are given
             anyway.
@@ -283,7 +283,7 @@ def with_jump(view: View, given: Any) -> View:
     """Return a view whose sources may have rows only so far ahead of their watermark.
 
     Args:
-        view: the view; sources without a watermark, and those that say so themselves, stay as they are.
+        view: the view; sources without a watermark, and those with their own setting, stay as they are.
         given: as `max_watermark_jump` of `appends`, or by event-time type a function that gives it; None: any distance.
 
     Raises:

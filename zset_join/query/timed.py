@@ -61,10 +61,10 @@ class AsOfWords:
 
 
 def versioned_by(view: _R, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> _R:
-    """Say which column of a source says when a row happened; see `View.versioned_by`."""
+    """Set the column of a source with the time of a row; see `View.versioned_by`."""
     if not isinstance(view.node, Read):
         raise PlanError(
-            f'versioned_by("{column}"): "{view.name}" is no source; say so where the source is described, before its rows are '
+            f'versioned_by("{column}"): "{view.name}" is no source; set it where the source is described, before its rows are '
             "filtered or joined.",
             code="VERSIONED_BY",
             name=view.name,

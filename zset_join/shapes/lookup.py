@@ -30,7 +30,7 @@ __all__ = ["FOUND", "LookupShape", "RetryPolicy", "looked_up_relation", "process
 
 FOUND = "_zset_found"
 _POLICY = ("_zset_max_retries", "_zset_delay_us", "_zset_padded_first", "_zset_max_parked", "_zset_pads_at_limit")
-_ASKED = "_zset_key_"
+_LOOKED_UP = "_zset_key_"
 
 Int64s = npt.NDArray[np.int64]
 
@@ -63,7 +63,7 @@ class LookupShape:
         table: the outside table.
         constants: values of the last key columns of the table.
         key_schema: the key columns by the table's names, in the types they are compared in.
-        asked_schema: the same under the names they have in the fetched rows.
+        lookup_schema: the same under the names they have in the fetched rows.
         fetched: the second input.
         joined_schema: all columns of both sides.
         output_schema: those that are shown.
@@ -74,7 +74,7 @@ class LookupShape:
     table: Relation
     constants: tuple[Any, ...]
     key_schema: pa.Schema
-    asked_schema: pa.Schema
+    lookup_schema: pa.Schema
     fetched: Relation
     joined_schema: pa.Schema
     output_schema: pa.Schema
@@ -145,12 +145,12 @@ class LookupShape:
                 columns=reserved,
             )
         key_schema = pa.schema(key_fields)
-        asked_schema = pa.schema([pa.field(f"{_ASKED}{at}", field.type) for at, field in enumerate(key_fields)])
+        lookup_schema = pa.schema([pa.field(f"{_LOOKED_UP}{at}", field.type) for at, field in enumerate(key_fields)])
         columns = [field.with_nullable(True) for field in table.schema]
         fetched = Relation(
             name=f"{table.name} (fetched)",
             schema=pa.schema(
-                [*columns, *asked_schema, pa.field(FOUND, pa.bool_()), *(pa.field(name, pa.int64()) for name in _POLICY)]
+                [*columns, *lookup_schema, pa.field(FOUND, pa.bool_()), *(pa.field(name, pa.int64()) for name in _POLICY)]
             ),
         )
         bare_table = Relation(name=table.name, schema=table.schema, join_key=plain_key)
@@ -163,7 +163,7 @@ class LookupShape:
             table=table,
             constants=tuple(constants.values()),
             key_schema=key_schema,
-            asked_schema=asked_schema,
+            lookup_schema=lookup_schema,
             fetched=fetched,
             joined_schema=joined,
             output_schema=output,
@@ -171,9 +171,9 @@ class LookupShape:
         )
 
     @property
-    def asked_names(self) -> tuple[str, ...]:
+    def lookup_names(self) -> tuple[str, ...]:
         """Return the names of the asked key in the fetched rows."""
-        return tuple(self.asked_schema.names)
+        return tuple(self.lookup_schema.names)
 
     def keys_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the keys of some left rows; a value that does not fit the type it is compared in gives NULL."""

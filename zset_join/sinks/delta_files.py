@@ -1,9 +1,9 @@
-"""The Parquet files of a Delta table: what types they have, how they are written, what their commit says about them.
+"""The Parquet files of a Delta table: their types, how they are written, and their statistics in the commit.
 
 The law: reading a file back gives the rows that were written, value for value. Types that Delta does not have are refused and
-not converted: unsigned and half-precision numbers, nanoseconds, durations, times of day, intervals. What is said about a column
-(least, most, how many NULLs) is true; where it cannot be said in JSON without loss (floats, decimals, long texts, nested
-values), nothing is said.
+not converted: unsigned and half-precision numbers, nanoseconds, durations, times of day, intervals. A column's statistics
+(least, most, how many NULLs) are true; where JSON cannot hold them without loss (floats, decimals, long texts, nested
+values), they are left out.
 
 Ties and edge cases: column names that differ only by case are refused, Delta has no such columns. Milliseconds are all the
 precision the statistics of a timestamp have: the least is rounded down, the most up.
@@ -35,8 +35,8 @@ __all__ = ["DataFile", "delta_schema", "read_data_file", "write_data_files"]
 
 _MOST_DIGITS = 38
 _ROW_GROUP_ROWS = 128 * 1024
-_SAID_COLUMNS = 32
-_SAID_TEXT = 32
+_STATISTICS_COLUMNS = 32
+_STATISTICS_TEXT = 32
 _Statistics = dict[str, dict[str, Any]]
 
 
@@ -47,7 +47,7 @@ class DataFile:
     Args:
         name: path inside the table.
         bytes: its size.
-        rows: rows in it; None when whoever wrote it did not say.
+        rows: rows in it; None when its writer left it out.
         least: per column, a value no row is below; only where it is known.
         most: per column, a value no row is above.
         nulls: per column, how many rows have none.
@@ -261,30 +261,30 @@ def _said(metadata: Any, schema: pa.Schema) -> tuple[dict[str, Any], dict[str, A
     nulls: dict[str, int] = {}
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     leaf = 0
-    for column in list(schema)[:_SAID_COLUMNS]:
+    for column in list(schema)[:_STATISTICS_COLUMNS]:
         if not pt.is_nested(column.type):
             per_group = [group.column(leaf).statistics for group in groups]
             if all(statistics is not None and statistics.has_null_count for statistics in per_group):
                 nulls[column.name] = sum(statistics.null_count for statistics in per_group)
-            if _can_be_said(column.type):
-                _say(column.name, per_group, least, most)
+            if _has_statistics(column.type):
+                _statistic(column.name, per_group, least, most)
         leaf += _leaves(column.type)
     return least, most, nulls
 
 
-def _say(name: str, per_group: list[Any], least: dict[str, Any], most: dict[str, Any]) -> None:
+def _statistic(name: str, per_group: list[Any], least: dict[str, Any], most: dict[str, Any]) -> None:
     """Note the bounds of one column, where every row group has them and they fit."""
     if not all(statistics is not None and statistics.has_min_max for statistics in per_group):
         return
     try:
         low, high = min(statistics.min for statistics in per_group), max(statistics.max for statistics in per_group)
     except (OverflowError, ValueError):
-        return  # a moment that Python's datetime does not reach: nothing is said
-    if not (isinstance(low, str) and max(len(low), len(high)) > _SAID_TEXT):
+        return  # a moment that Python's datetime does not reach: no statistics
+    if not (isinstance(low, str) and max(len(low), len(high)) > _STATISTICS_TEXT):
         least[name], most[name] = low, high
 
 
-def _can_be_said(kind: pa.DataType) -> bool:
+def _has_statistics(kind: pa.DataType) -> bool:
     return bool(pt.is_signed_integer(kind) or pt.is_string(kind) or pt.is_date32(kind) or pt.is_timestamp(kind))
 
 

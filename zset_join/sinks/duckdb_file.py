@@ -3,8 +3,8 @@
 DuckDB lets one process write a file, or several read it. So a writer opens it for its epoch and closes it after; who wants to
 read opens it in between, with `read_only=True`, and tries again when it is busy.
 
-The law: outside of `held` the file is closed at most `hold_seconds` after its last use. Inside it is ours alone. Whoever reads
-it longer than that keeps us waiting, not failing: opening is tried again, with growing pauses, a warning in the log after a
+The law: outside of `held` the file is closed at most `hold_seconds` after its last use. Inside it is ours alone. A reader
+that holds it longer keeps us waiting, not failing: opening is tried again, with growing pauses, a warning in the log after a
 second, and an error after `patience_seconds`.
 
 Closing makes DuckDB write its log into the file. That costs little after a small epoch and as much as the epoch after a large
@@ -34,7 +34,7 @@ HOLD_SECONDS = 1.0
 PATIENCE_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 0.5
-_TELL_AFTER_SECONDS = 1.0
+_WARN_AFTER_SECONDS = 1.0
 _BUSY = ("conflicting lock", "could not set lock", "different configuration", "being used by another process")
 _log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class DuckDBFile:
                 self.close()
 
     def _opened(self) -> duckdb.DuckDBPyConnection:
-        started, pause, is_told = time.monotonic(), _FIRST_PAUSE_SECONDS, False
+        started, pause, is_warned = time.monotonic(), _FIRST_PAUSE_SECONDS, False
         while True:
             try:
                 connection = duckdb.connect(self.path, read_only=self._read_only)
@@ -164,8 +164,8 @@ class DuckDBFile:
                 waited = time.monotonic() - started
                 if waited + pause > self._patience_seconds:
                     raise self._busy(error) from error
-                if waited > _TELL_AFTER_SECONDS and not is_told:
-                    is_told = True
+                if waited > _WARN_AFTER_SECONDS and not is_warned:
+                    is_warned = True
                     _log.warning("%s", f"waiting for {self.path}, which somebody else has open: {error}")
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

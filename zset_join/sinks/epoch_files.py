@@ -39,7 +39,7 @@ from zset_join.storage.local import (
 __all__ = ["HEADERS", "EpochFiles", "stored_epochs"]
 
 HEADERS = ("_query.json", "header.json")
-"""What the sinks of plain files call the file that says whose it is."""
+"""The names of the file with the owner query, in the sinks of plain files."""
 
 _FILE = re.compile(r"_?(?:epoch-)?(\d{12,20})(?:-([0-9a-zA-Z]*))?\.(?:csv|jsonl?|parquet)")
 _HALF = re.compile(r"\.(.+)\.[0-9a-f]{32}")
@@ -51,7 +51,7 @@ class EpochFiles:
     Args:
         described: what messages call the output.
         directory: where; made where it is missing.
-        header: name of the file that says whose it is.
+        header: name of the file with the owner query.
         prefix: begins the name of an epoch's file.
         width: digits of the epoch in it.
         suffix: ends it.

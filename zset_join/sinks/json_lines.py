@@ -102,7 +102,7 @@ class JsonLinesSink:
         return self._files.has(epoch, link)
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that JSON texts cannot say."""
+        """Return the rows with a value that JSON texts cannot hold."""
         return () if self._writer is None else self._writer.unfit(rows)
 
     def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
@@ -128,7 +128,7 @@ class JsonLinesSink:
         return SinkProgress(epoch, len(records), sum(one[2] for one in records), perf_counter() - started)
 
     def close(self) -> None:
-        """Let go; what was written stays."""
+        """Close; what was written stays."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

@@ -17,7 +17,7 @@ with needed_for("sending records to Kafka"):
 __all__ = ["ORIGIN_HEADER", "send_records"]
 
 ORIGIN_HEADER = "zset_join.replayed"
-"""The header that says where a record was before: topic/partition/offset."""
+"""The header with a record's former place: topic/partition/offset."""
 
 _WITHIN_SECONDS = 60.0
 

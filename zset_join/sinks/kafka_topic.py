@@ -3,12 +3,12 @@
 The law: a reader with `isolation.level=read_committed` sees the answers of all epochs up to the last one, each exactly once
 and whole, whatever was retried, replayed or killed on the way.
 
-One Kafka transaction writes the records of an epoch and one record on the topic `<topic>.zset_join.epochs`, which says the
+One Kafka transaction writes the records of an epoch and one record on the topic `<topic>.zset_join.epochs`, with the
 query and the epoch: so what was written and how far it goes are one thing. The transactional id names query and topic, so a
 driver that starts fences off one that is still alive.
 
 Forms: `upsert` (the record key is the key of the row as JSON, the value the row, or nothing where the key is gone: what a
-compacted topic keeps is the view), `weight`, `row_kind` and `change_data_feed` (every change, with fields that say what it
+compacted topic keeps is the view), `weight`, `row_kind` and `change_data_feed` (every change, with fields of what it
 does), `debezium` (envelopes with `before`, `after` and `op`), `append` (rows alone).
 Without a key column the record key is the whole row. See `zset_join.sinks.record_texts`.
 
@@ -55,7 +55,7 @@ _ATTEMPTS = 5
 _NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 _log = logging.getLogger("zset_join.sinks")
 _CLIENT_MESSAGE_BYTES = 1_000_000
-"""What librdkafka takes as `message.max.bytes` where nothing is said."""
+"""librdkafka's default of `message.max.bytes`."""
 
 
 class KafkaTopicSink:
@@ -159,7 +159,7 @@ class KafkaTopicSink:
         return is_same_epoch(self._described, self._last_epoch, self._digests.get, epoch, link)
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that JSON texts cannot say, and those whose record is too large for client or topic."""
+        """Return the rows with a value that JSON texts cannot hold, and those whose record is too large for client or topic."""
         writer = self._writer
         return () if writer is None else [*writer.unfit(rows), *writer.oversized(rows, self._most_bytes)]
 
@@ -328,7 +328,7 @@ class KafkaTopicSink:
                 producer.poll(0.1)  # the queue of the client is full: wait until some of it is sent
 
     def _retried(self, call: Any) -> None:
-        """Call until it succeeds, as Kafka's client says that it may; bounded."""
+        """Call until it succeeds, as Kafka's client allows; bounded."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 call(self._retry_seconds)

@@ -2,7 +2,7 @@
 
 The law: readers see every epoch whole or not at all, exactly once, and an epoch that is there is final: writing it again writes
 nothing. Two attempts never share a file name. How that is done on a local disk and on an object store, and what protects the
-files, is said in `changelog_directory`.
+files, is in `changelog_directory`.
 
 Two ways to write, and both may be used in one changelog: the process that holds the answer calls `ParquetChangelogSink.write`;
 a job of many tasks calls `write_part` in each task and `commit_epoch` where the task results come together. An update whose
@@ -255,7 +255,7 @@ def read_changelog(directory: str | Path, up_to_epoch: int | None = None) -> pa.
         up_to_epoch: the last epoch to read; default: all.
 
     Raises:
-        SinkError: the directory is no changelog, an epoch is missing in between, or a file is not what its manifest says.
+        SinkError: the directory is no changelog, an epoch is missing in between, or a file differs from its manifest.
     """
     files = ChangelogDirectory(directory)
     header = files.header()
@@ -307,7 +307,7 @@ def _check_columns(described: str, schema: pa.Schema) -> None:
         if holds_duration(field.type):
             raise SinkError(
                 f'{described} cannot keep column "{field.name}" of type {field.type}: Parquet keeps a duration as a plain '
-                "number, and readers would not know that it is one. Cast it to a whole number of microseconds in the query.",
+                "number, and readers would not see that it is one. Cast it to a whole number of microseconds in the query.",
                 code="SINK_TYPE",
                 column=field.name,
                 type=str(field.type),

@@ -92,7 +92,7 @@ class PostgresStatements:
 
     Args:
         table: what the user calls the view.
-        schema: columns of the output, all of types that `postgres_type` knows.
+        schema: columns of the output, all of types that `postgres_type` has.
         key: the key columns; none for a bag.
     """
 

@@ -211,7 +211,7 @@ class PostgresViewSink:
 
     @property
     def database(self) -> Hashable:
-        """Return the database, as the connection knows it; before the first opening one sink's own."""
+        """Return the database of the connection; before the first opening one sink's own."""
         return self._database
 
     @contextlib.contextmanager
@@ -463,10 +463,10 @@ def stored_epochs(conninfo: str, table: str | None = None) -> list[StoredEpochs]
 
 
 def _reason(error: psycopg.Error, conninfo: str) -> str:
-    """Return what the client says, in one line and without the password."""
-    said = " ".join(str(error).split())
+    """Return the client's message, in one line and without the password."""
+    emitted = " ".join(str(error).split())
     try:
         password = psycopg.conninfo.conninfo_to_dict(conninfo).get("password")
     except psycopg.ProgrammingError:  # what libpq cannot read, its message may quote
         return f"{type(error).__name__}: the connection string cannot be read"
-    return without_secrets(said, Secret.given(str(password))) if password else said or type(error).__name__
+    return without_secrets(emitted, Secret.given(str(password))) if password else emitted or type(error).__name__

@@ -9,7 +9,7 @@
 | `append` | the row of a view that retracts none; a retraction is refused | rows |
 | `change_data_feed` | the row, `_change_type`, `_commit_version`, `_commit_timestamp` | rows of a change feed |
 
-The law: what is read again is the answer, for every type that JSON can say (see `json_rows` for the values). For `upsert` it
+The law: what is read again is the answer, for every type that JSON can hold (see `json_rows` for the values). For `upsert` it
 is, relative to the rows that were there before. Without a key the record key is the whole row; `upsert` needs one.
 
 Memory: the answer of the epoch and its texts.
@@ -118,7 +118,7 @@ class RecordWriter:
         return pa.table([[one[0] for one in records], [one[1] for one in records]], schema=RECORD_SCHEMA)
 
     def unfit(self, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-        """Return the rows with a value that JSON texts cannot say, see `json_rows.representable`."""
+        """Return the rows with a value that JSON texts cannot hold, see `json_rows.representable`."""
         return unfit_values(rows, representable)
 
     def oversized(self, rows: pa.RecordBatch, most_bytes: int) -> Sequence[UnfitRows]:

@@ -2,7 +2,7 @@
 
     orders/epoch-000000000012-5f0c....json      {"id":1,"total":30,"_tp_delta":1}
 
-The law: as every sink. A file is there whole or not at all, by one atomic rename; its name says epoch and digest (the digest
+The law: as every sink. A file is there whole or not at all, by one atomic rename; its name has epoch and digest (the digest
 only where the epoch has one: a session in memory has none). An epoch without rows has no file that a reader would see, and
 still counts. A view that only ever gets rows is written as it is; any other with its weights, in the column `_tp_delta`.
 

@@ -4,13 +4,13 @@ The law: after `write(epoch, chunks)` has returned, the output holds the answers
 exactly once, whatever was retried, replayed or killed on the way. An epoch is atomic: all of it is there, or nothing.
 
 A sink belongs to one query. It keeps the query's id and the number of its last epoch together with the rows, so that
-a restarted driver can ask it where to go on, and another query cannot write into it by mistake.
+a restarted driver can resume from it, and another query cannot write into it by mistake.
 
 Epochs come in order and without holes, empty ones included, and the first is 0. An epoch at or below the last one is
 a replay: its answer is the one already there, so nothing is written. A hole means that somebody replaced the output
 or the checkpoint, and is refused: rows would be missing, and nobody would notice.
 
-Numbers alone do not say that. Beside an older checkpoint that was restored, the epochs planned again have numbers the output
+Numbers alone do not show that. Beside an older checkpoint that was restored, the epochs planned again have numbers the output
 has, and other rows. So an epoch comes with its place in the chain of epochs (see `epoch_chain`), the sink keeps the digests of
 the last hundred epochs it took, and one of the same number with another digest is refused.
 """
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 DIGESTS_KEPT = 100
-"""How many of its newest epochs a sink can tell from others of the same number, at least."""
+"""How many of its newest epochs a sink distinguishes from others of the same number, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class DatabaseSink(Sink, Protocol):
 
 
 def has_epoch(sink: Sink, epoch: int, link: ChainLink | None) -> bool:
-    """Ask a sink whether it has an epoch; a sink without a chain is compared by its last number.
+    """Return whether a sink has an epoch; a sink without a chain is compared by its last number.
 
     Args:
         sink: an open sink.

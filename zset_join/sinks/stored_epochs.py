@@ -26,7 +26,7 @@ class StoredEpochs:
         mark_of: gives the short mark (see `epoch_chain.short_mark`) of an epoch it holds; None where it has none, is not there,
             or is too long ago.
         table: name of the table, where there are several in one place.
-        detail: what else tells how to read it, such as the form.
+        detail: other facts for reading it, such as the form.
     """
 
     query_id: str
@@ -47,7 +47,7 @@ def marks_of(digests: Mapping[int, str | None]) -> Callable[[int], str | None]:
 
 
 def stored_views(rows: Iterable[Mapping[str, Any]], table: str | None) -> list[StoredEpochs]:
-    """Return what the lines of a table `_zset_join_epochs` say.
+    """Return the contents of a table `_zset_join_epochs`.
 
     Args:
         rows: its lines; those of older versions have no `chain`.

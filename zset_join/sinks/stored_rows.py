@@ -75,7 +75,7 @@ class StoredRowsChange:
         return not len(self._looked_for)
 
     def insertions(self) -> pa.RecordBatch:
-        """Return the rows to add, as often as their weights say.
+        """Return the rows to add, as often as their weights.
 
         Raises:
             ResourceError: weights beyond 1 make more than 10 million rows.
@@ -133,8 +133,8 @@ class StoredRowsChange:
             pa.concat_arrays([own, *(file[1][position] for _, file in filled)]) for position, own in enumerate(self._columns)
         ]
         groups = group_keys(joined)
-        asked = len(self._looked_for)
-        mine, theirs = groups[:asked], groups[asked:]
+        requested = len(self._looked_for)
+        mine, theirs = groups[:requested], groups[requested:]
         count = int(mine.max(initial=-1)) + 1
         weights = self.delta.weights[self._looked_for]
         needed, held = _added_up(mine, np.maximum(-weights, 0), count), np.bincount(theirs[theirs < count], minlength=count)
@@ -161,10 +161,10 @@ class StoredRowsChange:
             rows: those rows, whole, in the same order.
 
         Raises:
-            SinkError: the key holds another row than the retraction says.
+            SinkError: the key holds another row than the retraction's.
         """
-        said = self.delta.rows.take(pa.array(retracted.retractions))
-        both = [pa.concat_arrays([said.column(name), _one_chunk(rows.column(name))]) for name in said.schema.names]
+        emitted = self.delta.rows.take(pa.array(retracted.retractions))
+        both = [pa.concat_arrays([emitted.column(name), _one_chunk(rows.column(name))]) for name in emitted.schema.names]
         groups = group_keys(both)
         different = np.flatnonzero(groups[: len(retracted.positions)] != groups[len(retracted.positions) :])
         if len(different):

@@ -1,6 +1,6 @@
 """Values that an output can never hold: which rows of an answer have one, decided before the epoch is committed.
 
-The law: whether a row fits an output follows from the row alone, so it is the same whenever it is asked. An output holds the
+The law: whether a row fits an output follows from the row alone, so it is the same at every attempt. An output holds the
 rows of the view that fit it. A row that does not fit is refused before the commit, with nothing applied, or put aside as a
 dead letter where bad input is. Its retraction finds nothing in the output and is left out.
 
@@ -77,7 +77,7 @@ class SelectiveSink(Sink, Protocol):
 
 
 def unfit_rows(sink: Sink, rows: pa.RecordBatch) -> Sequence[UnfitRows]:
-    """Return the rows that do not fit a sink; one that does not say takes all."""
+    """Return the rows that do not fit a sink; one without a rule takes all."""
     return sink.unfit(rows) if rows.num_rows and isinstance(sink, SelectiveSink) else ()
 
 

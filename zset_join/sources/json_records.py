@@ -4,7 +4,7 @@ The law: lines out + records that mean no change = records in, but for Canal's, 
 that cannot be read is a line with the reason. The lines are in the order of the records.
 
 Cost: ordinary records of Debezium are read by one pass of Arrow's parser, see `ordinary_records`. Others by one pass in DuckDB,
-which parses every record twice, its key where the record itself does not say it, and a record in an
+which parses every record twice, its key where the record itself does not have it, and a record in an
 envelope of schema and payload twice more; a regular expression per record.
 
 Numbers that DuckDB's parser would change are marked before, see `zset_join.changelog.formats.exact_numbers`. Of a name that an
@@ -193,7 +193,7 @@ class JsonRecordReader:
         )
 
     def _read_all(self, table: pa.Table, undecodable: np.ndarray) -> ReadRecords:
-        """Read records by the statements, which say of each what is wrong with it."""
+        """Read records by the statements, which give each bad one a reason."""
         table = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
         has_marks = False
         for name in ("key", "value"):

@@ -1,10 +1,10 @@
 """Records of a Kafka topic, for a pipeline in process.
 
 The law: as `Source`. The position is the next offset of every partition, the leader epoch of the record before it, and the id
-of the topic; nothing is committed to Kafka, so the pipeline's checkpoint alone says what was taken. Only committed records are
+of the topic; nothing is committed to Kafka, so only the pipeline's checkpoint has what was taken. Only committed records are
 read.
 
-Loss is told, never skipped: a topic whose records before the position were removed by retention, that ends before the
+Loss is reported, never skipped: a topic whose records before the position were removed by retention, that ends before the
 position, that was rebuilt, or whose log was cut before the position and has grown again since (the broker knows where each
 leader epoch ended), stops the pipeline.
 
@@ -53,7 +53,7 @@ _log = logging.getLogger("zset_join.sources")
 
 
 class KafkaSource:
-    """Read a topic from its beginning, or from where a pipeline stands.
+    """Read a topic from its beginning, or from a pipeline's position.
 
     Args:
         config: what librdkafka takes; at least `bootstrap.servers`. It is never shown.
@@ -78,7 +78,7 @@ class KafkaSource:
         self._config = {"log_level": 0, **config}
         self._retry_seconds = retry_seconds
         self._partitions_every_seconds = partitions_every_seconds
-        self._partitions_asked_at = 0.0
+        self._partitions_read_at = 0.0
         self._consumer: Consumer | None = None
         self._next: dict[int, int] = {}
         self._leader_epochs: dict[int, int] = {}
@@ -110,10 +110,10 @@ class KafkaSource:
                 raise self._lost("was deleted and rebuilt", position["id"])
             epochs = {} if position is None else position.get("leader_epochs", {})
             self._leader_epochs = {int(number): int(epoch) for number, epoch in epochs.items()}
-            # First of all, for the client compares leader epochs only of what it has not yet asked about.
+            # First of all, for the client compares leader epochs only of partitions it has not fetched from.
             self._consumer.assign([self._place(number, at) for number, at in wanted.items() if number in partitions])
             self._next = {number: self._start(number, wanted.get(number)) for number in partitions}
-            self._partitions_asked_at = monotonic()
+            self._partitions_read_at = monotonic()
             if self._next.keys() - wanted.keys():
                 self._assign_all()
         except KafkaException as error:
@@ -133,7 +133,7 @@ class KafkaSource:
         messages: list[Message] = []
         until = monotonic() + wait_seconds
         try:
-            if monotonic() >= self._partitions_asked_at + self._partitions_every_seconds:
+            if monotonic() >= self._partitions_read_at + self._partitions_every_seconds:
                 self._take_new_partitions()
             while len(messages) < most_rows:
                 batch = consumer.consume(min(_AT_ONCE, most_rows - len(messages)), max(0.0, until - monotonic()))
@@ -192,8 +192,8 @@ class KafkaSource:
         return str(topic.topic_id), sorted(partition.id for partition in topic.partitions)
 
     def _take_new_partitions(self) -> None:
-        """Begin to read partitions that the topic has got; a broker that does not answer is asked again later."""
-        self._partitions_asked_at = monotonic()
+        """Begin to read partitions that the topic has got; a broker that does not answer is tried again later."""
+        self._partitions_read_at = monotonic()
         wait_seconds = min(_LOOKS_WITHIN_SECONDS, self._retry_seconds)
         try:
             topic = self._connected().list_topics(self.topic, wait_seconds).topics[self.topic]
@@ -239,7 +239,7 @@ class KafkaSource:
         return StateError(
             f'Kafka topic "{self.topic}" at {self._config["bootstrap.servers"]} cannot be read: {reason.str()} '
             f"({reason.name()}). Check that the broker runs, and the "
-            "rights of the user; the pipeline goes on where it stands.",
+            "rights of the user; the pipeline goes on from its position.",
             code="SOURCE_IO",
             topic=self.topic,
             kafka=reason.name(),

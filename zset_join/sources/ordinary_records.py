@@ -9,7 +9,7 @@ or a name comes twice; then none of the records of the chunk counts as ordinary.
 Cost: one pass over the texts, without a copy where all records of a chunk are ordinary.
 
 Limits: tables with a key whose columns are whole numbers of 16 bits and more, doubles, booleans and strings, read from records
-of any database and without other metadata than the position and what Kafka says.
+of any database and without other metadata than the position and Kafka's.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class OrdinaryRecords:
     Args:
         schema: the columns of the table.
         keys: its key columns.
-        metadata: what comes beside the row, to the name of its column.
+        metadata: the other fields of the record, to the name of its column.
         source: what the source is called; None: records of any table are read.
     """
 
@@ -120,7 +120,7 @@ class OrdinaryRecords:
         given = table.take(pa.array(numbers)) if len(numbers) < table.num_rows else table
         if self.source is not None:
             good &= self._is_of_table(place, given)
-        columns = [*fields.values(), *(self._told(name, place, given) for name in self.metadata)]
+        columns = [*fields.values(), *(self._metadata_of(name, place, given) for name in self.metadata)]
         if good.all():
             return numbers, columns
         chosen = np.flatnonzero(good)
@@ -161,8 +161,8 @@ class OrdinaryRecords:
             good |= own
         return good
 
-    def _told(self, name: str, place: pa.StructArray, given: pa.Table) -> pa.Array:
-        """Return what comes beside the rows."""
+    def _metadata_of(self, name: str, place: pa.StructArray, given: pa.Table) -> pa.Array:
+        """Return the fields beside the rows."""
         if name == "position":
             return place.field("lsn")
         if name not in given.column_names:

@@ -30,7 +30,7 @@ from zset_join.sql.ddl.sink_statements import columns_of, create_sink, written_t
 from zset_join.sql.dml.changing import delete, update
 from zset_join.sql.dml.pausing import pause, resume
 from zset_join.sql.dml.query_statements import bind_query
-from zset_join.sql.dml.writing import fitted, takes_back, writer_of
+from zset_join.sql.dml.writing import fitted, retracts, writer_of
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.tables.contexts import StatementContext
@@ -233,7 +233,7 @@ def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: 
     query = bind_query(session, reader.statement, reader.index)
     check_distinct(query.columns, f'"{name}"', at)
     columns = tuple(ColumnDefinition(field.name, field.type) for field in query.schema)
-    mode: Mode = "changelog" if takes_back(query) else "append"
+    mode: Mode = "changelog" if retracts(query) else "append"
     table = Table(name=name, word=word, columns=columns, mode=mode)
     _release(session, name, replaces, at=at)
     session.catalog.add(table, at=at, replace=replaces)

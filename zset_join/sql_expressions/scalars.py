@@ -139,13 +139,13 @@ class ScalarBinder:
             return known[1]
         if isinstance(tree, Call):
             operands = [self.type_of(operand) for operand in tree.operands]
-            stand_ins = tuple(
+            placeholders = tuple(
                 operand if isinstance(operand, Literal) else Column("row", f"operand {place}")
                 for place, operand in enumerate(tree.operands)
             )
             schema = pa.schema([(f"operand {place}", kind) for place, kind in enumerate(operands)])
             try:
-                result = result_type(Call(tree.operation, stand_ins), {"row": schema})
+                result = result_type(Call(tree.operation, placeholders), {"row": schema})
             except PlanError:
                 # Once more with the real operands, for a message in their words.
                 result = result_type(tree, self._schemas)

@@ -19,7 +19,7 @@ from zset_join.shapes.as_of_join import AsOfOptions, as_of_relation, as_of_shape
 from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
-from zset_join.stages.batch.versions import chosen_rows, equal_keys, knows_arrivals, row_copies
+from zset_join.stages.batch.versions import chosen_rows, equal_keys, has_arrivals, row_copies
 from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import InputRows, StageRequest
@@ -41,7 +41,7 @@ class AsOfJoinStage(Stage):
         options: the times, the comparison, ties and tolerance.
 
     Raises:
-        PlanError: relations that cannot be joined so (when `output` or `inputs` is asked).
+        PlanError: relations that cannot be joined so (when `output` or `inputs` is read).
     """
 
     left: Relation
@@ -109,7 +109,7 @@ class AsOfJoinStage(Stage):
 
     @property
     def chooses_by_key(self) -> bool:
-        """Say that it chooses rows per key."""
+        """Return True: it chooses rows per key."""
         return True
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
@@ -204,7 +204,7 @@ def as_of_sql(stage: AsOfJoinStage, inputs: Sequence[BatchTable], scope: BatchSc
 
 def as_of_tied(stage: AsOfJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str | None:
     """Return the answers among which the arrival of right rows decides, where it is not known."""
-    return None if knows_arrivals(inputs[1]) else _as_of(stage, inputs, scope.dialect, is_tied=True)
+    return None if has_arrivals(inputs[1]) else _as_of(stage, inputs, scope.dialect, is_tied=True)
 
 
 def _as_of(stage: AsOfJoinStage, inputs: Sequence[BatchTable], dialect: Dialect, *, is_tied: bool) -> str:
@@ -212,7 +212,7 @@ def _as_of(stage: AsOfJoinStage, inputs: Sequence[BatchTable], dialect: Dialect,
     options, shape = stage.options, stage.shape
     left_time, right_time = f"l.{left.column(options.left_time)}", f"r.{right.column(options.right_time)}"
     rights = f"SELECT *, 0 AS n FROM {right.name}"
-    if knows_arrivals(right):
+    if has_arrivals(right):
         rights = f"SELECT * FROM ({row_copies(right, dialect)}) WHERE gone IS NULL"
     columns = ", ".join(f"l.{one}" for one in left.columns)
     parts = [

@@ -38,7 +38,7 @@ class CurrentVersionsStage(Stage):
         hidden: columns that are in it only to order its changes.
 
     Raises:
-        PlanError: columns, types or modes that have no current version (when `output` is asked or it is built).
+        PlanError: columns, types or modes that have no current version (when `output` is read or it is built).
     """
 
     source: Relation
@@ -73,7 +73,7 @@ class CurrentVersionsStage(Stage):
         return bool(self.output_key.columns)
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return what came without NULL, the key and the time: with these a row is no bad input."""
+        """Return input columns without NULL, the key and the time: with these a row is no bad input."""
         return (inputs[0] | {*self.key, str(self.source.event_time)}) & set(self.output.schema.names)
 
     @property
@@ -94,7 +94,7 @@ class CurrentVersionsStage(Stage):
 
     @property
     def picks_current(self) -> bool:
-        """Say that this is what it does."""
+        """Return True: this is what it does."""
         return True
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
@@ -154,7 +154,7 @@ class CurrentVersionsRequest(StageRequest):
     delete_column: str | None = None
 
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
-        """Say that versions may be upserts."""
+        """Return True: versions may be upserts."""
         return True
 
     @property
@@ -191,8 +191,8 @@ def current_sql(stage: CurrentVersionsStage, inputs: Sequence[BatchTable], scope
     (versions,) = inputs
     if versions.history is None:
         raise PlanError(
-            f'verify() cannot say which versions of "{stage.source.name}" hold: they are the answer of an earlier stage, and '
-            "in which order they came is known to the state alone.",
+            f'verify() cannot compute which versions of "{stage.source.name}" hold: they are the answer of an earlier stage; '
+            "in which order they came only the state has.",
             code="NOT_VERIFIABLE",
             kind=stage.kind,
         )

@@ -15,7 +15,7 @@ from zset_join.core.relation import Relation
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.shapes.deduplicate import Keep, OrderColumn, check_dedup, first_rows_relation
 from zset_join.stages.batch.tables import BatchScope, BatchTable, register_batch_query
-from zset_join.stages.batch.versions import knows_arrivals, row_copies
+from zset_join.stages.batch.versions import has_arrivals, row_copies
 from zset_join.stages.comparisons import Comparison
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.request import InputRows, StageRequest, VersionsBelow
@@ -40,7 +40,7 @@ class DeduplicateStage(Stage):
             follows from the plan, and is not written down.
 
     Raises:
-        PlanError: columns, types or modes that cannot be deduplicated (when `output` is asked or it is built).
+        PlanError: columns, types or modes that cannot be deduplicated (when `output` is read or it is built).
     """
 
     source: Relation
@@ -78,12 +78,12 @@ class DeduplicateStage(Stage):
         return OutputKey(columns=self.keys if self.n == 1 else (), bucketed_by=self.keys)
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return what came without NULL: rows pass as they are."""
+        """Return the input columns without NULL: rows pass unchanged."""
         return inputs[0]
 
     @property
     def shows_newest(self) -> bool:
-        """Say that it does where the rows of its answer have an event time."""
+        """Return whether the rows of its answer have an event time."""
         return self.output.event_time is not None
 
     @property
@@ -98,7 +98,7 @@ class DeduplicateStage(Stage):
 
     @property
     def chooses_by_key(self) -> bool:
-        """Say that it chooses rows per key."""
+        """Return True: it chooses rows per key."""
         return True
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
@@ -204,7 +204,7 @@ class DedupRequest(StageRequest):
 def dedup_sql(stage: DeduplicateStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str:
     """Return the first rows of every key by their number."""
     (table,) = inputs
-    arrivals, order = knows_arrivals(table), _order_of(stage, table)
+    arrivals, order = has_arrivals(table), _order_of(stage, table)
     last = stage.columns[-1]
     if arrivals:
         order.append("n DESC" if last.descending != (stage.keep == "last") else "n")
@@ -219,7 +219,7 @@ def dedup_sql(stage: DeduplicateStage, inputs: Sequence[BatchTable], scope: Batc
 def dedup_tied(stage: DeduplicateStage, inputs: Sequence[BatchTable], scope: BatchScope) -> str | None:
     """Return the rows of keys whose last place is that of several rows."""
     (table,) = inputs
-    if knows_arrivals(table):
+    if has_arrivals(table):
         return None
     columns = ", ".join(table.columns)
     keys, order = [table.column(name) for name in stage.keys], _order_of(stage, table)

@@ -1,10 +1,10 @@
-"""The contract of a stage that asks the outside: a fetch step before `answer`, whose result is one input more.
+"""The contract of a stage that reads an external table: a fetch step before `answer`, whose result is one input more.
 
-The law: `Effect.completed` gives, for one epoch and the same rows, the same deltas whenever and wherever it is asked; the
-first time it may ask the outside, and writes down what it heard before it returns. So `answer` and `absorb` stay functions of
+The law: `Effect.completed` gives, for one epoch and the same rows, the same deltas at every call; the
+first call may fetch, and writes the answer down before it returns. So `answer` and `absorb` stay functions of
 their inputs.
 
-What a runner does: before it asks the operator of such a stage, it puts the deltas of the stage's inputs through `completed`,
+What a runner does: before it runs the operator of such a stage, it puts the deltas of the stage's inputs through `completed`,
 and from there on treats the output as the epoch's deltas: it answers them, logs them, folds them. The operator has one
 input more than the stage. Once an epoch is committed, with these deltas in its log, `forget` may drop what was written down
 for it.
@@ -23,15 +23,15 @@ from zset_join.storage.folder import Folder
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["CHANGEABLE", "Effect", "EffectPlace", "EffectStage", "Effects", "asks_outside", "unchangeable"]
+__all__ = ["CHANGEABLE", "Effect", "EffectPlace", "EffectStage", "Effects", "has_effect", "unchangeable"]
 
-CHANGEABLE = "  asks: "
-"""How a line of `explain()` begins that tells of options which may change between starts."""
+CHANGEABLE = "  fetches: "
+"""The prefix of a line of `explain()` with options that may change between starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectPlace:
-    """Say for which bucket a fetch step is.
+    """The bucket of a fetch step.
 
     Args:
         options: of the query.
@@ -52,7 +52,7 @@ class Effect(Protocol):
     """The fetch step of one bucket of one stage, opened once per worker."""
 
     def completed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
-        """Return the deltas that the operator is asked with.
+        """Return the deltas for the operator.
 
         Args:
             operator: in the state before the epoch.
@@ -76,10 +76,10 @@ class Effect(Protocol):
 
 @runtime_checkable
 class EffectStage(Protocol):
-    """A stage whose operator is fed what the outside says."""
+    """A stage whose operator is fed external rows."""
 
     def rehearsed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
-        """Return the deltas that the operator is asked with if the outside knows nothing; nobody is asked."""
+        """Return the deltas for the operator without external rows; nothing is fetched."""
         ...
 
     def open_effect(self, place: EffectPlace, beside: Effect | None = None) -> Effect:
@@ -93,7 +93,7 @@ class EffectStage(Protocol):
 
 
 def unchangeable(stage: Stage) -> dict[str, Any]:
-    """Return what a stage is recognised by after a restart: its JSON, without how the outside is asked."""
+    """Return what a stage is recognised by after a restart: its JSON, without the settings of the fetch."""
     described = stage.to_json()
     if isinstance(stage, EffectStage):
         described.pop("hint", None)
@@ -101,13 +101,13 @@ def unchangeable(stage: Stage) -> dict[str, Any]:
     return described
 
 
-def asks_outside(stage: Stage) -> bool:
+def has_effect(stage: Stage) -> bool:
     """Return whether a stage queries external systems. Cost: a look into a table."""
-    return _asks(type(stage))
+    return _fetches(type(stage))
 
 
 @cache
-def _asks(kind: type[Stage]) -> bool:
+def _fetches(kind: type[Stage]) -> bool:
     return issubclass(kind, EffectStage)
 
 
@@ -121,7 +121,7 @@ class Effects:
         """Return the fetch step of a bucket, kept from epoch to epoch; those of one stage use the same connections.
 
         Args:
-            stage: one that asks the outside, see `asks_outside`.
+            stage: one with a fetch step, see `has_effect`.
             place: the bucket.
         """
         key = place.name, place.bucket

@@ -1,7 +1,7 @@
 """State that ends by time as a stage: another stage, and how long the rows of each of its inputs live.
 
-It lies in the same buckets as the stage inside. What it answers has no event time, and no key where rows are forgotten: what is
-said twice, once for each life of a row, is there twice.
+It lies in the same buckets as the stage inside. What it answers has no event time, and no key where rows are forgotten: a row
+emitted twice, once for each life of a row, is there twice.
 """
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
@@ -41,12 +41,12 @@ _FORGETTABLE = {"inner": (0, 1), "left": (0,), "right": (1,), "full": (), "left_
 
 @dataclass(frozen=True)
 class StateTtl:
-    """Say how long the rows that a join, a group or a dedup remembers live.
+    """How long the rows that a join, a group or a dedup remembers live.
 
     Args:
         after: a duration such as "1 day"; a whole number where `by="event"` and the event time is one.
         by: `processing` reckons from the last write of a row; `event` from its event time, by the watermark.
-        on_expire: `retract` retracts what was said with a row that expires; `forget` lets it stand, and only frees the state.
+        on_expire: `retract` retracts the output of a row that expires; `forget` keeps it, and only frees the state.
         refreshed_by: `write`: a row's own changes begin its time again; `read`: changes of the other side of a join with the
             same key do as well.
         of: `row`: each row has its own time; `key`: the rows of a group, or of a dedup key, live as long as the newest of them.
@@ -79,7 +79,7 @@ class StateTtl:
                 )
 
     def of_input(self, stage: Stage, relation: Relation, number: int) -> TimeToLive:
-        """Return what it means for an input of a stage, whose rows come as `relation` says.
+        """Return its meaning for an input of a stage with the rows of `relation`.
 
         Raises:
             PlanError: the input has no event time or no watermark where it is to be reckoned by these.
@@ -98,7 +98,7 @@ class StateTtl:
             )
         if self.on_expire == "forget" and isinstance(stage, JoinStage) and number not in _FORGETTABLE[stage.how]:
             raise OptionError(
-                f'state_ttl: on_expire="forget" for "{given.relation.name}" would leave what a {stage.how} join says of the '
+                f'state_ttl: on_expire="forget" for "{given.relation.name}" would leave what a {stage.how} join emits for the '
                 'rows it matches contradicting later answers. Use on_expire="retract", or an inner join.',
                 code="STATE_TTL_FORGET",
                 how=stage.how,
@@ -206,7 +206,7 @@ class ExpiringStage(Stage):
 
     @property
     def forgets(self) -> bool:
-        """Return whether rows are forgotten, so that what was said of them stands."""
+        """Return whether rows are forgotten, so that their output stays."""
         return any(ttl is not None and ttl.forgets for ttl in self.ttls)
 
     @cached_property
@@ -229,7 +229,7 @@ class ExpiringStage(Stage):
         return replace(inside, columns=()) if self.forgets else inside
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Return what the stage inside says."""
+        """Return the inner stage's."""
         return self.inside.never_null(inputs)
 
     @property
@@ -251,7 +251,7 @@ class ExpiringStage(Stage):
 
     @property
     def begins_alone(self) -> bool:
-        """Say what the stage inside says."""
+        """Return the inner stage's."""
         return self.inside.begins_alone
 
     @property
@@ -285,11 +285,11 @@ class ExpiringStage(Stage):
             raise
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return what the stage inside says, and when rows end."""
+        """Return the lines of the inner stage, and when rows end."""
         lines = list(self.inside.explain(buckets))
         for source, ttl in zip(self.sources, self.ttls, strict=True):
             if ttl is not None:
-                lines.append(f'  rows of "{source.name}" {_told(source, ttl)}')
+                lines.append(f'  rows of "{source.name}" {_described(source, ttl)}')
         lines.append("  remembers: those rows a second time, with 32 bytes each for when they end")
         return lines
 
@@ -303,14 +303,14 @@ class ExpiringStage(Stage):
         }
 
 
-def _told(source: Relation, ttl: TimeToLive) -> str:
+def _described(source: Relation, ttl: TimeToLive) -> str:
     is_number = ttl.by_event_time and pt.is_integer(source.schema.field(str(source.event_time)).type)
     after = str(ttl.after) if is_number else f"{ttl.after // 1_000_000} seconds"
     begins = f"{source.event_time}, when the watermark has passed that" if ttl.by_event_time else "their last write"
     together = "; those of a key end together, with the newest" if ttl.by_key else ""
     read = ", or the last change of the other side under their key" if ttl.reads else ""
     end = (
-        "are forgotten: what was said of them stands (lossy: a later change of the same rows is not known to belong to it)"
+        "are forgotten: their output stays (lossy: a later change of the same rows is not matched with it)"
         if ttl.forgets
         else "are retracted from the answer"
     )
@@ -335,7 +335,7 @@ class ExpiringRequest(StageRequest):
         return self.inside.computed_keys
 
     def takes_upserts(self, input: int) -> bool:  # noqa: A002 - as the protocol has it
-        """Say that rows which end must come with their old values."""
+        """Return True: rows that end need their old values."""
         return self.ttls[input] is None and self.inside.takes_upserts(input)
 
     def with_keys_computed(self) -> ExpiringRequest:
@@ -361,7 +361,7 @@ class ExpiringRequest(StageRequest):
 
 
 def lasting(request: StageRequest, state_ttl: Any, inputs: int) -> StageRequest:
-    """Return a request whose state ends by time, where `state_ttl=` says so.
+    """Return a request whose state ends by time, if `state_ttl=` is given.
 
     Raises:
         OptionError: it is no duration, no `StateTtl`, and no tuple of them.
@@ -407,7 +407,7 @@ def _alive(stage: ExpiringStage, number: int, table: BatchTable, ttl: TimeToLive
     relation = stage.sources[number]
     why = None
     if ttl.forgets:
-        why = 'what was said of rows that are forgotten stands (on_expire="forget")'
+        why = 'the output of forgotten rows stays (on_expire="forget")'
     elif ttl.reads:
         why = 'rows live on when the other side reads them (refreshed_by="read")'
     elif ttl.by_key:
@@ -416,7 +416,7 @@ def _alive(stage: ExpiringStage, number: int, table: BatchTable, ttl: TimeToLive
         why = f'by processing time the last write of each row of "{relation.name}" would have to be known'
     if why is not None:
         raise PlanError(
-            f'verify() cannot say which rows of "{relation.name}" are alive: {why}. Compare a pipeline without state_ttl, or '
+            f'verify() cannot compute which rows of "{relation.name}" are alive: {why}. Compare one without state_ttl, or '
             'verify one with state_ttl=StateTtl(..., by="event", of="row").',
             code="NOT_VERIFIABLE",
             kind=stage.kind,

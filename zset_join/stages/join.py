@@ -195,7 +195,7 @@ class JoinStage(Stage):
         return frozenset(name for name, (side, column) in self.shown_columns if side not in absent and column in full[side])
 
     def only_adds(self, inputs: Sequence[bool]) -> bool:
-        """Return whether both inputs do and no row of the answer stands for a row that has no match yet."""
+        """Return whether both inputs do and no row of the answer is of a row without a match so far."""
         return self.how in ("inner", "left_semi") and all(inputs)
 
     @property

@@ -1,4 +1,4 @@
-"""From upserts to a changelog as a stage: bucketed by primary key, it tells the old and the new row of every key that changes.
+"""From upserts to a changelog as a stage: bucketed by primary key, it emits the old and the new row of every key that changes.
 
 It is before whatever needs whole rows with their old values: an aggregate, a union, a selection without the key, the view.
 """
@@ -34,10 +34,10 @@ class LatestStage(Stage):
     Args:
         source: the changes as they come.
         hidden: columns of it that only order changes; they are not shown.
-        control: the last column, hidden too, where it says what a change leaves out or that it is a truncate.
+        control: the last column, hidden too, where it holds what a change leaves out or that it is a truncate.
 
     Raises:
-        PlanError: an input that is not in upsert mode (when `output` is asked).
+        PlanError: an input that is not in upsert mode (when `output` is read).
     """
 
     source: Relation
@@ -112,7 +112,7 @@ class LatestStage(Stage):
     def explain(self, buckets: int | None) -> list[str]:
         """Return why it is there, and what it remembers."""
         key = ", ".join(self.source.primary_key)
-        why = "an upsert does not say what the row was, and what comes next must retract it"
+        why = "an upsert does not carry the old row, and the next stage must retract it"
         if self.control is not None:
             why = "a change may leave out columns that were not touched, and a truncate names no row"
         return [
@@ -137,7 +137,7 @@ class LatestRequest(StageRequest):
     control: str | None = None
 
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
-        """Say that upserts are what it is for."""
+        """Return True: it reads upserts."""
         return True
 
     @property
@@ -146,7 +146,7 @@ class LatestRequest(StageRequest):
         return self.control is not None
 
     def is_table_of(self, below: Relation) -> bool:  # noqa: ARG002 - of any rows
-        """Say that its answer is the table of its input."""
+        """Return True: its answer is the table of its input."""
         return True
 
     def stage(self, inputs: Sequence[InputRows]) -> LatestStage:

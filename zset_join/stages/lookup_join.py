@@ -1,4 +1,4 @@
-"""A lookup join as a stage: one input, the stream; the outside table is asked by the fetch step before each answer.
+"""A lookup join as a stage: one input, the stream; the fetch step reads the external table before each answer.
 
 Rows meet in the bucket of their lookup key, so equal keys of an epoch are one question. The buckets of a process use the same
 connections, and `max_connections` is shared among the processes. Options may change between starts: they travel with what was
@@ -63,7 +63,7 @@ class LookupJoinStage(Stage):
         alias: what the table is called in this join, beside its name; hints may use either.
 
     Raises:
-        PlanError: keys, columns or names that do not go together (when `output` is asked).
+        PlanError: keys, columns or names that do not go together (when `output` is read).
     """
 
     probe: Relation
@@ -125,18 +125,18 @@ class LookupJoinStage(Stage):
         if columns == self.columns:
             return self
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # said where the join was made
+            warnings.simplefilter("ignore")  # warned where the join was made
             fewer = replace(self, columns=columns)
         after = fewer.output.schema
         is_same = all(field.equals(after.field(field.name)) for field in self.output.schema if field.name in after.names)
         return fewer if is_same and set(shown) & set(self.output.schema.names) <= set(after.names) else self
 
     def settings(self, options: StageOptions, *, warns: bool = False) -> LookupSettings:
-        """Return how the join asks, after the options of the job (`more["lookup"]`).
+        """Return the settings of the lookups, after the options of the job (`more["lookup"]`).
 
         Args:
             options: of the query.
-            warns: of suggestions that cannot be honoured; said once, where the stage is made.
+            warns: of suggestions that cannot be honoured; once, where the stage is made.
         """
         defaults = options.more.get("lookup")
         if defaults is not None and not isinstance(defaults, Lookup):
@@ -172,10 +172,10 @@ class LookupJoinStage(Stage):
     def comparisons(self) -> tuple[Comparison, ...]:
         """Return the keys of the stream and of the table, and the columns of the condition."""
         left, right = self.inputs[0].relation, self.table
-        asked = replace(right, schema=self.source.schema)
+        fetch_counts = replace(right, schema=self.source.schema)
         keys = (
             *compared_keys(self.inputs, "a key of a join"),
-            Comparison(relation=asked, columns=self.key, use="a key of a join"),
+            Comparison(relation=fetch_counts, columns=self.key, use="a key of a join"),
         )
         return (*keys, *compared_in_condition(left, right, self.residual))
 
@@ -245,19 +245,19 @@ class LookupJoinStage(Stage):
         processes = min(buckets, int(more.get("lookup_processes", buckets)))
         settings = self.settings(place.options).share(buckets=buckets, processes=processes)
         if isinstance(beside, _LookupEffect):
-            asking = beside.asking
+            fetching = beside.fetching
         else:
-            asking = _Asking(self.source, self.shape, settings, more.get("lookup_clock"), place.folder, place.name)
+            fetching = _Fetching(self.source, self.shape, settings, more.get("lookup_clock"), place.folder, place.name)
         journal = FetchJournal(place.folder, stage=place.name, bucket=place.bucket)
-        return _LookupEffect(self.shape, asking, journal, settings.max_parked_rows)
+        return _LookupEffect(self.shape, fetching, journal, settings.max_parked_rows)
 
     def rehearsed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
-        """Return the deltas that the operator is asked with if the outside knows nothing; nobody is asked."""
+        """Return the deltas for the operator without external rows; nothing is fetched."""
         join = cast("LookupJoin", operator)
         return [deltas[0], join.fetched_answer(join.keys_to_fetch(tick, deltas[0]), self.table.schema.empty_table())]
 
     def explain(self, buckets: int | None) -> list[str]:
-        """Return the condition, how the table is asked, and what is remembered."""
+        """Return the condition, the settings of the lookups, and what is remembered."""
         pairs = [f"{left} = {right}" for left, right in zip(self.probe.join_key, self.key, strict=False)]
         pairs += [f"{name} = {value!r}" for name, value in self.constants.items()]
         condition = " and ".join(pairs) + ("" if self.residual is None else f" and {self.residual!r}")
@@ -265,12 +265,12 @@ class LookupJoinStage(Stage):
         kept = parked if self.probe.mode == "append" else f"live rows, what each was joined with, and {parked}"
         return [
             f'Lookup join {self.how} with "{self.table.name}" ({self.source.explain()}) on {condition}',
-            f"{CHANGEABLE}{self._told()}",
+            f"{CHANGEABLE}{self._settings_line()}",
             f"  requested: {', '.join(self.table.schema.names)}; the answers are journaled before they are used",
             f"  remembers: {kept}; in {buckets or 'one per core'} buckets by lookup key",
         ]
 
-    def _told(self) -> str:
+    def _settings_line(self) -> str:
         """Return the options in force, and which of them are the job's."""
         options = _explained_for.get() or StageOptions()
         job = options.more.get("lookup")
@@ -305,7 +305,7 @@ _explained_for: ContextVar[StageOptions | None] = ContextVar("explained_for", de
 
 @contextmanager
 def explained_for(more: Mapping[str, Any]) -> Iterator[None]:
-    """Let `explain` of lookup joins meanwhile tell the options that are in force in a job.
+    """In this context `explain` of lookup joins shows the options of a job.
 
     Args:
         more: as in `StageOptions.more`.
@@ -318,7 +318,7 @@ def explained_for(more: Mapping[str, Any]) -> Iterator[None]:
 
 
 @dataclass
-class _Asking:
+class _Fetching:
     """Request the buckets of one process: they use the same connections and caches."""
 
     source: LookupSource
@@ -331,7 +331,7 @@ class _Asking:
     _epoch: int = -1
 
     def fetcher(self, epoch: int) -> Fetcher:
-        """Return what asks in an epoch."""
+        """Return the fetch step of an epoch."""
         if self._fetcher is None or (isinstance(self.source, EpochSource) and epoch != self._epoch):
             self.close()
             source = self.source
@@ -352,11 +352,11 @@ class _LookupEffect:
     """Fetch what a lookup join needs, once; counts are those since the process began, but for the rows that wait."""
 
     shape: LookupShape
-    asking: _Asking
+    fetching: _Fetching
     journal: FetchJournal
     max_parked_rows: int
     parked_rows: int = 0
-    asked: LookupCounts = field(default_factory=LookupCounts)
+    fetch_counts: LookupCounts = field(default_factory=LookupCounts)
     padded_at_limit: int = 0
     counted_epoch: int = -1
 
@@ -368,18 +368,18 @@ class _LookupEffect:
             return [deltas[0], ZSet.empty(self.shape.fetched.schema)]
         fetched = self.journal.fetched(tick.epoch, keys, lambda wanted: self._fetch(join, tick.epoch, wanted))
         completed = [deltas[0], ZSet.of(fetched)]
-        if tick.epoch > self.counted_epoch and self.asking.settings.parks:
+        if tick.epoch > self.counted_epoch and self.fetching.settings.parks:
             self.padded_at_limit += join.final_for_limit(tick, completed)
             self.counted_epoch = tick.epoch
         return completed
 
     def _fetch(self, join: LookupJoin, epoch: int, wanted: pa.RecordBatch) -> pa.RecordBatch:
-        fetcher = self.asking.fetcher(epoch)
+        fetcher = self.fetching.fetcher(epoch)
         before = fetcher.counts.to_json()
         try:
             rows = fetcher.fetch(wanted)
         finally:
-            self.asked.add(fetcher.counts.since(before))
+            self.fetch_counts.add(fetcher.counts.since(before))
         return join.fetched_answer(wanted, rows, max_parked_rows=self.max_parked_rows).rows
 
     def forget(self, through_epoch: int) -> None:
@@ -388,10 +388,10 @@ class _LookupEffect:
     def counts(self) -> Mapping[str, int]:
         journal = {"fetches": self.journal.fetches, "replays": self.journal.replays}
         waiting = {"parked_rows": self.parked_rows, "padded_at_limit": self.padded_at_limit}
-        return {**self.asked.to_json(), **journal, **waiting}
+        return {**self.fetch_counts.to_json(), **journal, **waiting}
 
     def close(self) -> None:
-        self.asking.close()
+        self.fetching.close()
 
 
 @dataclass(frozen=True, eq=False)
@@ -428,7 +428,7 @@ class LookupJoinRequest(StageRequest):
         return (keys_to_compute([own for own, _ in self.keys]),)
 
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
-        """Say that the stream may be upserts: what was said of a row is kept by primary key."""
+        """Return True: the stream may be upserts, as the output of a row is kept by primary key."""
         return True
 
     def with_keys_computed(self) -> LookupJoinRequest:
@@ -437,7 +437,7 @@ class LookupJoinRequest(StageRequest):
         return replace(self, keys=tuple(zip(owns, [column for _, column in self.keys], strict=True)))
 
     def reading(self, stage: Stage, shown: Collection[str]) -> LookupJoinRequest:
-        """Return the request that asks the outside for no more than what these columns need."""
+        """Return a request that fetches only what these columns need."""
         fewer = cast("LookupJoinStage", stage.reading(shown))
         return self if fewer is stage else replace(self, columns=fewer.columns)
 
@@ -470,13 +470,13 @@ class LookupJoinRequest(StageRequest):
 
 
 def lookup_sql(stage: LookupJoinStage, inputs: Sequence[BatchTable], scope: BatchScope) -> NoReturn:  # noqa: ARG001 - as others
-    """Refuse: nobody but the journal knows what the outside said.
+    """Raise: only the journal has the external rows.
 
     Raises:
         PlanError: always.
     """
     raise PlanError(
-        f'verify() cannot compare a lookup join with a batch query: what "{stage.source.name}" said when each row came is '
+        f'verify() cannot compare a lookup join with a batch query: the rows of "{stage.source.name}" when each row came are '
         f"known to the "
         "journal alone, and the table may have changed since. Verify what is before it.",
         code="NOT_VERIFIABLE",
@@ -491,7 +491,7 @@ def _read(fields: Mapping[str, Any]) -> LookupJoinStage:
         for name, text in fields["constants"].items()
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said when the query was made
+        warnings.simplefilter("ignore")  # warned when the query was made
         return LookupJoinStage(
             probe=read_relation(fields["probe"]),
             source=source,

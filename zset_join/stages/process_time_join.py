@@ -1,4 +1,4 @@
-"""A temporal join by processing time as a stage: both inputs meet in the bucket of their join key; only the left one speaks."""
+"""A temporal join by processing time as a stage: both inputs meet in the bucket of their join key; only the left one emits."""
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
 # `to_sql`.
@@ -60,7 +60,7 @@ class ProcessTimeJoinStage(Stage):
         find_by: the columns of that index, part of the right key; none: the whole key.
 
     Raises:
-        PlanError: keys, columns or names that do not go together (when `output` is asked).
+        PlanError: keys, columns or names that do not go together (when `output` is read).
     """
 
     left: Relation
@@ -206,7 +206,7 @@ class ProcessTimeJoinStage(Stage):
         where = f"in {buckets or 'one per core'} buckets by join key"
         return [
             f"Temporal join {self.how} by processing time on {condition}",
-            f'  each row of "{left}" meets "{right}" {moment}; changes of "{right}" alone say nothing',
+            f'  each row of "{left}" meets "{right}" {moment}; changes of "{right}" alone emit nothing',
             f'  remembers: {kept}; live rows of "{right}" with a complete key; {where}',
         ]
 
@@ -259,7 +259,7 @@ class ProcessTimeJoinRequest(StageRequest):
         return tuple(keys_to_compute([pair[side] for pair in self.keys]) for side in (0, 1))
 
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
-        """Say that both sides may be upserts."""
+        """Return True: both sides may be upserts."""
         return True
 
     def with_keys_computed(self) -> ProcessTimeJoinRequest:
@@ -302,7 +302,7 @@ def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], 
     """Return the join of left rows with the right side of their epochs.
 
     Raises:
-        PlanError: rows may be retracted, or do not come from sources, so that nobody knows what they met.
+        PlanError: rows may be retracted, or do not come from sources, so that the rows they met are unknown.
     """
     left, right = inputs
     versions = None if right.versions is None or right.versions[1].history is None else right.versions
@@ -347,7 +347,7 @@ def _versions_at(
     """
     if stage.snapshot == "previous" and not scope.has_all_epochs:
         raise PlanError(
-            f'verify() cannot say which versions of "{stage.right.name}" held in the epoch before each row: the processing '
+            f'verify() cannot compute which versions of "{stage.right.name}" held in the epoch before each row: the processing '
             'time of an epoch without rows is in no log. Compare one with snapshot="current".',
             code="NOT_VERIFIABLE",
             kind=stage.kind,

@@ -1,6 +1,6 @@
 """A route as a stage: from the bucket of an upsert's primary key to that of its join key.
 
-When the join key of a row moves, only a table kept by primary key knows where the row was. So the changes of an upsert input
+When the join key of a row moves, only a table kept by primary key has the row's old place. So the changes of an upsert input
 whose join key lies outside its primary key go to the bucket of their primary key first; each leaves as a delete where it was,
 and an upsert where it is.
 """
@@ -72,7 +72,7 @@ class RouteStage(Stage):
 
     @property
     def forwards(self) -> bool:
-        """Say that its answer is the table it was given."""
+        """Return True: its answer is the table it was given."""
         return True
 
     @property
@@ -94,14 +94,14 @@ class RouteStage(Stage):
             **hybrid,
         )
 
-    def explain(self, buckets: int | None) -> list[str]:  # noqa: ARG002 - the stage behind it says how many
+    def explain(self, buckets: int | None) -> list[str]:  # noqa: ARG002 - the stage behind it prints them
         """Return why it is there, and what it remembers."""
         key = self.source.primary_key
         moving = " or ".join(name for name in self.source.join_key if name not in key)
         kept = ", ".join(self.source.join_key + self.source.sequence_by)
         return [
             f"Route by primary key ({', '.join(key)})",
-            f"  why: {moving} may change, and only a table kept by primary key knows where the row was",
+            f"  why: {moving} may change, and only a table kept by primary key has the row's old place",
             f'  remembers: primary key -> {kept}, one entry per key of "{self.source.name}"',
         ]
 
@@ -133,7 +133,7 @@ class RouteRequest(StageRequest):
     key: tuple[str, ...]
 
     def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - the word the plan uses
-        """Say that upserts are what it is for."""
+        """Return True: it reads upserts."""
         return True
 
     def needs(self, stage: Stage, shown: Collection[str]) -> tuple[frozenset[str] | None, ...]:  # noqa: ARG002 - as the contract

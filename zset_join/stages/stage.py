@@ -1,16 +1,16 @@
-"""The contract of a stage: all that a runner knows of a stateful operator.
+"""The contract of a stage: the interface between a runner and a stateful operator.
 
-The law: a runner that feeds a stage the deltas of its inputs, each row in the bucket that its key says, gets answers whose sum
+The law: a runner that feeds a stage the deltas of its inputs, each row in the bucket of its key, gets answers whose sum
 over all buckets is what one operator over all rows would have given.
 
-A stage is frozen, knows no Spark, and is written as JSON, so a checkpoint can build its operators without the program that made
+A stage is frozen, needs no Spark, and is written as JSON, so a checkpoint can build its operators without the program that made
 the query. New stages subclass `Stage` and are registered with `register_stage`; a runner never requests the class of one.
 
 What a runner reads, and what for:
 
 | of a stage | for |
 |---|---|
-| `inputs`: key, key types, what becomes of a NULL key | the bucket of a row |
+| `inputs`: key, key types, the place of a NULL key | the bucket of a row |
 | `inputs`: reduce | bringing rows down before they travel; the operator is fed the output |
 | `output`, `output_key`, `never_null` | the next stage, and whether its rows are in their bucket already (fusing) |
 | `build` | the operator of a bucket |
@@ -115,7 +115,7 @@ class StageInput:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputKey:
-    """Say what is known of the rows a stage answers with, which is all that fusing needs.
+    """What is known of the rows of a stage's answer, all that fusing needs.
 
     Args:
         columns: output columns that identify a row; none where that is not known.
@@ -132,7 +132,7 @@ class OutputKey:
 
 @dataclass(frozen=True, kw_only=True)
 class TableKey:
-    """Say which columns of a snapshot's table decide the bucket of its rows.
+    """Which columns of a snapshot's table decide the bucket of its rows.
 
     Args:
         columns: in the order of the stage's key; none: the table is in bucket 0.
@@ -148,7 +148,7 @@ class TableKey:
 
 @dataclass(frozen=True, kw_only=True)
 class Joined:
-    """Say which columns a stage with two sides shows.
+    """Which columns a stage with two sides shows.
 
     Args:
         left: the rows of one side.
@@ -165,13 +165,13 @@ class Joined:
 
 @dataclass(frozen=True, kw_only=True)
 class TableUse:
-    """Say what a join keeps of the table it looks up in, for whoever would share it.
+    """What a join keeps of its lookup table, so that it can be shared.
 
     Args:
         index: the declared index that is looked up in, None for none.
         is_using: the columns of the key are put once, so that both sides call them alike.
         by_event_time: it keeps versions until the watermark passes; else the current rows.
-        facts: what else must be the same, with what is said where it is not.
+        facts: what else must be the same, with the message where it is not.
     """
 
     index: str | None
@@ -192,7 +192,7 @@ class StageOptions:
         hot_budget: what of the rows of a join, or of a route, may be in memory in one bucket; None: all.
         table_budget: the same of the groups of an aggregate.
         hash_seed: seed of the hash tables, the same for all buckets of a query; None: one of its own per directory.
-        more: options of certain kinds of stages by their names; an operator that gets one it does not know refuses it.
+        more: options of certain kinds of stages by their names; an operator refuses one that is not its own.
     """
 
     on_bad_input: str = "error"
@@ -207,7 +207,7 @@ class StageOptions:
 
 @runtime_checkable
 class Stage(Protocol):
-    """What both runners run; subclass it, so that what has a default here need not be said."""
+    """What both runners run; subclass it, so that defaults apply."""
 
     @property
     def kind(self) -> str:
@@ -236,7 +236,7 @@ class Stage(Protocol):
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Return the columns whose values it compares or orders: keys of every kind; stages that look at more say so."""
+        """Return the columns whose values it compares or orders: keys of every kind; stages that compare more override it."""
         return compared_keys(self.inputs, f"a key of the {self.kind}")
 
     def reading(self, shown: Collection[str]) -> Stage:  # noqa: ARG002 - for those that can leave columns out
@@ -334,7 +334,7 @@ class Stage(Protocol):
         """Return which budget of hybrid state it takes part in: of `joins` and `routes` one, of `groups` the other."""
         return None
 
-    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:  # noqa: ARG002 - for those that know more
+    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:  # noqa: ARG002 - for overrides
         """Return output columns that are never NULL, given those of each input."""
         return frozenset()
 
@@ -350,7 +350,7 @@ class Stage(Protocol):
 
         Args:
             name: of the table.
-            table: its rows; those of one key in the order in which they stood.
+            table: its rows; those of one key in their old order.
             epoch: the epoch it is at.
             metadata: of the tables whose counts this one goes on with; what is JSON in it is added up.
         """
@@ -434,7 +434,7 @@ class EquiJoin(Stage, Protocol):
 
 
 def compared_keys(inputs: Sequence[StageInput], use: str) -> tuple[Comparison, ...]:
-    """Return the key columns of inputs: what spreads their rows, what joins them and what tells them apart.
+    """Return the key columns of inputs: what spreads their rows, what joins them and what identifies them.
 
     Args:
         inputs: of a stage.
@@ -488,7 +488,7 @@ def read_stage(fields: Mapping[str, Any]) -> Stage:
         load_extensions()
     if kind not in _readers:
         raise PlanError(
-            f"the plan has a stage of kind {kind!r}, which this version does not know; it knows {sorted(_readers)}. Use the "
+            f"the plan has a stage of kind {kind!r}, which this version does not have; it has {sorted(_readers)}. Use the "
             "version of the library that wrote it.",
             code="UNKNOWN_STAGE_KIND",
             kind=kind,

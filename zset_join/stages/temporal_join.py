@@ -53,7 +53,7 @@ class TemporalJoinStage(Stage):
         index: the declared index of the versions that is looked up in; None: none is.
 
     Raises:
-        PlanError: the rules of temporal joins (when `output` or `inputs` is asked).
+        PlanError: the rules of temporal joins (when `output` or `inputs` is read).
     """
 
     left: Relation
@@ -121,7 +121,7 @@ class TemporalJoinStage(Stage):
 
     @property
     def chooses_by_key(self) -> bool:
-        """Say that it chooses rows per key."""
+        """Return True: it chooses rows per key."""
         return True
 
     def table_use(self, origins: Mapping[str, str]) -> TableUse:
@@ -178,7 +178,7 @@ class TemporalJoinStage(Stage):
 
     @property
     def max_watermark_jump(self) -> int | None:
-        """Return what its options say."""
+        """Return the lines of its options."""
         return self.options.max_watermark_jump
 
     @property
@@ -191,7 +191,7 @@ class TemporalJoinStage(Stage):
             "of the "
             "row: a DELETE then carries the time of the row it ends, and comes late or ends the wrong version. Use the time "
             "of the "
-            'change itself (of Debezium "source.ts_ms"), and say so: is_change_time=True.'
+            'change itself (of Debezium "source.ts_ms"), and set is_change_time=True.'
         )
 
     @property
@@ -204,7 +204,7 @@ class TemporalJoinStage(Stage):
     def explain(self, buckets: int | None) -> list[str]:
         """Return which path is taken, and what is kept and freed when."""
         left, right, options = self.left.name, self.right.name, self.options
-        said = {
+        emitted = {
             "once": "answers on arrival with the versions known then; corrects nothing",
             "on_watermark": "waits until the watermark has passed a row, answers once",
             "eager": "answers on arrival, and corrects when a version comes late or goes",
@@ -223,7 +223,7 @@ class TemporalJoinStage(Stage):
             freed += f"; left rows before {mark}" if options.emit == "eager" else ""
         lines = [
             self.title,
-            f"  emit={options.emit}: {said}; path: {path}",
+            f"  emit={options.emit}: {emitted}; path: {path}",
             f'  remembers: versions of "{right}", {kept}; in {buckets or "one per core"} buckets by key',
             f"  frees: {freed}",
             f"  late rows: {self.shape.late}; the watermark is the smaller one of both sides",
@@ -298,7 +298,7 @@ class TemporalRequest(StageRequest):
 
     Args:
         keys: pairs of a left and a right column that must be equal.
-        as_of: the left column that says when.
+        as_of: the left column with the time.
         version_key: the right columns that identify what has versions.
         options: how, when and what of late rows.
         is_change_time: the time of a version is that of its change.
@@ -315,7 +315,7 @@ class TemporalRequest(StageRequest):
     index: str | None = None
 
     def takes_upserts(self, input: int) -> bool:  # noqa: A002 - as the protocol has it
-        """Say that versions may be upserts; left rows need their old values."""
+        """Return True: versions may be upserts; left rows need their old values."""
         return input == 1
 
     def stage(self, inputs: Sequence[InputRows]) -> TemporalJoinStage:
@@ -381,7 +381,7 @@ def _temporal(stage: TemporalJoinStage, inputs: Sequence[BatchTable], scope: Bat
 
 
 def _untimed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scope: BatchScope) -> list[str]:
-    """Return the tables `versions` and `lefts` where nobody knows when rows came: none was late.
+    """Return the tables `versions` and `lefts` where arrival times are unknown: none was late.
 
     Raises:
         PlanError: the answer depends on when they came.

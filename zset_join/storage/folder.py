@@ -1,7 +1,7 @@
 """A folder of some file system, as the project uses one: whole files, written once, read whole, listed, removed.
 
     open_folder("/data/cp")             a local or mounted disk
-    open_folder("s3a://bucket/cp")      any file system of pyarrow.fs, or of fsspec when pyarrow does not know the scheme
+    open_folder("s3a://bucket/cp")      any file system of pyarrow.fs, or of fsspec when pyarrow lacks the scheme
 
 The law: a file is seen whole under its name or not at all, once `put` or `put_new` gave it that name; a file made with `create`
 is whole once it was closed, and its name is one nobody looks for before. `put_new` never replaces.
@@ -69,7 +69,7 @@ class Folder(Protocol):
         """Begin a new file under a name nobody has.
 
         Raises:
-            FileExistsError: somebody has, where the file system can tell.
+            FileExistsError: it exists, where the file system detects that.
         """
         ...
 
@@ -114,7 +114,7 @@ class Folder(Protocol):
         ...
 
     def sync_names(self, under: str) -> None:
-        """Put the names that can be seen in a folder on the disk, whoever made them."""
+        """Put the names that can be seen in a folder on the disk, of any writer."""
         ...
 
 
@@ -126,7 +126,7 @@ def open_folder(location: str | Path, *, option: str = "checkpointLocation") -> 
         option: name of the option it came from, for the message.
 
     Raises:
-        OptionError: no library that is installed knows the file system.
+        OptionError: no installed library reads the file system.
 
     Cost: what opening the file system costs, once per location and process.
 
@@ -143,7 +143,7 @@ def open_folder(location: str | Path, *, option: str = "checkpointLocation") -> 
 
 
 def folder_below(location: str | Path, name: str, *, option: str = "checkpointLocation") -> Folder:
-    """Return a folder inside the one at a location; what a URI says behind `?` stays behind.
+    """Return a folder inside the one at a location; the query of a URI stays at the end.
 
     Args:
         location: a path, or a URI.
@@ -206,7 +206,7 @@ def _opened(location: str, option: str, process: int) -> tuple[pafs.FileSystem, 
             filesystem, path = pafs.FileSystem.from_uri(f"fsspec+{uri}")
         except (ImportError, ValueError, pa.ArrowException) as error:
             raise OptionError(
-                f"{option}={location!r}: no installed library knows the file system {scheme!r} ({error}). Install the fsspec "
+                f"{option}={location!r}: no installed library reads the file system {scheme!r} ({error}). Install the fsspec "
                 "package for it on the driver and all workers, or give a path that they share.",
                 code="FILE_SYSTEM",
                 option=option,

@@ -1,7 +1,7 @@
 """A disk that is full, read-only or broken, reported as such: the file, whether the epoch is committed, and what to do.
 
-The law: what an error says of an epoch follows from whether its commit record is there, which is read after the error; where it
-cannot be read, the error says that.
+The law: what an error states of an epoch follows from whether its commit record is there, which is read after the error; where
+it cannot be read, the error states that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DISK_ERRORS = {
 }
 """The errors of a disk by number, with what they are called."""
 
-_SAID: Mapping[EpochOutcome, str] = {
+_STATED: Mapping[EpochOutcome, str] = {
     "open": "Nothing of this epoch was committed.",
     "committed": "The epoch was committed before: do not send its rows again.",
     "unknown": "Whether this epoch was committed cannot be seen, because its commit record cannot be looked for.",
@@ -81,7 +81,7 @@ def reporting_full_disk(
 def storage_failure(
     failure: str, places: str, cures: Mapping[EpochOutcome, str], outcome: EpochOutcome, **facts: str
 ) -> StateError:
-    """Return the error for a disk that refuses what is asked of it; see `reporting_full_disk`.
+    """Return the error for a disk that refuses an operation; see `reporting_full_disk`.
 
     Args:
         failure: what went wrong.
@@ -91,7 +91,7 @@ def storage_failure(
         facts: what the error carries.
     """
     return StateError(
-        f"a file operation failed: {failure}. {_SAID[outcome]} Make room, or make it readable and writable, where {places}; "
+        f"a file operation failed: {failure}. {_STATED[outcome]} Make room, or make it readable and writable, where {places}; "
         f"then {cures[outcome]}.",
         code="STORAGE_FAILED",
         outcome=outcome,

@@ -91,7 +91,7 @@ class LocalFile:
         return len(view)
 
     def flush(self) -> None:
-        """Hand everything to the operating system."""
+        """Pass everything to the operating system."""
         if self._waiting:
             waiting, self._waiting = self._waiting, bytearray()
             self._write_out(memoryview(waiting))

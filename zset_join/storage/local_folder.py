@@ -152,7 +152,7 @@ def _sync_name(directory: str) -> None:
     """Put the name of a directory on the disk, and that of the one it is in."""
     parent = Path(directory).parent
     local.sync_directory(parent)
-    with contextlib.suppress(PermissionError):  # not ours to read: whoever made the directory below it answers for its name
+    with contextlib.suppress(PermissionError):  # not ours to read: the maker of the directory below it synced its name
         local.sync_directory(parent.parent)
     _synced.add(directory)
 

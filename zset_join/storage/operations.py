@@ -32,7 +32,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Say what is about to happen to a file.
+    """What is about to happen to a file.
 
     Args:
         kind: what it does. On a local disk: create (of a name that is free), open (of a file that may be there), write (at
@@ -63,7 +63,7 @@ def observe(observer: Observer) -> Iterator[None]:
     """Put an observer between the project and its files; process-wide, until the context ends.
 
     Args:
-        observer: takes an operation and the act. The observer before is not asked meanwhile, and comes back afterwards.
+        observer: takes an operation and the act. The observer before is not called meanwhile, and comes back afterwards.
     """
     global _observer
     before = _observer

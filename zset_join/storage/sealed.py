@@ -3,7 +3,7 @@
     {"format":2,"crc32":"1a2b3c4d","body":{...}}
 
 The checksum starts from the name of the file, so that a file that is in another one's place is caught as well, and covers
-format and body; what is left, the frame, is compared as it stands. The file stays ordinary JSON for people and tools.
+format and body; what is left, the frame, is compared byte by byte. The file stays ordinary JSON for people and tools.
 
 >>> data = seal({"epoch": 7}, version=2, name="commits/7")
 >>> data
@@ -29,10 +29,10 @@ _FRAME = re.compile(rb'\{"format":(\d{1,9}),"crc32":"([0-9a-f]{8})","body":')
 
 
 class UnknownFormatError(ValueError):
-    """A whole file of a format this version does not know.
+    """A whole file of a format this version does not read.
 
     Args:
-        found: the format it says it has.
+        found: the format it names.
     """
 
     def __init__(self, found: Any) -> None:
@@ -84,11 +84,11 @@ def _checksum(text: bytes, version: int, name: str) -> int:
 
 
 def _unframed(data: bytes) -> ValueError:
-    """Tell a file of another layout, which says so, from a damaged one."""
+    """Distinguish a file of another layout, which names it, from a damaged one."""
     try:
         content = json.loads(data)
     except ValueError:
         return ValueError("it is cut off or damaged")
     if isinstance(content, dict) and isinstance(content.get("format"), int):
         return UnknownFormatError(content["format"])
-    return ValueError("it says no format")
+    return ValueError("it names no format")

@@ -60,8 +60,8 @@ def _values(*values: str | None) -> pa.Table:
     return table_of(*({"value": value} for value in values))
 
 
-def _of_dms(said: tuple[str | None, dict[str, Any]]) -> str:
-    operation, members = said
+def _of_dms(emitted: tuple[str | None, dict[str, Any]]) -> str:
+    operation, members = emitted
     metadata = {"timestamp": "2024-07-29T00:30:47.258815Z", "record-type": "data", "operation": operation,
                 "partition-key-type": "schema-table", "schema-name": "public", "table-name": "t"}  # fmt: skip
     metadata |= {name: value for name, value in members.items() if name in metadata or name == "commit-timestamp"}
@@ -199,7 +199,7 @@ CASES: dict[str, tuple[str, pa.Schema, list[str], RecordOptions, pa.Table]] = {
             )
         ),
     ),
-    "updates that say no old row, without a key": (
+    "updates that hold no old row, without a key": (
         "debezium-json",
         pa.schema({"id": pa.int64(), "v": pa.string()}),
         [],

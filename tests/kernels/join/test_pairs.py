@@ -75,7 +75,7 @@ HOT = Hot(
 
 
 def by_hand(sign: int) -> list[Line]:
-    """Return what the join formula says about `HOT`."""
+    """Return the result of the join formula for `HOT`."""
     left_a = {number: (1, 0 if number in (0, 5) else 1) for number in range(12)} | {20: (0, 2), 21: (0, 2)}
     right_a = {number: (1, 0 if number in (103, 108) else 1) for number in range(100, 109)} | {120: (0, 1)}
     lines = [

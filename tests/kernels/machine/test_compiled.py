@@ -115,7 +115,7 @@ def test_a_kernel_with_a_default_is_called_by_name_and_from_another() -> None:
 
     assert (scaled(2), scaled(factor=5, number=2), twice(2)) == (6, 10, 12)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        getattr(scaled, "nothing")  # noqa: B009 - mypy knows better
+        getattr(scaled, "nothing")  # noqa: B009 - mypy would refuse it
 
 
 def test_a_kernel_is_cheap_before_its_first_call_and_loaded_without_what_only_compiling_needs(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def buffer(content: bytes) -> npt.NDArray[np.uint8]:
 
 
 def address(array: npt.NDArray[Any], offset: int = 0) -> int:
-    """Return where an array stands."""
+    """Return the address of an array."""
     return int(array.ctypes.data) + offset
 
 

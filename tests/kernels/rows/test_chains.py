@@ -11,7 +11,7 @@ def test_many_rows_of_many_keys_are_all_listed_once():
     keys, values = generator.integers(0, 50, 2000), np.arange(2000)
     kept = KeyedRows("many", pa.schema({"k": pa.int64(), "v": pa.int64()}), ("k",))
     kept.add(pa.record_batch({"k": keys, "v": values}))
-    asked = np.arange(60)
-    positions, numbers = kept.find(pa.record_batch({"k": asked}))
+    requested = np.arange(60)
+    positions, numbers = kept.find(pa.record_batch({"k": requested}))
     found = list(zip(positions.tolist(), kept.gather(numbers, ("v",)).column("v").to_pylist(), strict=True))
-    assert found == [(key, value) for key in asked.tolist() for value in values[keys == key].tolist()]
+    assert found == [(key, value) for key in requested.tolist() for value in values[keys == key].tolist()]

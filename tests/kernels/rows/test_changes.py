@@ -90,7 +90,7 @@ OLD = (1, "a", "old")
         pytest.param(upsert((1, "a", "new"), OLD), [], id="the same in the end"),
         pytest.param(delete((1, None, None)), [[1, 1, 0, 1]], id="a delete"),
         pytest.param(delete((1, None, None)) + upsert(OLD), [], id="gone and back"),
-        pytest.param(upsert(OLD) + delete((1, None, None)), [[1, 1, 0, 1]], id="told again and gone"),
+        pytest.param(upsert(OLD) + delete((1, None, None)), [[1, 1, 0, 1]], id="repeated and gone"),
         pytest.param(upsert((2, "a", "new")), [[0, 0, 1, 1]], id="another identity"),
         pytest.param(delete((2, None, None)), [], id="a delete of nothing"),
     ],

@@ -54,9 +54,9 @@ def test_a_missing_file_and_a_missing_table_are_told(source):
 
 def test_a_value_that_its_column_cannot_hold_names_the_column(source):
     wrong = type(source)(**{**vars(source), "schema": pa.schema({"id": pa.int64(), "name": pa.int64()})})
-    with pytest.raises(LookupFailedError, match='column "name"') as told:
+    with pytest.raises(LookupFailedError, match='column "name"') as reported:
         _fetch(wrong, 1)
-    assert told.value.code == "LOOKUP_ANSWER"
+    assert reported.value.code == "LOOKUP_ANSWER"
 
 
 def test_a_file_that_is_no_database_is_told_and_one_that_has_come_is_read(source, tmp_path):

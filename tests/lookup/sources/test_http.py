@@ -178,7 +178,7 @@ def test_a_value_that_its_column_cannot_hold_names_the_column(server, async_):
 
 
 @pytest.mark.parametrize(
-    ("asked", "waited_us"),
+    ("requested", "waited_us"),
     [
         ("17", 17_000_000),
         ("31536000", 60_000_000),
@@ -190,9 +190,9 @@ def test_a_value_that_its_column_cannot_hold_names_the_column(server, async_):
         ("-5", 1_000_000),
     ],
 )
-def test_a_rate_limit_is_respected_for_as_long_as_it_says_up_to_the_longest_wait(server, asked, waited_us):
+def test_a_rate_limit_is_respected_for_as_long_as_it_says_up_to_the_longest_wait(server, requested, waited_us):
     clock = FakeClock()
-    server.script += [(429, {"Retry-After": asked}, "")]
+    server.script += [(429, {"Retry-After": requested}, "")]
     assert _fetch(_source(server), 1, async_=False, clock=clock, error_delay="1s", error_max_delay="60s") == FOUND[:1]
     assert waited_us / 2 <= clock.now_us() <= waited_us
 
@@ -205,11 +205,11 @@ def test_a_rate_limit_is_respected_by_several_calls_at_a_time_and_may_be_a_date(
 
 def test_a_refusal_is_not_tried_again_and_shows_no_token(server):
     server.script += [(403, {}, "")]
-    source = _source(server, token=Secret.given("tell-nobody"))
+    source = _source(server, token=Secret.given("secret"))
     with pytest.raises(LookupFailedError, match="refused: HTTP 403") as told:
         _fetch(source, 1, async_=False)
-    assert server.seen == [("/people/1", "Bearer tell-nobody")]
-    assert "tell-nobody" not in str(told.value) + repr(source) + str(source.to_json())
+    assert server.seen == [("/people/1", "Bearer secret")]
+    assert "secret" not in str(told.value) + repr(source) + str(source.to_json())
 
 
 @pytest.mark.parametrize(("body", "what"), [("<html>", "no JSON"), ("[1]", "neither an object"), ("3", "neither an object")])
@@ -313,7 +313,7 @@ def test_a_row_whose_key_can_never_be_asked_for_is_a_dead_letter_and_its_retract
     view = orders.lookup_join(source, on=[("who", "id")], how="left").select("o", "name")
     rows = [(1, "1", 1), (2, "..", 1), (3, "", 1), (4, None, 1), (5, "7", 1)]
     given = {"orders": [{"o": o, "who": who, "_weight": weight} for o, who, weight in rows]}
-    took_back = {
+    retracted = {
         "orders": [
             {"o": 2, "who": "..", "_weight": -1},
             {"o": 1, "who": "1", "_weight": -1},
@@ -330,7 +330,7 @@ def test_a_row_whose_key_can_never_be_asked_for_is_a_dead_letter_and_its_retract
     with Pipeline(view, options=StageOptions(on_bad_input="quarantine")) as lenient:
         assert sorted(lenient.step(given).to_pylist()) == [((1, "Ada"), 1), ((4, None), 1), ((5, None), 1)]
         assert told(lenient) == [(2, "LOOKUP_KEY_VALUE"), (3, "LOOKUP_KEY_VALUE")]
-        assert lenient.step(took_back).to_pylist() == [((1, "Ada"), -1)]
+        assert lenient.step(retracted).to_pylist() == [((1, "Ada"), -1)]
         assert told(lenient) == [(2, "LOOKUP_KEY_VALUE"), (9, "ABSENT_ROW")]
 
 

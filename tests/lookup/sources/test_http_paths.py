@@ -1,4 +1,4 @@
-"""Keys in URLs: whatever the values are, the template's own resource is asked, or nobody."""
+"""Keys in URLs: for any value, the template's own resource is requested, or none."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_a_table_that_is_damaged_of_another_type_or_gone_fails_the_epoch_by_name
 
 
 def test_a_function_that_makes_a_table_must_say_its_columns():
-    with pytest.raises(OptionError, match="say schema="):
+    with pytest.raises(OptionError, match="give schema="):
         ArrowSource(name="rates", table=lambda: FIRST)
 
 

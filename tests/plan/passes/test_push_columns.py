@@ -21,7 +21,7 @@ def _everything(keys: pa.Table) -> pa.Table:
 SOURCE = FunctionSource(name="people", schema=SCHEMA, function=_everything)
 
 
-def _asked(view) -> list[str]:
+def _fetched(view) -> list[str]:
     (stage,) = [planned.stage for planned in view.plan().nodes if isinstance(planned.stage, LookupJoinStage)]
     return stage.table.schema.names
 
@@ -35,8 +35,8 @@ def test_a_selection_asks_for_what_it_reads_under_the_names_of_the_answer():
     enriched = appends("orders", ORDERS).lookup_join(SOURCE, on=[("who", "id")])
     view = enriched.where(col("country") == "UK").select("o", "who_right")
 
-    assert _asked(enriched) == SCHEMA.names
-    assert _asked(view) == ["id", "who", "country"]
+    assert _fetched(enriched) == SCHEMA.names
+    assert _fetched(view) == ["id", "who", "country"]
     assert _answer(view) == [((1, "w7"), 1), ((2, "w8"), 1)]
 
 
@@ -45,7 +45,7 @@ def test_the_key_and_the_condition_stay():
 
     view = enriched.select("o", "name")
 
-    assert _asked(view) == ["id", "name", "rank"]
+    assert _fetched(view) == ["id", "name", "rank"]
     assert _answer(view) == [((1, None), 1), ((2, "n8"), 1)]
 
 
@@ -54,5 +54,5 @@ def test_rows_that_go_two_ways_are_asked_for_whole():
 
     both = enriched.select("o", "name").union(enriched.select("o", "country").withColumnRenamed("country", "name"))
 
-    assert _asked(both) == SCHEMA.names
+    assert _fetched(both) == SCHEMA.names
     assert len(_answer(both)) == 4

@@ -1,4 +1,4 @@
-"""The console of a query inside Spark, on executors and on the driver: what its checkpoint says, and what its process answers."""
+"""The console of a query inside Spark, on executors and on the driver: from its checkpoint and from its process."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_groups_on_disk_are_those_in_memory_over_a_restart_and_lost_files(
 
 
 @for_each(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (
             {"default_hash_table": "hybrid", "max_hot_keys": 500, "buckets": 2},
@@ -214,11 +214,11 @@ def test_groups_on_disk_are_those_in_memory_over_a_restart_and_lost_files(
     ],
 )
 def test_explain_tells_which_stages_share_the_budget(
-    joined: JoinedStream, capsys: pytest.CaptureFixture[str], options: dict[str, Any], told: str
+    joined: JoinedStream, capsys: pytest.CaptureFixture[str], options: dict[str, Any], reported: str
 ) -> None:
     joined.groupBy("name").agg(ZF.count()).writeStream.options(**options).explain()
 
-    assert capsys.readouterr().out.splitlines()[: told.count("|") + 1] == told.split("|")
+    assert capsys.readouterr().out.splitlines()[: reported.count("|") + 1] == reported.split("|")
 
 
 def test_explain_shows_what_is_shuffled_and_remembered(joined: JoinedStream) -> None:

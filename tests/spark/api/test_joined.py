@@ -1,4 +1,4 @@
-"""What `join` accepts, what it says the result looks like, and how it refuses the rest."""
+"""What `join` accepts, the schema it returns, and how it refuses the rest."""
 
 from __future__ import annotations
 

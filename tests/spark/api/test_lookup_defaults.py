@@ -110,11 +110,11 @@ def test_explain_tells_the_options_in_force_and_which_are_the_jobs(
     view = orders.lookup_join(source, on="code", hint=Lookup(cache="partial"))
 
     view.writeStream.option("lookup.cache", "none").option("lookup.batch-keys", 7).explain()
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
 
-    assert "cache of 1,000,000 rows for 60 s" in told
-    assert "7 keys per call, at most 16 connections" in told
-    assert "of the job: batch-keys=7" in told
+    assert "cache of 1,000,000 rows for 60 s" in reported
+    assert "7 keys per call, at most 16 connections" in reported
+    assert "of the job: batch-keys=7" in reported
     view.explain()
     assert "of the job" not in capsys.readouterr().out
 

@@ -258,12 +258,12 @@ def test_a_checkpoint_of_another_query_or_without_sparks_own_files_is_refused(
     sink = Collected()
     run(view(), sink)
 
-    for other, told in (
+    for other, reported in (
         ({"how": "inner"}, "how was 'left' and is 'inner'"),
         ({"above": 1}, r"steps.* was"),
         ({"counted": "item"}, r"calls\[0\].columns was"),
     ):
-        with pytest.raises(StateError, match=told):
+        with pytest.raises(StateError, match=reported):
             run(view(**other), sink)  # type: ignore[arg-type]  # what differs
     (tmp_path / "checkpoint" / "metadata").write_text('{"id":"11111111-2222-3333-4444-555555555555"}')
     (tmp_path / "checkpoint" / ".metadata.crc").unlink(missing_ok=True)
@@ -293,8 +293,8 @@ def test_progress_jobs_and_log_lines_tell_query_epoch_stages_rows_state_and_time
     assert progress["join"]["seconds"]["total"] > 0
     assert progress["join"]["buffered"] is None  # only what joins rows without keys is counted
     jobs: Any = spark._jsparkSession.sparkContext().statusStore().jobsList(None)  # type: ignore[attr-defined]
-    told = [jobs.apply(at).description() for at in range(jobs.size())]
-    assert "orders_left_customers epoch 0: route, join" in [one.get() for one in told if one.isDefined()]
+    reported = [jobs.apply(at).description() for at in range(jobs.size())]
+    assert "orders_left_customers epoch 0: route, join" in [one.get() for one in reported if one.isDefined()]
     assert "epoch 0" not in str(seen)
     assert caplog.messages[0].startswith(
         "orders_left_customers epoch 0: 1 rows of orders, 1 rows of customers in, 1 out, 0 of them retr"

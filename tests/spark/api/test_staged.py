@@ -1,4 +1,4 @@
-"""A stage that is neither join nor aggregate, inside Spark: deduplication. Nothing in the runner knows it by its class."""
+"""A stage that is neither join nor aggregate, inside Spark: deduplication. The runner does not depend on its class."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_an_append_stream_has_every_column(customers: Source) -> None:
         ({"keys": ["order_id"], "apply_as_deletes": "op ="}, "cannot make sense of apply_as_deletes='op ='"),
         ({"keys": ["order_id"], "apply_as_deletes": "kind = 'd'"}, "Spark cannot make sense"),
         ({"keys": ["order_id"], "apply_as_deletes": "rand() < 0.5"}, "not deterministic"),
-        ({"keys": ["order_id"], "apply_as_deletes": "op = 'd'", "row_kind_column": "op"}, "both say what a row does"),
+        ({"keys": ["order_id"], "apply_as_deletes": "op = 'd'", "row_kind_column": "op"}, "both set the operation of a row"),
         ({"weight_column": "item"}, r'weight_column="item" is of type string; a weight is a whole number'),
         ({"weight_column": "w"}, r"weight_column=\['w'\] names"),
         ({"row_kind_column": "ts"}, r'row_kind_column="ts" is of type bigint'),

@@ -1,4 +1,4 @@
-"""Methods of PySpark that are not here say what to use."""
+"""Methods of PySpark that are not here name what to use."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from zset_join.runners.spark.api.unknown_methods import missing_on_view, missing
 from zset_join.spark import appends
 
 
-@for_each(("method", "says"), [("show", "writeStream"), ("orderBy", "sort"), ("explode_all", "no attribute")])
-def test_a_view_says_what_to_use(method: str, says: str) -> None:
+@for_each(("method", "expected"), [("show", "writeStream"), ("orderBy", "sort"), ("explode_all", "no attribute")])
+def test_a_view_says_what_to_use(method: str, expected: str) -> None:
     error = missing_on_view(method)
 
     assert isinstance(error, AttributeError)
-    assert says in str(error)
+    assert expected in str(error)
 
 
 def test_a_writer_says_what_to_use() -> None:

@@ -41,7 +41,7 @@ def joined(orders: Source, customers: Source) -> JoinedStream:
         (lambda writer: writer.foreachBatch("print"), "expected a function"),
         (lambda writer: writer.foreachBatch(print, form="rows"), "form='rows' is unknown; use one of weight, row_kind"),
         (lambda writer: writer.toParquet("/tmp/x", "rows"), "form='rows'"),
-        (lambda writer: writer.toParquet("nosuch://bucket/x"), "no installed library knows the file system 'nosuch'"),
+        (lambda writer: writer.toParquet("nosuch://bucket/x"), "no installed library reads the file system 'nosuch'"),
         (lambda writer: writer.foreachBatch(print, form="upsert", key="k"), "a key is a list of column names"),
         (lambda writer: writer.foreachBatch(print, form="weight", key=["k"]), 'is for form="upsert"'),
         (lambda writer: writer.toDelta("/tmp/x", form="rows"), "form='rows'"),
@@ -96,8 +96,8 @@ def test_workers_with_another_python_are_named(joined: JoinedStream, tmp_path: P
 def test_explain_tells_where_the_answer_goes(joined: JoinedStream, capsys: pytest.CaptureFixture[str]) -> None:
     joined.writeStream.toParquet("/data/changes", form="row_kind").explain()
 
-    told = capsys.readouterr().out
-    assert told.startswith("Output to Parquet changelog /data/changes (row_kind)\nState: all in memory\nJoin ")
+    reported = capsys.readouterr().out
+    assert reported.startswith("Output to Parquet changelog /data/changes (row_kind)\nState: all in memory\nJoin ")
 
 
 def test_explain_refuses_an_option_as_start_does(joined: JoinedStream) -> None:
@@ -106,7 +106,7 @@ def test_explain_refuses_an_option_as_start_does(joined: JoinedStream) -> None:
 
 
 @for_each(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (
             {"default_hash_join": "hybrid", "max_hot_bytes": 8_000_000_000, "buckets": 2},
@@ -141,10 +141,10 @@ def test_explain_refuses_an_option_as_start_does(joined: JoinedStream) -> None:
     ],
 )
 def test_explain_tells_how_much_of_the_state_is_in_memory(
-    joined: JoinedStream, capsys: pytest.CaptureFixture[str], options: dict[str, Any], told: list[str]
+    joined: JoinedStream, capsys: pytest.CaptureFixture[str], options: dict[str, Any], reported: list[str]
 ) -> None:
     joined.writeStream.options(**options).explain()
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[: len(told)] == told
-    assert lines[len(told)].startswith("Join ")
+    assert lines[: len(reported)] == reported
+    assert lines[len(reported)].startswith("Join ")

@@ -1,6 +1,6 @@
 """A server of Spark Connect, and a client in a process of its own: beside a classic session there can be no other.
 
-The server's process and the client's have nothing in common but a port. A test hands the client a function of its module, which
+The server's process and the client's have nothing in common but a port. A test gives the client a function of its module, which
 is given the session.
 """
 

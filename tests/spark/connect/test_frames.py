@@ -1,4 +1,4 @@
-"""The law: what a plan of a classic session says is what the same plan of Spark Connect says, or Connect says less.
+"""The law: a plan of a classic session has the facts of the same plan of Spark Connect, or Connect has fewer.
 
 Over Connect a step may count more columns as read, and leave out what became of a column, its condition or its selection; what
 it gives is the same. Whether a step that looks at more than one row is momentary does not count: it is refused.
@@ -28,10 +28,10 @@ STEPS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "a selection of texts": lambda rows: rows.selectExpr("id + 1 AS next", "name", "more.a AS a"),
     "a renaming": lambda rows: rows.select(F.col("id").alias("number"), "name"),
     "a column more": lambda rows: rows.withColumn("twice", F.col("price") * 2),
-    "a column anew": lambda rows: rows.withColumn("name", F.lower("name")),
+    "a column replaced": lambda rows: rows.withColumn("name", F.lower("name")),
     "columns renamed": lambda rows: rows.withColumnRenamed("name", "called").withColumnRenamed("id", "number"),
     "columns dropped": lambda rows: rows.drop("tags", "more"),
-    "names anew": lambda rows: rows.select("id", "name").toDF("a", "b"),
+    "names replaced": lambda rows: rows.select("id", "name").toDF("a", "b"),
     "a star": lambda rows: rows.select("*", F.length("name").alias("long")),
     "a filter and a selection": lambda rows: rows.where("price > 1").select("id", "price"),
     "two of one column": lambda rows: rows.select("id", F.col("id").alias("again")),
@@ -75,7 +75,7 @@ EXPRESSIONS: dict[str, Callable[[], Any]] = {
 
 
 def facts_of(spark: SparkSession) -> dict[str, Any]:
-    """Return what plans of a session say, in values that can be compared."""
+    """Return the facts of a session's plans, in values that can be compared."""
     reader = reader_of(spark)
     rows = spark.createDataFrame([], ROWS)
     found: dict[str, Any] = {}
@@ -123,7 +123,7 @@ def _of_rows(facts: StepFacts, *, has_zone: bool) -> dict[str, Any]:
 
 
 def _agree(classic: Any, connect: Any) -> bool:
-    """Return whether Connect says the same, or less."""
+    """Return whether Connect has the same facts, or fewer."""
     if not isinstance(classic, dict) or "kept" not in classic:
         return bool(classic == connect)
     if {"kept", "reads", "condition", "selected"} - set(connect):

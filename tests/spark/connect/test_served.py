@@ -1,4 +1,4 @@
-"""Queries that a client of Spark Connect starts: what they answer, what the client is told of them, and how they end."""
+"""Queries that a client of Spark Connect starts: their answers, their progress at the client, and how they end."""
 
 from __future__ import annotations
 
@@ -144,11 +144,11 @@ def _run_all(spark: SparkSession, place: Path, view: Callable[..., Any]) -> dict
 def test_a_client_starts_any_query(client: Client, tmp_path: Path, view: Any, expected: Mapping[Any, int]) -> None:
     filled(tmp_path)
 
-    told = client(_run_all, tmp_path, view)
+    reported = client(_run_all, tmp_path, view)
 
     assert lines(tmp_path / "out") == expected
-    assert told["error"] is None
-    assert told["progress"]["epoch"] == 0
+    assert reported["error"] is None
+    assert reported["progress"]["epoch"] == 0
 
 
 def _failing(spark: SparkSession, place: Path, options: Mapping[str, str]) -> dict[str, Any]:
@@ -166,13 +166,13 @@ def _failing(spark: SparkSession, place: Path, options: Mapping[str, str]) -> di
 def test_what_stops_a_query_reaches_the_client_with_its_code(client: Client, tmp_path: Path) -> None:
     write(tmp_path / "orders", {**_order(1, "a", 1, 1), "id": None})
 
-    told = client(_failing, tmp_path, {"onBadInput": "error"})
+    reported = client(_failing, tmp_path, {"onBadInput": "error"})
 
-    kind, code, message = told["awaited"]
-    assert (kind, code, told["exception"]) == ("BadInputError", "NULL_PRIMARY_KEY", "NULL_PRIMARY_KEY")
+    kind, code, message = reported["awaited"]
+    assert (kind, code, reported["exception"]) == ("BadInputError", "NULL_PRIMARY_KEY", "NULL_PRIMARY_KEY")
     assert '"orders"' in message
     assert "JVM stacktrace" not in message
-    assert not told["active"]
+    assert not reported["active"]
 
 
 def test_rows_that_are_put_aside_are_read_by_a_job(client: Client, tmp_path: Path) -> None:
@@ -288,10 +288,10 @@ def _from_a_snapshot(spark: SparkSession, place: Path) -> tuple[str, bool, int]:
 def test_a_query_starts_from_a_snapshot(client: Client, tmp_path: Path) -> None:
     filled(tmp_path)
 
-    told, is_equal, differing = client(_from_a_snapshot, tmp_path)
+    reported, is_equal, differing = client(_from_a_snapshot, tmp_path)
 
     assert lines(tmp_path / "out") == {(7, 70): 1, (1, 6): 1, (3, 4): 1}
-    assert is_equal, told
+    assert is_equal, reported
     assert differing == 1
 
 

@@ -80,7 +80,7 @@ def test_a_batch_that_spark_gives_again_is_not_applied_again(
     before = list(sink.epochs)
     last = len(before) - 1
     for path in (tmp_path / "checkpoint" / "commits").glob(f"*{last}*"):
-        path.unlink()  # Spark does not know that the epoch is done
+        path.unlink()  # Spark has no record that the epoch is done
 
     query = run(_joined(orders, customers), sink, execution="driver")
 
@@ -232,8 +232,10 @@ def test_auto_takes_the_driver_where_it_can_and_the_checkpoint_keeps_the_place(
         return capsys.readouterr().out
 
     joined = _joined(orders, customers)
-    told = "Runs on the driver (it is new, and nothing in it needs executors; expected 5 bytes of state, as the option expected"
-    assert told + "StateBytes says): budget 5 bytes" in explained(joined, driverMemory=5, expectedStateBytes=5)
+    reported = (
+        "Runs on the driver (it is new, and nothing in it needs executors; expected 5 bytes of state, as the option expected"
+    )
+    assert reported + "StateBytes says): budget 5 bytes" in explained(joined, driverMemory=5, expectedStateBytes=5)
     assert "Runs on the driver" not in explained(joined, driverMemory=5, expectedStateBytes=6)
     assert "expected 0 bytes of state, by the files of orders, customers" in explained(joined)
     assert "Runs on the driver" not in explained(joined, buckets=2)

@@ -1,4 +1,4 @@
-"""A full disk is told as a full disk, whoever met it."""
+"""A full disk is reported as a full disk, by every part that meets it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FULL = OSError(errno.ENOSPC, "No space left on device", "/data/cp/zset/log/1")
 def test_what_the_driver_and_what_a_worker_met_is_told_in_the_same_words() -> None:
     worker = PySparkRuntimeError(f"Job aborted\n  File x\nOSError: {FULL}\nmore")
 
-    told = [disk_failure(error, "/data/cp") for error in (FULL, worker)]
+    reported = [disk_failure(error, "/data/cp") for error in (FULL, worker)]
 
-    assert [error.code for error in told if error is not None] == ["STORAGE_FAILED"] * 2
-    assert all("[Errno 28] No space left on device" in str(error) for error in told)
+    assert [error.code for error in reported if error is not None] == ["STORAGE_FAILED"] * 2
+    assert all("[Errno 28] No space left on device" in str(error) for error in reported)
 
 
 @pytest.mark.parametrize("error", [OSError("the output failed"), FileNotFoundError(2, "gone"), ValueError("x"), SinkError("y")])

@@ -168,8 +168,12 @@ def test_a_stream_that_is_silent_does_not_hold_the_others_up_after_its_timeout(b
     second, late = times.after(first, [30, 1, None, 0], 110)
     assert (second, late["bought"]) == ({"bought": 30, stage: 30}, 1)
     assert times.next_idle(second, 110) is None
-    told = times.progress(second, late, 110)
-    assert (told["held_by"]["temporal_join-0"], told["idle"], told["largest_times"]) == ("bought", ["rates"], {"bought": 30})
+    reported = times.progress(second, late, 110)
+    assert (reported["held_by"]["temporal_join-0"], reported["idle"], reported["largest_times"]) == (
+        "bought",
+        ["rates"],
+        {"bought": 30},
+    )
     third, _ = times.after(second, [None, 0, 25, 0], 111)
     assert third == {"bought": 30, "rates": 25, stage: 30}
     assert times.progress(third, {}, 111)["held_by"]["temporal_join-0"] == "rates"

@@ -1,4 +1,4 @@
-"""What Spark says when Kafka has lost records is told as our own error; a real broker is asked in `tests/services`."""
+"""Spark's error about lost Kafka records becomes our own; a real broker is used in `tests/services`."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ DELETED = (
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "told"),
+    ("error", "code", "reported"),
     [
         (StreamingQueryException(RETENTION), "KAFKA_DATA_LOSS.START_OFFSET_RESET", "offset was changed from 3 to 6"),
         (Py4JError(IN_A_TASK), "KAFKA_DATA_LOSS", "offset [3, 7) for topic partition orders-0 with consumer group"),
         (Py4JError(DELETED), "LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW", "have been lost during"),
     ],
 )
-def test_lost_records_are_told_with_the_reason_and_what_to_do(error: Exception, code: str, told: str) -> None:
+def test_lost_records_are_told_with_the_reason_and_what_to_do(error: Exception, code: str, reported: str) -> None:
     found = lost_records(error, "/data/checkpoint")
 
     assert isinstance(found, StateError)
     assert found.code == "SOURCE_LOST_ROWS"
     assert found.facts["kafka"] == code
-    assert told in found.message
+    assert reported in found.message
     assert "/data/checkpoint" in found.message
     assert "stacktrace" not in found.message
     assert "KafkaExceptions" not in found.message

@@ -26,13 +26,13 @@ def join_of(orders: Source, customers: Source) -> JoinedStream:
 
 
 class Heard(StreamingQueryListener):
-    """Keeps what Spark tells, with the numbers that belong to it."""
+    """Keeps Spark's progress, with the numbers that belong to it."""
 
     def __init__(self) -> None:
         self.progress: list[tuple[int, dict[str, Any] | None]] = []
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many were told; listeners are told a moment later."""
+        """Wait for so many reports; listeners run a moment later."""
         deadline = time.monotonic() + 60
         while len(self.progress) < count and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -106,7 +106,7 @@ def test_sparks_own_listener_finds_the_numbers_of_the_join_and_an_epoch_plans_no
     finally:
         spark.streams.removeListener(heard)
 
-    assert [(epoch, told) for epoch, told in heard.progress if told is not None] == [
+    assert [(epoch, reported) for epoch, reported in heard.progress if reported is not None] == [
         (progress["batchId"], progress["join"]) for progress in query.recentProgress
     ]
     assert len(heard.progress) == 2

@@ -33,11 +33,11 @@ def test_a_view_a_changelog_and_a_function_have_every_epoch_once_also_when_one_f
 
     with pytest.raises(Exception, match="the output failed in epoch 1"):
         finished(outputs(), tmp_path)
-    stood = (len(failing.epochs), committed_epochs(tmp_path / "log"), called[-1])
+    was_at = (len(failing.epochs), committed_epochs(tmp_path / "log"), called[-1])
     failing.fails_in = -1
     query = finished(outputs(), tmp_path)
 
-    assert stood == (1, [0], 0)
+    assert was_at == (1, [0], 0)
     assert sorted(set(called)) == [0, 1, 2]
     assert committed_epochs(tmp_path / "log") == [0, 1, 2]
     assert failing.total() == {(20, 1, "pen", "Bobby"): 1}

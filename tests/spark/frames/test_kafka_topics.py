@@ -1,4 +1,4 @@
-"""What a query knows of its Kafka topics, with a client that answers what it is told; a real broker is asked in `tests/services`."""
+"""What a query reads about its Kafka topics, with a scripted client; a real broker is used in `tests/services`."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ def test_the_ids_of_topics_are_kept_and_asked_with_the_options_of_the_stream() -
 def test_a_topic_that_was_made_anew_is_told() -> None:
     topics = topics_of(Cluster({"shop.orders": "id of the second"}))
 
-    with pytest.raises(StateError, match=r'"shop\.orders" was deleted and rebuilt') as told:
+    with pytest.raises(StateError, match=r'"shop\.orders" was deleted and rebuilt') as reported:
         topics.check_epoch(KNOWN)
 
-    assert told.value.code == "SOURCE_LOST_ROWS"
-    assert "/data/checkpoint" in told.value.message
+    assert reported.value.code == "SOURCE_LOST_ROWS"
+    assert "/data/checkpoint" in reported.value.message
 
 
 def test_a_stream_that_may_lose_records_and_other_sources_are_left_alone() -> None:

@@ -151,8 +151,8 @@ def test_evicted_rows_take_back_what_they_joined_also_over_a_restart(
     assert weights(sink.epochs[1]) == {(7, 1, 10): -1, (7, 2, 10): 1, (7, 3, 10): 1, (7, 4, 10): 1}
     assert weights(sink.epochs[2]) == {(7, 2, 10): -1, (7, 3, 10): -1, (7, 4, 10): -1}
     assert [each["evicted_rows"] for each in counts(query)] == [1, 1]
-    told = rf"evict_oldest\.join_max_buffered_bytes was {4 * AGED + 1} and is 9000"
-    with pytest.raises(StateError, match=told):
+    reported = rf"evict_oldest\.join_max_buffered_bytes was {4 * AGED + 1} and is 9000"
+    with pytest.raises(StateError, match=reported):
         run(joined(clicks, loads), sink, **kept | {"join_max_buffered_bytes": 9000})
 
 

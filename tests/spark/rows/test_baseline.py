@@ -259,8 +259,8 @@ def test_a_narrower_number_in_a_baseline_is_widened(spark: SparkSession, custome
 def test_an_unusable_baseline_is_refused_with_a_way_out(
     spark: SparkSession, customers: Source, arguments: dict[str, Any], complaint: str
 ) -> None:
-    told = arguments.get("baseline", "")
-    given = arguments | ({"baseline": spark.sql(told)} if told.startswith("select") else {})
+    reported = arguments.get("baseline", "")
+    given = arguments | ({"baseline": spark.sql(reported)} if reported.startswith("select") else {})
 
     with pytest.raises(ZsetJoinError, match=complaint):
         changes(customers.stream(), name="customers", keys=["customer_id"], sequence_by="ts", **given)

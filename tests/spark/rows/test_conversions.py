@@ -1,4 +1,4 @@
-"""The frozen table is what Spark answers, and the product's SQL inside Spark reads texts and JSON values as the table says."""
+"""The frozen table is what Spark answers, and the product's SQL inside Spark reads texts and JSON values by the table."""
 
 from __future__ import annotations
 
@@ -38,11 +38,13 @@ def test_spark_casts_as_the_table_has_it_and_the_products_sql_reads_by_the_table
     lines = [(at, text, json.dumps({"v": text})) for at, text in enumerate(texts)]
     lines += [(len(texts) + at, None, json.dumps({"v": number})) for at, number in enumerate(NUMBERS)]
     given = spark.createDataFrame(lines, "n INT, x STRING, j STRING").selectExpr("n", "x", "from_json(j, 'v VARIANT').v AS v")
-    asked = [f"CAST(TRY_CAST(x AS {name}) AS STRING) AS cast_{at}" for at, name in enumerate(TYPES)]
-    asked += [f"{text_in_spark('x', kind)} AS text_{at}" for at, kind in enumerate(TYPES.values())]
+    requested = [f"CAST(TRY_CAST(x AS {name}) AS STRING) AS cast_{at}" for at, name in enumerate(TYPES)]
+    requested += [f"{text_in_spark('x', kind)} AS text_{at}" for at, kind in enumerate(TYPES.values())]
     exact = {at: kind for at, kind in enumerate(TYPES.values()) if is_exact(kind)}
-    asked += [f"{of_json('j', kind)} AS json_{at}" for at, kind in exact.items()]
-    answers = given.selectExpr("n", "x", f"{json_value('v')} AS j").selectExpr("n", *asked).orderBy("n").toArrow().to_pylist()
+    requested += [f"{of_json('j', kind)} AS json_{at}" for at, kind in exact.items()]
+    answers = (
+        given.selectExpr("n", "x", f"{json_value('v')} AS j").selectExpr("n", *requested).orderBy("n").toArrow().to_pylist()
+    )
 
     for at, name in enumerate(TYPES):
         cast = [row[f"cast_{at}"] for row in answers[: len(texts)]]

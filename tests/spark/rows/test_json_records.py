@@ -31,12 +31,12 @@ def test_the_lines_are_those_of_the_reader_in_process(spark: SparkSession, name:
 
     found = read_records(spark.createDataFrame(records), format_name, schema, keys, options).toArrow()
 
-    told = pa.table(
+    reported = pa.table(
         {CHANGE: expected.changes, UNAVAILABLE_BITS: pa.array(expected.unavailable), REJECT: expected.rejects}
         | dict(zip(expected.rows.schema.names, expected.rows.columns, strict=True))
     )
-    for column in told.column_names:
+    for column in reported.column_names:
         is_bad = found.column(REJECT).to_pylist()
-        lines = zip(found.column(column).to_pylist(), told.column(column).to_pylist(), is_bad, strict=True)
+        lines = zip(found.column(column).to_pylist(), reported.column(column).to_pylist(), is_bad, strict=True)
         compared = [(shown(ours), shown(theirs)) for ours, theirs, bad in lines if bad is None or column in (CHANGE, REJECT)]
         assert [ours for ours, _ in compared] == [theirs for _, theirs in compared], column

@@ -84,7 +84,7 @@ FORMATS: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
         ],
         TABLE,
     ),
-    "upsert-json": (  # a compacted topic from its beginning: one of the old values is gone, a deleted key is still told
+    "upsert-json": (  # a compacted topic from its beginning: one of the old values is gone, a deleted key is still there
         RECORDS,
         [record({"id": 2, "v": "x"}, 2), record({"id": 1, "v": "b"}, 1), record(None, 2), record({"v": "c"}, 3)],
         TABLE,
@@ -140,8 +140,8 @@ def stream(spark: SparkSession, directory: Path, format_name: str, rows: list[di
     text = "\n".join(lines).replace('"v"', f'"{name}"').replace('\\"v\\"', f'\\"{name}\\"')
     (directory / "1.json").write_text(text)
     df = spark.readStream.schema(columns.replace(" v string", f" {name} string")).json(str(directory))
-    told = {**given, "schema": f"id bigint, {name} string"} if "schema" in given else given
-    return changes(df, name=name, format=format_name, **told, **more)
+    reported = {**given, "schema": f"id bigint, {name} string"} if "schema" in given else given
+    return changes(df, name=name, format=format_name, **reported, **more)
 
 
 def test_one_table_whatever_its_changes_were_written_as_and_where_its_baseline_was_taken(

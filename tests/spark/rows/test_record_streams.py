@@ -49,7 +49,7 @@ def add_records(directory: Path, *files: pa.Table) -> None:
 
 
 def in_process(records_of: Sequence[pa.Table], schema: pa.Schema, columns: Sequence[str]) -> dict[tuple[Any, ...], int]:
-    """Return the table that records mean, as a pipeline without Spark says, row to weight."""
+    """Return the table of records, as a pipeline without Spark reads it, row to weight."""
     pipeline = Pipeline(
         records_in_process("orders", "debezium-json", schema, keys="id", options=RecordOptions(time_unit="us")).select(*columns)
     )

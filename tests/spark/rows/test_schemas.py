@@ -1,4 +1,4 @@
-"""Types as the state keeps them: what Arrow does not tell comes back, and strings are compared by their bytes or not at all."""
+"""Types as the state keeps them: what Arrow does not hold comes back, and strings are compared by their bytes or not at all."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NESTED = {
 
 @pytest.fixture
 def people(spark: SparkSession, tmp_path: Path) -> Callable[..., DataFrame]:
-    """Give a function that streams (id, name), the name as an expression says."""
+    """Return a function that streams (id, name), the name by an expression."""
     (tmp_path / "people").mkdir()
     rows = [{"id": 1, "name": "ABC"}, {"id": 2, "name": "abc"}, {"id": 3, "name": "x"}]
     (tmp_path / "people" / "1.json").write_text("\n".join(map(json.dumps, rows)))

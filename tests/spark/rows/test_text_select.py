@@ -48,7 +48,7 @@ def test_a_table_of_two_thousand_columns_costs_few_calls_to_the_jvm(
     gc.collect()
 
     def count(*given: Any, **named: Any) -> Any:
-        if not str(given[1]).startswith("m\n"):  # what Python's collector releases is told to the JVM, whoever held it
+        if not str(given[1]).startswith("m\n"):  # what Python's collector releases is reported to the JVM, for any holder
             calls.append(given[1])
         return send(*given, **named)
 

@@ -1,4 +1,4 @@
-"""A changed Python function is noticed, and an unchanged one is not, in whichever process it is asked."""
+"""A changed Python function is noticed, and an unchanged one is not, in any process."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def sources(spark: SparkSession, tmp_path: Path) -> tuple[Source, Source]:
 
 
 def looked_up(sources: tuple[Source, Source], spark: SparkSession) -> Any:
-    """Return two joins with one table of versions, with what an outside table said that changes, and the last rows of that."""
+    """Return two joins with one table of versions, with an external table that changes, and the last rows of that."""
     orders, prices = sources
     times = iter(range(1_000))
 
@@ -67,16 +67,16 @@ def test_rows_of_every_kind_of_stage_are_explained_as_they_were_emitted(
     made, sink = view(sources, spark), Collected()
     query = run(made, sink, buckets=3)
     place = made.columns.index("sku")
-    asked: dict[int, list[Any]] = {}
+    requested: dict[int, list[Any]] = {}
     for epoch, rows in enumerate(sink.epochs):
         of_one = sorted((line for line in rows if line[0][place] == 1), key=lambda line: (line[1], line[0]))
-        asked |= {epoch: of_one} if of_one else {}
+        requested |= {epoch: of_one} if of_one else {}
 
     history = query.explain_row({"sku": 1})
 
-    told = {event.epoch: [(tuple(row.values()), weight) for row, weight in event.emitted] for event in history.events}
-    assert told == asked
-    assert len(told) > 1
+    reported = {event.epoch: [(tuple(row.values()), weight) for row, weight in event.emitted] for event in history.events}
+    assert reported == requested
+    assert len(reported) > 1
     assert {change.stream for event in history.events for change in event.changes} == streams
 
 

@@ -1,4 +1,4 @@
-"""Another number of buckets for a checkpoint in the middle of a stream: nobody can tell from the answers."""
+"""Another number of buckets for a checkpoint in the middle of a stream: the answers stay the same."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def moves_and_deletes(orders: Source, customers: Source) -> None:
 
 
 def late_and_new(orders: Source, customers: Source) -> None:
-    # Older than the deletes: only the tombstones know that these came too late.
+    # Older than the deletes: only the tombstones show that these came too late.
     orders.add(*(("u", n, 4, f"late {n}", 15) for n in range(1, 40, 6)))
     orders.add(*(("u", n, 8, "again", 30) for n in range(1, 40, 12)), ("i", 99, None, "nobody", 30))
     customers.add((4, "four", 3)).add((0, "zero", 3))
@@ -277,12 +277,12 @@ def test_a_checkpoint_that_cannot_get_another_number_is_refused_and_left_alone(
     first(orders, customers)
     run(join_of(orders, customers).groupBy("name").count(), Collected())
 
-    for code, (spoil, told) in UNFIT.items():
+    for code, (spoil, reported) in UNFIT.items():
         spoiled = tmp_path / code
         shutil.copytree(tmp_path / "checkpoint", spoiled)
         spoil(spoiled)
         before = records_of(spoiled)
-        with pytest.raises(StateError, match=told) as refused:
+        with pytest.raises(StateError, match=reported) as refused:
             rescale(spoiled, buckets=3, local_state_dir=str(tmp_path / code / "local"))
         assert refused.value.code == code
         assert records_of(spoiled) == before

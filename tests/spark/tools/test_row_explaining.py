@@ -17,12 +17,12 @@ from zset_join.runners.spark.tools.row_explaining import explain_row
 from zset_join.spark import JoinedStream
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 
-Ask = Callable[..., RowHistory]
+Explain = Callable[..., RowHistory]
 
 
 @pytest.fixture
-def ask(orders: Source, customers: Source, run: Run) -> Ask:
-    """Give a function that asks about a view of a join; what a view does with its rows is not in the log, so one query will do."""
+def ask(orders: Source, customers: Source, run: Run) -> Explain:
+    """Return a function that explains a row of a join's view; what a view does with its rows is not in the log, so one query will do."""
     orders.add(("i", 1, 10, "pen", 1), ("i", 2, 20, "ink", 1), ("i", 3, 10, "cap", 1))
     customers.add((10, "Ann", 1), (20, "Bobby", 1))
     orders.add(("u", 1, 20, "pen", 2), ("d", 3, None, None, 2))
@@ -52,7 +52,7 @@ def emitted(history: RowHistory) -> list[list[tuple[tuple[Any, ...], int]]]:
 MOVED = [[((1, "PEN", "Ann"), 1)], [((1, "PEN", "Ann"), -1), ((1, "PEN", "Bobby"), 1)]]
 
 
-def test_rows_are_explained_by_what_the_view_shows_and_groups_by_their_rows(ask: Ask) -> None:
+def test_rows_are_explained_by_what_the_view_shows_and_groups_by_their_rows(ask: Explain) -> None:
     renamed = ask(shown, id=1)
     filtered = ask(shown, id=3)
     unseen = ask(lambda joined: joined.select("order_id"), order_id=1)

@@ -73,8 +73,8 @@ def test_a_pinned_query_answers_as_any_other(orders: Source, customers: Source, 
     query = run(upserts.join(appends(customers.stream(), name="customers"), on="customer_id"), sink, locality="on")
 
     assert sink.total() == {(20, 1, "pen", "Bob", 1): 1}
-    told = [progress["join"]["locality"] for progress in query.recentProgress]
-    assert [(entry["misses"], entry["hits"] > 0) for entry in told] == [(0, False), (0, True), (0, True)]
+    reported = [progress["join"]["locality"] for progress in query.recentProgress]
+    assert [(entry["misses"], entry["hits"] > 0) for entry in reported] == [(0, False), (0, True), (0, True)]
 
 
 def test_state_that_is_not_where_the_bucket_runs_is_a_miss(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_on_two_executors_every_bucket_finds_its_state_where_it_runs(tmp_path: P
 
     assert ended.verdict is not None, ended.error
     assert ended.verdict["equal"], ended.verdict["text"]
-    told = [line["locality"] for line in ended.said if "locality" in line]
-    hits, misses = (sum(entry[name] for entry in told) for name in ("hits", "misses"))
+    reported = [line["locality"] for line in ended.said if "locality" in line]
+    hits, misses = (sum(entry[name] for entry in reported) for name in ("hits", "misses"))
     assert hits + misses >= 28  # four epochs after the first, four buckets, two stages
-    assert misses <= 4, told
-    assert {entry["executors"] for entry in told} == {2}
+    assert misses <= 4, reported
+    assert {entry["executors"] for entry in reported} == {2}

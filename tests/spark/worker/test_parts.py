@@ -87,8 +87,8 @@ def test_the_part_of_a_changelog_is_the_file_that_is_committed(files: Checkpoint
     (part,) = ChangelogParts(str(tmp_path / "log")).write(files, 3, Tick(0), SCHEMA, [chunk((1, "a", -1), (1, "b", 1))])
 
     assert (part.bucket, part.file.rows, part.retractions) == (3, 2, 1)
-    told = PartFile(part.file.name, part.file.rows, part.retractions, part.file.bytes, part.file.crc32)
-    commit_epoch(tmp_path / "log", 0, [told])
+    reported = PartFile(part.file.name, part.file.rows, part.retractions, part.file.bytes, part.file.crc32)
+    commit_epoch(tmp_path / "log", 0, [reported])
     assert read_changelog(tmp_path / "log").column("_weight").to_pylist() == [-1, 1]
 
 
@@ -130,7 +130,7 @@ def test_rows_that_a_changelog_can_never_hold_are_refused_or_put_aside_by_the_ta
         pa.string(), 3, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xffb")]
     )
     answer = ZSet(pa.RecordBatch.from_arrays([pa.array([1, 2, 3]), broken], schema=SCHEMA), np.array([-1, 1, 1]))
-    taken_back = ZSet(answer.rows.slice(1, 1), np.array([-1]))
+    retracted = ZSet(answer.rows.slice(1, 1), np.array([-1]))
     place = str(tmp_path / "log")
     output = (
         ChangelogOutput(place, "weight")
@@ -143,7 +143,7 @@ def test_rows_that_a_changelog_can_never_hold_are_refused_or_put_aside_by_the_ta
     with pytest.raises(SinkError, match=r'log.*cannot take row 1 of the answer of epoch 0: column "v"') as refused:
         output.parts.write(files, 0, Tick(0), SCHEMA, [answer])
     assert refused.value.code == "SINK_VALUE"
-    assert output.parts.write(files, 0, Tick(0), SCHEMA, [taken_back]) == []
+    assert output.parts.write(files, 0, Tick(0), SCHEMA, [retracted]) == []
     output.quarantines, output.dead_letter_path = True, str(tmp_path / "dead")
     output.open(relation, "query")
     part, letters = output.parts.write(files, 0, Tick(0), SCHEMA, [answer])

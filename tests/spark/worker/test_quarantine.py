@@ -1,4 +1,4 @@
-"""Rows put aside say why, in the same words inside Spark as in process."""
+"""Rejected rows carry the same reason inside Spark as in process."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_what_was_taken_is_gone_and_the_rest_stays():
 
 
 def test_more_copies_than_were_remembered_are_damage():
-    with pytest.raises(StateError, match="knows 5 of the 6 copies"):
+    with pytest.raises(StateError, match="has 5 of the 6 copies"):
         _memo().retract(_ids(1), np.array([6]))
 
 

@@ -59,7 +59,7 @@ def test_a_row_that_stays_is_in_memory_of_each_key_that_has_one(how: str, hash_b
     random = np.random.default_rng(7)
     join = HashJoin(LEFT, RIGHT, how, **FEW, hash_bits=hash_bits)
     tables: list[Table] = [{}, {}]
-    stood = 0
+    was_at = 0
     for epoch in range(12):
         (left, after_left), (right, after_right) = (
             drawn(random, count, table) for count, table in zip((60, 20), tables, strict=True)
@@ -75,12 +75,12 @@ def test_a_row_that_stays_is_in_memory_of_each_key_that_has_one(how: str, hash_b
             here = in_memory(join, side)
             witnesses = {key for number, key in staying.items() if number in here}
             assert changed & set(staying.values()) <= witnesses
-            stood += len(staying) - len(here & set(staying))
+            was_at += len(staying) - len(here & set(staying))
 
         assert fetch(join, epoch, deltas) == 0
         join.absorb(Tick(epoch), deltas)
         tables = after
-    assert stood > 100  # rows that did not have to come
+    assert was_at > 100  # rows that did not have to come
 
 
 def test_one_row_comes_for_many_and_none_where_one_is_in_memory() -> None:

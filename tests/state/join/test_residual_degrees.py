@@ -44,7 +44,7 @@ def changed(side: SideState, kind: int, numbers: list[int], before: list[int], a
 
 
 def shown(side: SideState, degrees: ResidualDegrees) -> list[tuple[int, int]]:
-    """Return what the join says about single rows, as (id, weight)."""
+    """Return what the join emits for single rows, as (id, weight)."""
     addresses, weights = degrees.one_sided_rows
     numbers = ((addresses - side.first_record) // side.layout.stride + 1).tolist()
     return sorted(zip((row[0] for row in pieces(side, numbers)), weights.tolist(), strict=True))

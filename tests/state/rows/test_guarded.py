@@ -1,4 +1,4 @@
-"""Every kind of stage there is makes an operator that tells wrong use, before anything is changed."""
+"""Every kind of stage makes an operator that refuses wrong use, before anything is changed."""
 
 from __future__ import annotations
 

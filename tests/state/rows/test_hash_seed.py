@@ -150,11 +150,15 @@ VARIANTS: dict[str, Stage] = {
     "temporal_join, eager": TemporalJoinStage(left=CHANGING[0], right=VERSIONS, options=TemporalOptions(emit="eager")),
 }
 STATELESS = {"unchanged"}
-SILENT = ("lookup_join", "process_time_join, shared", "shared_table")  # the outside knows nothing; a shared table says nothing
+SILENT = (
+    "lookup_join",
+    "process_time_join, shared",
+    "shared_table",
+)  # the external table is empty; a shared table emits nothing
 
 
 def fed(stage: Stage, operator: Any, tick: Tick, keys: Any) -> list[ZSet]:
-    """Return rows of these keys for every input; the outside knows nothing."""
+    """Return rows of these keys for every input; the external table is empty."""
     deltas = []
     for given in stage.inputs:
         names = given.relation.schema.names

@@ -35,9 +35,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("mode", "sequenced", "changes", "code", "says"), CASES)
+@pytest.mark.parametrize(("mode", "sequenced", "changes", "code", "expected"), CASES)
 def test_a_bad_row_is_told_with_its_code_and_what_was_expected(
-    mode: ChangelogMode, sequenced: bool, changes: list[Change], code: str, says: str
+    mode: ChangelogMode, sequenced: bool, changes: list[Change], code: str, expected: str
 ) -> None:
     side = make_side(mode, sequenced=sequenced)
     prepared, _ = changes_of(side, changes)
@@ -47,13 +47,13 @@ def test_a_bad_row_is_told_with_its_code_and_what_was_expected(
     assert isinstance(error, BadInputError)
     assert isinstance(error, WeightOverflowError) is (code == "WEIGHT_OVERFLOW")
     assert (error.code, error.facts["epoch"], error.facts["relation"], error.facts["rejected_rows"]) == (code, 17, "rows", 1)
-    with pytest.raises(BadInputError, match=rf'relation "rows", epoch 17: .*{says}.*on_bad_input="quarantine"'):
+    with pytest.raises(BadInputError, match=rf'relation "rows", epoch 17: .*{expected}.*on_bad_input="quarantine"'):
         raise error
 
 
-@pytest.mark.parametrize(("mode", "sequenced", "changes", "code", "says"), CASES)
+@pytest.mark.parametrize(("mode", "sequenced", "changes", "code", "expected"), CASES)
 def test_the_table_has_one_line_per_bad_row(
-    mode: ChangelogMode, sequenced: bool, changes: list[Change], code: str, says: str
+    mode: ChangelogMode, sequenced: bool, changes: list[Change], code: str, expected: str
 ) -> None:
     side = make_side(mode, sequenced=sequenced)
     prepared, _ = changes_of(side, changes)

@@ -1,4 +1,4 @@
-"""An arena is rows and long strings in regions, with a header that knows how much of them is in use."""
+"""An arena is rows and long strings in regions, with a header that counts how much of them is in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of one side: what a delta changes is said first and written afterwards, and everything stays consistent."""
+"""The state of one side: a delta's changes are returned first and written afterwards, and everything stays consistent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def contents(side: SideState) -> list[tuple[Any, ...]]:
     return pieces(side, anatomy(side).live)
 
 
-# ---------------------------------------------------------------- preparing says what changes
+# ---------------------------------------------------------------- preparing returns what changes
 
 
 @pytest.mark.parametrize(

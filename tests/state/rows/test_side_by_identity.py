@@ -17,7 +17,7 @@ from zset_join.state.rows.side import SideState
 
 
 def identified(side: SideState) -> int:
-    """Return how many identities a side knows."""
+    """Return how many identities a side holds."""
     return side.primary_keys.count
 
 

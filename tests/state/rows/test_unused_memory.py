@@ -1,6 +1,6 @@
 """Memory that allocators keep is given back where it is much, and left to them where it is little.
 
-Run as a program, it prints what is said of memory that is held, freed and given back.
+Run as a program, it prints the reported memory that is held, freed and given back.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pytest
 from zset_join.state.rows.unused_memory import CAN_REPORT, UnusedMemory, release, resident_bytes
 
 MB = 1 << 20
-needs_telling = pytest.mark.skipif(not CAN_REPORT, reason="the allocator of this host does not tell how much it keeps free")
+needs_report = pytest.mark.skipif(not CAN_REPORT, reason="the allocator of this host does not report how much it keeps free")
 
 
 @dataclass
 class Process:
-    """What the host and the allocator say of a process, in bytes."""
+    """What the host and the allocator report of a process, in bytes."""
 
     resident: int = 1000
     free: int = 0
@@ -46,20 +46,20 @@ def nobody_else_watches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def main() -> None:
-    """Print how much allocators are said to keep of 50 MB: held, freed, with 64 MB mapped beside, given back."""
+    """Print how much allocators keep of 50 MB by their report: held, freed, with 64 MB mapped beside, given back."""
     memory = UnusedMemory()
     memory.give_back(0)
     arrays = [np.ones(1 << 13) for _ in range(800)]
     last = arrays.pop()
-    told = {"held": memory.correction(50 * MB)}
+    reported = {"held": memory.correction(50 * MB)}
     arrays.clear()
-    told["freed"] = memory.correction(0)
+    reported["freed"] = memory.correction(0)
     mapped = np.ones(8 << 20)
-    told["mapped"] = memory.correction(0)
+    reported["mapped"] = memory.correction(0)
     del mapped
     memory.give_back(0)
-    told["given back"] = memory.correction(0)
-    sys.stdout.write(json.dumps(told))
+    reported["given back"] = memory.correction(0)
+    sys.stdout.write(json.dumps(reported))
     del last
 
 
@@ -110,15 +110,15 @@ def test_what_an_epoch_held_meanwhile_is_not_taken_for_what_is_always_there(proc
     assert memory.give_back(100)
 
 
-@needs_telling
+@needs_report
 def test_what_allocators_keep_is_told_and_what_is_held_or_mapped_is_not() -> None:
     done = subprocess.run([sys.executable, "-m", __name__], check=True, capture_output=True, text=True)
-    told = json.loads(done.stdout)
+    reported = json.loads(done.stdout)
 
-    assert told["held"] < 10 * MB
-    assert 40 * MB < told["freed"] < 60 * MB
-    assert abs(told["mapped"] - told["freed"]) < 10 * MB
-    assert told["given back"] < 10 * MB
+    assert reported["held"] < 10 * MB
+    assert 40 * MB < reported["freed"] < 60 * MB
+    assert abs(reported["mapped"] - reported["freed"]) < 10 * MB
+    assert reported["given back"] < 10 * MB
 
 
 def test_what_the_process_had_before_is_not_kept(process: Process) -> None:

@@ -1,4 +1,4 @@
-"""Wrong use of an operator is told in its own words, before anything is changed."""
+"""Wrong use of an operator is refused in its own words, before anything is changed."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def events(**ttl: Any) -> ExpiringRows:
 def take(rows: ExpiringRows, epoch: int, before: int | None, mark: int, *given: tuple[int, int | None]) -> tuple[Any, Any]:
     tick = Tick(epoch, watermark_before_us=before, watermark_us=mark)
     found = rows.resolve(tick, ZSet.from_rows(list(given), EVENTS), None)
-    said, stored = found.said.to_pylist(), found.stored.to_pylist()
+    said, stored = found.answered.to_pylist(), found.stored.to_pylist()
     rows.absorb(tick, found)
     rows.side.end_absorb(epoch)
     return said, stored

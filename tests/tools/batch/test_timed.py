@@ -1,4 +1,4 @@
-"""What joins by time and dedups answer is what their batch queries say, of everything that came and of tables alone."""
+"""Joins by time and dedups equal their batch queries, over all input and over tables alone."""
 
 from __future__ import annotations
 

@@ -1,20 +1,20 @@
-"""How records spell the values of one column: what their own schema says decides, else an option, else nothing is read.
+"""How records spell the values of one column: by their own schema, else by an option, else nothing is read.
 
 Kafka Connect puts a schema beside a record (`{"schema": ..., "payload": ...}`), which names the encoding of every column. Per
 column
 it becomes one text, its *spelling*: the logical name (`io.debezium.time.MicroTimestamp`), for decimals followed by their scale
 (`org.apache.kafka.connect.data.Decimal:2`), else the plain type (`int64`). Canal names MySQL's types in `mysqlType`.
 
-| column     | a schema says                  | without one                                                                 |
+| column     | a schema has                    | without one                                                                 |
 |------------|--------------------------------|-----------------------------------------------------------------------------|
-| timestamp  | the unit of a number           | `time_unit`; a number whose unit nobody says is not read                      |
+| timestamp  | the unit of a number           | `time_unit`; a number without a unit is not read                            |
 | date       | days, or a text                | a number of days, where the format has those                                  |
-| decimal    | bytes with their scale, a text | a number is itself; a text is as `decimals` says; else digits are refused |
+| decimal    | bytes with their scale, a text | a number is itself; a text is read by `decimals`; else digits are refused |
 | bytes      | bytes in base64                | `binary`, else what the format writes                                         |
 
-An object of `scale` and `value` (Debezium's VariableScaleDecimal) says itself what it is.
+An object of `scale` and `value` (Debezium's VariableScaleDecimal) describes itself.
 
-Every expression here is NULL where the text does not say a value, and `is_unsaid` where it may say several.
+Every expression here is NULL where the text holds no value, and `is_unsaid` where it may mean several.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from zset_join.changelog.formats.records import RecordFormat, RecordOptions, Tim
 __all__ = ["EXACT", "Dialect", "Fields", "Spelling", "SpellingWords", "is_exact", "needs_schema"]
 
 EXACT = "exact"
-"""A field whose JSON is kept as it stands, so that a number is told from a text: texts have quotes."""
+"""A field whose JSON is kept unchanged, so that numbers and texts differ: texts have quotes."""
 
 Fields = Mapping[str, "Fields | str | None"]
 
@@ -65,7 +65,7 @@ class SpellingWords(ABC):
 
     @abstractmethod
     def spelling(self, spellings: str, column: str) -> str:
-        """Return the expression for the spelling of a column; NULL where none is said."""
+        """Return the expression for the spelling of a column; NULL where none is given."""
 
     @abstractmethod
     def matches(self, text: str, pattern: str) -> str:
@@ -144,10 +144,10 @@ class Dialect(SpellingWords):
 
     @abstractmethod
     def converted(self, text: str, data_type: pa.DataType, options: RecordOptions) -> str:
-        """Return the expression for a plain text in a type; NULL where the text does not say a value of it.
+        """Return the expression for a plain text in a type; NULL where the text is no value of it.
 
         The text is exact where `is_exact` is true of the type: a JSON value, whose texts are in quotes. Of timestamps, a number
-        counts the `time_unit` of the options, and says nothing where that is None.
+        counts the `time_unit` of the options, and is not read where that is None.
         """
 
     def keeps_json(self, data_type: pa.DataType) -> bool:
@@ -193,7 +193,7 @@ def is_exact(data_type: pa.DataType) -> bool:
 
 
 def needs_schema(data_type: pa.DataType) -> bool:
-    """Return whether a schema can say of a column what else would be read in another way."""
+    """Return whether a schema can change how a column is read."""
     return not (pt.is_boolean(data_type) or pt.is_nested(data_type))
 
 
@@ -207,7 +207,7 @@ class Spelling:
         options: what the format leaves open.
         dialect: of the engine.
         text: the column that has the value's text.
-        said: the column that has its spelling; None where records of the format never say one.
+        coding: the column that has its spelling; None where records of the format never have one.
     """
 
     record: RecordFormat
@@ -215,7 +215,7 @@ class Spelling:
     options: RecordOptions
     dialect: Dialect
     text: str
-    said: str | None
+    coding: str | None
 
     @property
     def is_marked(self) -> str:
@@ -226,7 +226,7 @@ class Spelling:
     @property
     def is_scaled(self) -> bool:
         """Return whether values of the column may be unscaled numbers in base64."""
-        base64 = self.record.decimals == "base64" or self.options.decimals == "base64" or self.said is not None
+        base64 = self.record.decimals == "base64" or self.options.decimals == "base64" or self.coding is not None
         return bool(pt.is_decimal(self.field.type)) and (base64 or self.record.enveloped)
 
     def scaled(self) -> tuple[str, str]:
@@ -238,12 +238,12 @@ class Spelling:
         text = scale = "NULL"
         if declared == "base64":
             is_several = "" if self.options.decimals else f" AND NOT {self.dialect.matches(inside, _NUMBER)}"
-            unsaid = "" if self.said is None else f" AND {self.said} IS NULL"
+            unsaid = "" if self.coding is None else f" AND {self.coding} IS NULL"
             text, scale = f"CASE WHEN {self.text} LIKE '\"%'{is_several}{unsaid} THEN {inside} END", str(self.field.type.scale)
-        if self.said is not None:
-            by_schema = f"WHEN {self.said} LIKE '{_DECIMAL}:%' AND {self.text} LIKE '\"%' THEN"
+        if self.coding is not None:
+            by_schema = f"WHEN {self.coding} LIKE '{_DECIMAL}:%' AND {self.text} LIKE '\"%' THEN"
             text = f"CASE {by_schema} {inside} ELSE {text} END"
-            scale = f"CASE {by_schema} TRY_CAST(substr({self.said}, {len(_DECIMAL) + 2}) AS INT) ELSE {scale} END"
+            scale = f"CASE {by_schema} TRY_CAST(substr({self.coding}, {len(_DECIMAL) + 2}) AS INT) ELSE {scale} END"
         return (
             f"CASE WHEN {is_object} THEN {parts}.value ELSE {text} END",
             f"CASE WHEN {is_object} THEN TRY_CAST({parts}.scale AS INT) ELSE CAST({scale} AS INT) END",
@@ -265,22 +265,24 @@ class Spelling:
         if self.is_scaled:
             quoted = f"{self.text} LIKE '\"%'"
             unread = (
-                f"{quoted}" if self.said is None else f"{quoted} AND ({self.said} IS NULL OR {self.said} LIKE '{_DECIMAL}:%')"
+                f"{quoted}"
+                if self.coding is None
+                else f"{quoted} AND ({self.coding} IS NULL OR {self.coding} LIKE '{_DECIMAL}:%')"
             )
             rest = f"WHEN NOT ({unread}) THEN {self.text} "
             if (self.options.decimals or self.record.decimals) == "text":
-                rest = "" if self.said is None else f"WHEN {quoted} AND {self.said} LIKE '{_DECIMAL}:%' THEN NULL "
+                rest = "" if self.coding is None else f"WHEN {quoted} AND {self.coding} LIKE '{_DECIMAL}:%' THEN NULL "
                 rest += f"WHEN {self.text} NOT LIKE '{{%' THEN {self.text} "
             return f"CASE WHEN {digits} IS NOT NULL THEN {self.fitting(digits)} {rest}END"
         if (
-            self.said is None
+            self.coding is None
             or pt.is_decimal(kind)
             or not (pt.is_integer(kind) or pt.is_floating(kind) or pt.is_string(kind) or pt.is_large_string(kind))
         ):
             return self.text
         # Base64 is none of these types; digits may be both, where there are as many as base64 has.
         is_number = f"{self.dialect.matches(self.text, _NUMBER)} AND length({self.text}) % 4 <> 0"
-        return f"CASE WHEN {self.said} NOT LIKE '{_DECIMAL}:%' OR {self.said} IS NULL OR {is_number} THEN {self.text} END"
+        return f"CASE WHEN {self.coding} NOT LIKE '{_DECIMAL}:%' OR {self.coding} IS NULL OR {is_number} THEN {self.text} END"
 
     def value(self, plain: str) -> str:
         """Return the expression for the value.
@@ -291,37 +293,39 @@ class Spelling:
         kind = self.field.type
         if pt.is_timestamp(kind):
             return self._instant(plain)
-        if pt.is_date(kind) and self.said is not None:
+        if pt.is_date(kind) and self.coding is not None:
             read = self.dialect.converted(plain, kind, self.options)
             days = self.dialect.listing((*_DAYS, *_TEXT_DAYS))
-            return f"CASE WHEN {self.said} IS NULL OR {self.said} IN ({days}) THEN {read} END"
+            return f"CASE WHEN {self.coding} IS NULL OR {self.coding} IN ({days}) THEN {read} END"
         if pt.is_binary(kind) or pt.is_large_binary(kind):
             return self._bytes(plain)
         return self.dialect.converted(plain, kind, self.options)
 
     def is_unsaid(self, plain: str) -> str | None:
-        """Return the condition that the text of a value that is not read may say several; None where it never does."""
+        """Return the condition that the text of a value that is not read may mean several; None where it never does."""
         kind = self.field.type
-        unsaid = "true" if self.said is None else f"({self.said} IS NULL OR {self.said} IN ({self.dialect.listing(_NUMBERS)}))"
+        unsaid = (
+            "true" if self.coding is None else f"({self.coding} IS NULL OR {self.coding} IN ({self.dialect.listing(_NUMBERS)}))"
+        )
         if pt.is_timestamp(kind) and self.options.unit_of(self.field.name) is None:
             return f"{unsaid} AND {self.dialect.matches(plain, '^-?[0-9]+$')}"
         if pt.is_decimal(kind) and self.options.decimals is None and self.record.decimals == "base64":
             text = self.dialect.quoted_text(self.text)
-            said = "" if self.said is None else f"{self.said} IS NULL AND "
-            return f"{said}{self.text} LIKE '\"%' AND {self.dialect.matches(text, _NUMBER)}"
-        if (pt.is_binary(kind) or pt.is_large_binary(kind)) and self.said is not None and self.options.binary is None:
-            return f"{self.said} = 'string'"
+            coding = "" if self.coding is None else f"{self.coding} IS NULL AND "
+            return f"{coding}{self.text} LIKE '\"%' AND {self.dialect.matches(text, _NUMBER)}"
+        if (pt.is_binary(kind) or pt.is_large_binary(kind)) and self.coding is not None and self.options.binary is None:
+            return f"{self.coding} = 'string'"
         return None
 
     # -- times --------------------------------------------------------------------------------------------------------
 
     def _instant(self, plain: str) -> str:
         declared = self._counted(plain, self.options.unit_of(self.field.name))
-        if self.said is None:
+        if self.coding is None:
             return declared
-        cases = [f"WHEN {self.said} IS NULL OR {self.said} IN ({self.dialect.listing(_NUMBERS)}) THEN {declared}"]
+        cases = [f"WHEN {self.coding} IS NULL OR {self.coding} IN ({self.dialect.listing(_NUMBERS)}) THEN {declared}"]
         cases += [
-            f"WHEN {self.said} IN ({self.dialect.listing(names)}) THEN {self._counted(plain, unit)}"
+            f"WHEN {self.coding} IN ({self.dialect.listing(names)}) THEN {self._counted(plain, unit)}"
             for unit, names in _UNITS.items()
         ]
         return f"CASE {' '.join(cases)} ELSE {self._counted(plain, None)} END"
@@ -334,15 +338,15 @@ class Spelling:
     def _bytes(self, exact: str) -> str:
         plain = self.dialect.inside(exact)
         declared = self.dialect.bytes_of(plain, self.options.binary or self.record.binary)
-        if self.said is None:
+        if self.coding is None:
             return declared
         if self.record.binary == "latin1":
-            is_binary = self.dialect.matches(f"lower({self.said})", _BINARY_TYPE)
-            return f"CASE WHEN {self.said} IS NULL OR {is_binary} THEN {declared} END"
-        cases = f"WHEN {self.said} = 'bytes' THEN {self.dialect.bytes_of(plain, 'base64')}"
+            is_binary = self.dialect.matches(f"lower({self.coding})", _BINARY_TYPE)
+            return f"CASE WHEN {self.coding} IS NULL OR {is_binary} THEN {declared} END"
+        cases = f"WHEN {self.coding} = 'bytes' THEN {self.dialect.bytes_of(plain, 'base64')}"
         if self.options.binary is not None:
-            cases += f" WHEN {self.said} = 'string' THEN {declared}"
-        return f"CASE WHEN {self.said} IS NULL THEN {declared} {cases} END"
+            cases += f" WHEN {self.coding} = 'string' THEN {declared}"
+        return f"CASE WHEN {self.coding} IS NULL THEN {declared} {cases} END"
 
 
 def _in_json(text: str) -> str:

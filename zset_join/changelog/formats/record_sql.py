@@ -6,12 +6,12 @@ The law: both give the same lines. Each step is one SELECT over the one before:
 2. both are parsed into structs of text, once each;
 3. what the record does, and whether it is of this table;
 4. a line per row of it, and one more where an update takes the row of another key away;
-5. the texts of the row it brings or takes away, and how the record's schema says they are spelled;
+5. the texts of the row it brings or takes away, and their spelling by the record's schema;
 6. the columns in their types, `__change`, `__unavailable` and `__reject`.
 
 A text that is not NULL and does not convert makes the line bad, by name of the column; so nothing becomes NULL without a word.
 
-Bits of `__unavailable`: column i of the table was not sent. Columns from the 63rd on cannot be told and make the line bad.
+Bits of `__unavailable`: column i of the table was not sent. Columns from the 63rd on cannot be marked and make the line bad.
 """
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; each one here is ours or goes through `quoted`.
@@ -45,7 +45,7 @@ CHANGE, UNAVAILABLE_BITS, REJECT = "__change", "__unavailable", "__reject"
 MOST_MARKED = 62
 IN_KAFKA = ("topic", "partition", "offset")
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
-"""The days since 1970-01-01 that lie in the years 1 to 9999: another number is no date, for not every system knows it."""
+"""The days since 1970-01-01 that lie in the years 1 to 9999: another number is no date, for not every system has it."""
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -127,7 +127,7 @@ class RecordStatements:
         parsed = [dialect.once("__record", self._parsed_record())]
         key = ["key"] if self._has_key else []
         steps.append(Step("__parsed", (*through, "value", *parsed, *key), "__records"))
-        steps.append(Step("__said", (*through, *self._said(), "__record AS __body", *key), "__parsed"))
+        steps.append(Step("__said", (*through, *self._written_as(), "__record AS __body", *key), "__parsed"))
         body = ["__what", "__reject_record", "__body", *key]
         if record.is_list:
             steps.append(Step("__rows", (*through, *body, f"{self._rows_of_record()} AS __rows"), "__said"))
@@ -144,7 +144,7 @@ class RecordStatements:
         marks = [*map(_inside, self._in_kafka()), "__what", "__reject_record", *self._meta_names(), *self._faults()]
         marks = [*goes_along, *marks]
         columns = range(len(self.schema))
-        texts = [name for at in columns for name in (f"__t{at}", *([f"__s{at}"] if self._is_said(at) else []))]
+        texts = [name for at in columns for name in (f"__t{at}", *([f"__s{at}"] if self._has_spelling(at) else []))]
         kinds = {f"__t{at}": field.type for at, field in enumerate(self.schema)}
         read = [f"{dialect.text_of(name, kinds[name])} AS {name}" if name in kinds else name for name in texts]
         steps.append(Step("__read", (*marks, *read), "__texts"))
@@ -188,10 +188,10 @@ class RecordStatements:
         return self.opens and self.record.enveloped and not {"schema", "payload"} <= set(self.schema.names)
 
     def _in_kafka(self) -> list[str]:
-        return [name for name in IN_KAFKA if name in self.options.metadata or (name == "topic" and self._asks_topic)]
+        return [name for name in IN_KAFKA if name in self.options.metadata or (name == "topic" and self._reads_topic)]
 
     @property
-    def _asks_topic(self) -> bool:
+    def _reads_topic(self) -> bool:
         return bool(self.record.table) and self.options.tables is None and self.source is not None
 
     def _unwrapped(self, text: str) -> str:
@@ -204,7 +204,7 @@ class RecordStatements:
         return f"CASE WHEN {self.dialect.is_envelope(text)} THEN {self.dialect.payload(text)} ELSE {text} END"
 
     def _spellings(self) -> str:
-        """Return the spellings of the columns as the record's schema, or that of its key, says them."""
+        """Return the spellings of the columns by the record's schema, or by its key's."""
         side = self.record.row[0] if self.record.row else None
         of_record = self.dialect.spellings("value", side)
         of_key = self.dialect.spellings("key", None)
@@ -214,27 +214,27 @@ class RecordStatements:
         names = self.schema.names if names is None else names
         return {name: EXACT if self.dialect.keeps_json(self.schema.field(name).type) else None for name in names}
 
-    def _is_said(self, position: int) -> bool:
-        """Return whether a record may say how a column is spelled."""
+    def _has_spelling(self, position: int) -> bool:
+        """Return whether a record may hold the spelling of a column."""
         kind = self.schema.field(position).type
         if self.record.types:
             return bool(pt.is_binary(kind) or pt.is_large_binary(kind))
         return self.is_enveloped and needs_schema(kind)
 
     def _spelling(self, position: int) -> Spelling:
-        said = f"__s{position}" if self._is_said(position) else None
-        return self.spelling(position, f"__t{position}", said)
+        coding = f"__s{position}" if self._has_spelling(position) else None
+        return self.spelling(position, f"__t{position}", coding)
 
-    def spelling(self, position: int, text: str, said: str | None = None) -> Spelling:
+    def spelling(self, position: int, text: str, coding: str | None = None) -> Spelling:
         """Return what reads a column.
 
         Args:
             position: of the column.
             text: that has its text.
-            said: that has what the record says of its encoding.
+            coding: that has the record's encoding.
         """
         field = self.schema.field(position)
-        return Spelling(record=self.record, field=field, options=self.options, dialect=self.dialect, text=text, said=said)
+        return Spelling(record=self.record, field=field, options=self.options, dialect=self.dialect, text=text, coding=coding)
 
     def _parsed_record(self) -> str:
         record, row_fields = self.record, self._row_fields()
@@ -250,11 +250,11 @@ class RecordStatements:
         for path in (record.operation, *times, *record.older_times.values(), record.position, *self.table_paths):
             _put(fields, path, None)
         if record.types:
-            said = dict.fromkeys(name for at, name in enumerate(self.schema.names) if self._is_said(at))
-            _put(fields, record.types if said else (), said)
+            coding = dict.fromkeys(name for at, name in enumerate(self.schema.names) if self._has_spelling(at))
+            _put(fields, record.types if coding else (), coding)
         return self.dialect.parsed("value", fields)
 
-    def _said(self) -> list[str]:
+    def _written_as(self) -> list[str]:
         """Return what the record does, and why it is bad."""
         record, text = self.record, self.dialect.literal
         if not record.operation:
@@ -262,14 +262,14 @@ class RecordStatements:
             what = f"CASE WHEN value IS NULL THEN 'delete' WHEN {is_bad} THEN NULL ELSE 'upsert' END AS __what"
             return [what, f"CASE WHEN {is_bad} THEN 'UNDECODABLE_RECORD' END AS __reject_record"]
         operation = f"lower({self._path('__record', record.operation)})"
-        cases = " ".join(f"WHEN {text(said)} THEN {text(means)}" for said, means in record.operations.items())
+        cases = " ".join(f"WHEN {text(coding)} THEN {text(means)}" for coding, means in record.operations.items())
         is_bad = self.dialect.is_bad("__record")  # of a record that breaks off, what was read before may be an operation
         left_out, unsaid = self.other_table(lambda path: self._path("__record", path), _inside("topic"))
         what = (
             f"CASE WHEN value IS NULL OR ({left_out}) THEN 'ignore' WHEN {is_bad} THEN NULL ELSE CASE {operation} {cases} END "
             "END AS __what"
         )
-        ignored = [said for said, means in record.operations.items() if means == "ignore"]
+        ignored = [coding for coding, means in record.operations.items() if means == "ignore"]
         odd = "false" if record.is_list else self._is_odd()
         bad = (
             f"CASE WHEN value IS NULL OR ({left_out}) THEN NULL WHEN {is_bad} THEN 'UNDECODABLE_RECORD' "
@@ -283,8 +283,8 @@ class RecordStatements:
 
     @property
     def table_paths(self) -> list[tuple[str, ...]]:
-        """Return where a record names its database and table, as far as that is asked."""
-        paths = [self.record.table] if self.options.tables is not None or self._asks_topic else []
+        """Return where a record names its database and table, as far as that is read."""
+        paths = [self.record.table] if self.options.tables is not None or self._reads_topic else []
         paths += [self.record.database] if self.options.databases is not None else []
         return [path for path in paths if path]
 
@@ -300,7 +300,7 @@ class RecordStatements:
             if at and names is not None:
                 left_out.append(f"coalesce({path(at)} NOT IN ({self.dialect.listing(names)}), false)")
                 unsaid.append(f"{path(at)} IS NULL")
-        if self._asks_topic:
+        if self._reads_topic:
             table = path(record.table)
             own = f"{table} = {self.dialect.literal(str(self.source))}"
             of_topic = f"{topic} = {table} OR right({topic}, length({table}) + 1) = '.' || {table}"
@@ -328,7 +328,7 @@ class RecordStatements:
         return f"{old}.{self.dialect.quoted(name)}"
 
     def _is_moved(self) -> str:
-        """Return the condition that an update took the row of another key away, which its old values say."""
+        """Return the condition that an update removed the row of another key, by its old values."""
         differs = []
         for name in self.keys:
             old, new = self._text(self._old_key(name), name), self._text(self._in_row(name), name)
@@ -368,7 +368,7 @@ class RecordStatements:
         return ["CASE WHEN __what = 'upsert' AND __side = 0 THEN 'delete' ELSE __what END AS __what", "__reject_record"]
 
     def _faults(self) -> list[str]:
-        """Return the columns that tell what a record lacks."""
+        """Return the columns with what a record lacks."""
         if not self.record.operation:
             return []
         return ["__is_empty"] if self.keys else ["__is_empty", "__lacks_old"]
@@ -402,12 +402,12 @@ class RecordStatements:
             elif name in self.keys:
                 moved = f"WHEN __side = 0 THEN coalesce({self._old_key(name)}, {comes}) " if record.moved else ""
                 text = f"CASE {moved}WHEN __what = 'upsert' THEN {comes} ELSE {goes} END"
-                if self._has_key:  # the record's key is parsed only where the record itself does not say it
+                if self._has_key:  # the record's key is parsed only where the record itself does not have it
                     text = f"coalesce({text}, {self._in_key(name)})"
             else:  # the other columns of a delete may be defaults
                 text = f"CASE WHEN __what = 'upsert'{' AND __side = 1' if record.moved else ''} THEN {comes} END"
             texts.append(f"{text} AS __t{position}")
-            if self._is_said(position):
+            if self._has_spelling(position):
                 spelled = f"{self._path('__body', record.types)}.{q(name)}" if record.types else ""
                 texts.append(f"{spelled or self.dialect.spelling('__spellings', name)} AS __s{position}")
         if record.is_list:
@@ -420,7 +420,7 @@ class RecordStatements:
         return texts
 
     def _values(self) -> list[str]:
-        """Return every column in its type, what was not sent, and the names of the columns that say nothing readable."""
+        """Return every column in its type, what was not sent, and the names of the unreadable columns."""
         columns, marked, bad = [], [], []
         for position, field in enumerate(self.schema):
             text, mark, value = f"__t{position}", f"__m{position}", f"__v{position}"

@@ -11,8 +11,8 @@
 A relation in upsert mode ignores -U and update_preimage: its primary key identifies the row an update replaces. The exception
 is a change feed (`_change_type`) whose commits are ordered by a sequence: rows of one commit lie in no order, and an update may
 change
-the key. There a preimage is a delete, and the hidden column `IMAGE`, the last one of the sequence, lets what comes with a
-commit win over what goes with it.
+the key. There a preimage is a delete, and the hidden column `IMAGE`, the last one of the sequence, lets a commit's
+inserts win over its deletes.
 
 The same formats serve for reading (`decoding`) and for writing (`encoding`). Outputs offer three of them by name, as a
 `ChangelogForm`: `weight` (`_weight`), `row_kind` (`_row_kind`) and `change_data_feed` (`_change_type`, `_commit_version`,

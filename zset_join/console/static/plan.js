@@ -7,6 +7,7 @@ import { newestByStage, shownBytes, shownNumber, shownSeconds, shownTime } from 
 
 const WIDTH = 208;
 const HEIGHT = 66;
+const SMALLEST = 0.7; // a wide plan is shrunk to the page, to this part of its size; wider ones scroll
 const METRICS = {
   seconds: ["seconds", shownSeconds],
   bytes: ["state bytes", shownBytes],
@@ -32,7 +33,7 @@ export function Plan({ graph, epochs }) {
       </select></label>
     </div>
     <div class="scroll graph" role="region" tabindex="0" aria-label="graph of the plan">
-      <svg width=${placed.width} height=${placed.height} viewBox=${`0 0 ${placed.width} ${placed.height}`} role="group" aria-label="plan">
+      <svg width=${placed.width} style=${`min-width: ${Math.round(placed.width * SMALLEST)}px`} viewBox=${`0 0 ${placed.width} ${placed.height}`} role="group" aria-label="plan">
         <defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0L8 4L0 8z" class="arrow" /></marker></defs>
         ${placed.edges.map((edge) => html`<${Edge} edge=${edge} flow=${flowOf(edge, graph, newest)} />`)}
         ${placed.nodes.map((one) => html`<${Node} place=${one} node=${one.node} heat=${heatOf(values[one.node.id], most)}

@@ -186,8 +186,8 @@ def touch_codes(view: int, codes: Any, bits: Any, known: Any, stamps: Any, score
     for position in range(end):
         row = rows + position * stride
         place = load_u32(row + HASH) & mask
-        is_asked = (bits[place >> 3] >> (place & 7)) & 1 and load_u8(row + FLAGS) & FLAG_ARRANGED
-        if is_asked and stamps[position] < stamp:
+        is_requested = (bits[place >> 3] >> (place & 7)) & 1 and load_u8(row + FLAGS) & FLAG_ARRANGED
+        if is_requested and stamps[position] < stamp:
             score = scores[position]
             line = 0 if score == -np.inf else int(score * _LINES_PER_STEP) & (known.shape[1] - 1)
             if known[0, line] != score:

@@ -69,7 +69,7 @@ class _FileSource:
         return {"kind": kind, "name": self.name, "schema": write_schema(self.schema), "path": self.path, "table": self.table}
 
     def refused(self, error: Exception) -> LookupFailedError:
-        """Return the error of a file that cannot be asked."""
+        """Return the error of a file that cannot be read."""
         return LookupFailedError(
             f'the lookup source "{self.name}" ({self.explain()}) refused: {error}. The epoch was not applied. Correct path, '
             f"table or "
@@ -149,9 +149,9 @@ class _DuckDBClient(LookupClient):
         self._source = source
         self._opening = opening
         self._columns = ", ".join(f"t.{_quoted(name)}" for name in opening.columns)
-        pairs = " AND ".join(f"t.{_quoted(name)} = asked.{_quoted(name)}" for name in opening.key)
+        pairs = " AND ".join(f"t.{_quoted(name)} = requested.{_quoted(name)}" for name in opening.key)
         self._from = f"{_quoted(source.table)} AS t"
-        self._statement = f"SELECT {self._columns} FROM {self._from} JOIN asked ON {pairs}"  # noqa: S608 - names are quoted
+        self._statement = f"SELECT {self._columns} FROM {self._from} JOIN requested ON {pairs}"  # noqa: S608 - names are quoted
         self._connection: Any = None
 
     def _opened(self) -> Any:
@@ -161,17 +161,17 @@ class _DuckDBClient(LookupClient):
         return self._connection
 
     def lookup(self, keys: pa.Table) -> pa.Table:
-        return self._asked(self._statement, keys)
+        return self._queried(self._statement, keys)
 
     def load(self) -> pa.Table:
         self.close()  # so that what another process has written meanwhile is seen
-        return self._asked(f"SELECT {self._columns} FROM {self._from}", None)  # noqa: S608 - names are quoted
+        return self._queried(f"SELECT {self._columns} FROM {self._from}", None)  # noqa: S608 - names are quoted
 
-    def _asked(self, statement: str, keys: pa.Table | None) -> pa.Table:
+    def _queried(self, statement: str, keys: pa.Table | None) -> pa.Table:
         try:
             connection = self._opened()
             if keys is not None:
-                connection.register("asked", keys.select(list(self._opening.key)))
+                connection.register("requested", keys.select(list(self._opening.key)))
             return connection.sql(statement).to_arrow_table()
         except self._duckdb.IOException as error:
             raise TransientLookupError(str(error)) from error
@@ -200,14 +200,16 @@ class _SQLiteClient(LookupClient):
 
     def lookup(self, keys: pa.Table) -> pa.Table:
         names = self._opening.key
-        asked = list(zip(*(keys.column(name).to_pylist() for name in names), strict=True))
+        requested = list(zip(*(keys.column(name).to_pylist() for name in names), strict=True))
         at_once = max(1, _SQLITE_VALUES // len(names))
         rows: list[tuple[Any, ...]] = []
-        for begin in range(0, len(asked), at_once):
-            part = asked[begin : begin + at_once]
+        for begin in range(0, len(requested), at_once):
+            part = requested[begin : begin + at_once]
             places = ", ".join([f"({', '.join('?' * len(names))})"] * len(part))
-            pairs = " AND ".join(f"t.{_quoted(name)} = asked.column{at}" for at, name in enumerate(names, 1))
-            text = f"SELECT {self._columns} FROM (VALUES {places}) AS asked JOIN {_quoted(self._source.table)} AS t ON {pairs}"  # noqa: S608 - names are quoted, keys are parameters
+            pairs = " AND ".join(f"t.{_quoted(name)} = requested.column{at}" for at, name in enumerate(names, 1))
+            text = (
+                f"SELECT {self._columns} FROM (VALUES {places}) AS requested JOIN {_quoted(self._source.table)} AS t ON {pairs}"  # noqa: S608 - names are quoted, keys are parameters
+            )
             rows += self._fetched(text, [value for key in part for value in key])
         return table_of(self._wanted, rows, source=self._source.name)
 

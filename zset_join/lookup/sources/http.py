@@ -126,8 +126,8 @@ class HttpSource:
             return {}
         rows = keys.to_pylist()
         reasons = {tuple(key.values()): self._unnameable(key) for key in rows if None not in key.values()}
-        told = ((row, reasons.get(tuple(key.values()))) for row, key in enumerate(rows))
-        return {row: reason for row, reason in told if reason is not None}
+        reported = ((row, reasons.get(tuple(key.values()))) for row, key in enumerate(rows))
+        return {row: reason for row, reason in reported if reason is not None}
 
     def _unnameable(self, key: Mapping[str, Any]) -> str | None:
         try:
@@ -137,7 +137,7 @@ class HttpSource:
         return None
 
     def explain(self) -> str:
-        """Return the URL, without what comes after `?`."""
+        """Return the URL up to `?`."""
         return f"HTTP {self.url.partition('?')[0]}"
 
     def to_json(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class _HttpClient(LookupClient):
                         for piece in response.iter_raw():
                             self._take(body, piece, until)
             except self._httpx.HTTPError as error:
-                raise self._told(error) from None
+                raise self._translated(error) from None
             records += self._records(body, key)
         return table_of_records(self._wanted, records, source=self._source.name)
 
@@ -220,7 +220,7 @@ class _HttpClient(LookupClient):
                             async for piece in response.aiter_raw():
                                 self._take(body, piece, until)
                 except self._httpx.HTTPError as error:
-                    raise self._told(error) from None
+                    raise self._translated(error) from None
             return self._records(body, key)
 
         tasks = [asyncio.create_task(one(request, key)) for request, key in self._requests(keys)]
@@ -243,15 +243,15 @@ class _HttpClient(LookupClient):
             client.close()
 
     def _requests(self, keys: pa.Table) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
-        asked: list[dict[str, Any]] = keys.select(list(self._opening.key)).to_pylist()
+        requested: list[dict[str, Any]] = keys.select(list(self._opening.key)).to_pylist()
         if self._source.many == "query":
-            parameters = [(name, str(value)) for key in asked for name, value in key.items()]
+            parameters = [(name, str(value)) for key in requested for name, value in key.items()]
             return [({"method": "GET", "url": self._source.url, "params": parameters}, None)]
         if self._source.many == "body":
-            content = json.dumps({"keys": asked}, default=str).encode()
+            content = json.dumps({"keys": requested}, default=str).encode()
             headers = {"Content-Type": "application/json"}
             return [({"method": "POST", "url": self._source.url, "content": content, "headers": headers}, None)]
-        return [({"method": "GET", "url": self._url_of(key)}, key) for key in asked]
+        return [({"method": "GET", "url": self._url_of(key)}, key) for key in requested]
 
     def _url_of(self, key: Mapping[str, Any]) -> str:
         try:
@@ -259,7 +259,7 @@ class _HttpClient(LookupClient):
         except UnnameableKeyError as error:
             raise LookupFailedError(
                 f'the lookup source "{self._source.name}" ({self._source.explain()}) cannot look a key up: {error}. It '
-                "was not asked, and the epoch was not applied. Leave such rows out with where(...) before the lookup, or use a "
+                "was not requested, the epoch was not applied. Leave such rows out with where(...) before the lookup, or use a "
                 'service that takes keys in a body, many="body".',
                 code="LOOKUP_KEY_VALUE",
                 source=self._source.name,
@@ -321,24 +321,24 @@ class _HttpClient(LookupClient):
             source=self._source.name,
         )
 
-    def _refused(self, said: str) -> LookupFailedError:
+    def _refused(self, cause: str) -> LookupFailedError:
         return LookupFailedError(
-            f'the lookup source "{self._source.name}" ({self._source.explain()}) refused: {said}. The epoch was not '
+            f'the lookup source "{self._source.name}" ({self._source.explain()}) refused: {cause}. The epoch was not '
             f"applied. Correct the "
             "URL or the token.",
             code="LOOKUP_REFUSED",
             source=self._source.name,
         )
 
-    def _told(self, error: Exception) -> Exception:
-        said = without_secrets(f"{type(error).__name__}: {error}", *secrets_of(self._source))
+    def _translated(self, error: Exception) -> Exception:
+        cause = without_secrets(f"{type(error).__name__}: {error}", *secrets_of(self._source))
         if isinstance(error, self._httpx.TransportError) and not isinstance(error, self._httpx.UnsupportedProtocol):
-            return TransientLookupError(said)
-        return self._refused(said)
+            return TransientLookupError(cause)
+        return self._refused(cause)
 
 
 def _retry_after(text: str | None) -> float | None:
-    """Return the seconds that a Retry-After header requests, as a number or as a date; None where it says neither."""
+    """Return the seconds that a Retry-After header requests, as a number or as a date; None where it is neither."""
     if text is None:
         return None
     if _SECONDS.fullmatch(text.strip()):

@@ -5,7 +5,7 @@ never as text in the statement. Only the wanted columns are requested. A dropped
 stops, a deadlock, a statement that timed out and a network that is silent are transient; a wrong password, a missing table or
 column are not.
 
-An answer is one row, each wanted column as an array in it; nested columns, and those of types that psycopg knows no arrays of,
+An answer is one row, each wanted column as an array in it; nested columns, and those of types without arrays in psycopg,
 such as enums, are fetched row by row instead, and so is what PostgreSQL cannot put into an array (1 GB).
 
 Sync: one connection. Async: a pool of at most `max_connections`, made when they are needed, so that one that cannot be made
@@ -15,7 +15,7 @@ Known limits: key columns of integer, text, boolean, floating, date, timestamp o
 query that makes them text, `table="(SELECT id::text AS id, ... FROM t)"`, with an index on that.
 Needs `psycopg[binary]` (extra `postgres`).
 
-Source: Flink's JDBC lookup, which asks row by row.
+Source: Flink's JDBC lookup, which fetches row by row.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class PostgresSource:
         host: where the server is.
         port: of the server.
         database: its name.
-        user: who asks.
+        user: of the connection.
         password: a `Secret`, or text, which is then never written down.
         connect_timeout_seconds: for making a connection.
         statement_timeout_seconds: for one statement, at the server; where the network is silent, the connection is given up
@@ -195,7 +195,7 @@ class _PostgresClient(LookupClient):
                     as_columns = False
                     rows = cursor.execute(self._statement(as_columns=False), parameters).fetchall()
         except self._psycopg.Error as error:
-            raise (self._no_answer() if self._watchdog.has_bitten else self._told(error)) from None
+            raise (self._no_answer() if self._watchdog.has_bitten else self._translated(error)) from None
         return self._found(rows, as_columns=as_columns)
 
     async def lookup_async(self, keys: pa.Table) -> pa.Table:
@@ -218,7 +218,7 @@ class _PostgresClient(LookupClient):
                 finally:
                     end.cancel()
         except self._psycopg.Error as error:
-            raise (self._no_answer() if bitten else self._told(error)) from None
+            raise (self._no_answer() if bitten else self._translated(error)) from None
         return self._found(rows, as_columns=as_columns)
 
     @contextlib.asynccontextmanager
@@ -250,7 +250,7 @@ class _PostgresClient(LookupClient):
             ):
                 rows = connection.execute(f"SELECT {columns} FROM {self._from} AS t".encode()).fetchall()  # noqa: S608 - names are quoted
         except self._psycopg.Error as error:
-            raise (self._no_answer() if self._watchdog.has_bitten else self._told(error)) from None
+            raise (self._no_answer() if self._watchdog.has_bitten else self._translated(error)) from None
         return table_of(self._wanted, rows, source=self._source.name)
 
     async def aclose(self) -> None:
@@ -270,7 +270,7 @@ class _PostgresClient(LookupClient):
         return table if table.lstrip().startswith("(") else ".".join(_quoted(part) for part in table.split("."))
 
     def _statement(self, *, as_columns: bool) -> bytes:
-        """Return what is asked: one row that has each wanted column as an array, or a row per match.
+        """Return the SELECT list: one row that has each wanted column as an array, or a row per match.
 
         As arrays, an answer is no Python object per row, which halves the time of a call.
         """
@@ -283,7 +283,7 @@ class _PostgresClient(LookupClient):
         return text.encode()
 
     def _is_unread(self, rows: list[tuple[Any, ...]]) -> bool:
-        """Return whether an array is of a type that psycopg does not know, such as an enum: from then on rows are requested."""
+        """Return whether an array is of a type that psycopg does not read, such as an enum: from then on rows are requested."""
         is_unread = not all(column is None or isinstance(column, list) for column in rows[0])
         self._by_columns = self._by_columns and not is_unread
         return is_unread
@@ -301,19 +301,19 @@ class _PostgresClient(LookupClient):
     def _no_answer(self) -> TransientLookupError:
         return TransientLookupError(f"no answer within {self._source.answer_seconds:g} s, and the connection was given up")
 
-    def _told(self, error: Exception) -> Exception:
+    def _translated(self, error: Exception) -> Exception:
         """Return an error without credentials: one that may pass, or one that will not."""
-        said = without_secrets(str(error).strip() or type(error).__name__, as_secret(self._source.password))
+        cause = without_secrets(str(error).strip() or type(error).__name__, as_secret(self._source.password))
         state = getattr(error, "sqlstate", None)
         if self._by_columns and str(state)[:2] == _LIMIT_EXCEEDED:
             self._by_columns = False
-            return TransientLookupError(f"{said}; rows are requested one by one")
+            return TransientLookupError(f"{cause}; rows are requested one by one")
         is_connection = isinstance(error, self._psycopg.OperationalError) and state is None
-        refused_for_good = any(word in said for word in ("authentication failed", "no password supplied", "does not exist"))
+        refused_for_good = any(word in cause for word in ("authentication failed", "no password supplied", "does not exist"))
         if (is_connection or str(state or "")[:2] in _TRANSIENT_STATES) and not refused_for_good:
-            return TransientLookupError(said)
+            return TransientLookupError(cause)
         return LookupFailedError(
-            f'the lookup source "{self._source.name}" ({self._source.explain()}) refused: {said}. The epoch was not applied. '
+            f'the lookup source "{self._source.name}" ({self._source.explain()}) refused: {cause}. The epoch was not applied. '
             "Correct the connection, the table or the columns it was declared with.",
             code="LOOKUP_REFUSED",
             source=self._source.name,

@@ -45,7 +45,7 @@ class RedisSource:
         host: where the server is.
         port: of the server.
         database: its number.
-        user: who asks; None: the default user.
+        user: of the connection; None: the default user.
         password: a `Secret`, or text, which is then never written down.
         ssl: whether to connect by TLS.
         timeout_seconds: for connecting, and for one pipeline.
@@ -104,7 +104,7 @@ class RedisSource:
         if set(opening.key) != set(self.pattern_columns):
             raise OptionError(
                 f'the lookup source "{self.name}" finds rows by {self.pattern_columns}, as key_pattern={self.key_pattern!r} '
-                f"says, "
+                f"has them, "
                 f"and the join is on {list(opening.key)}.",
                 code="LOOKUP_KEY",
                 source=self.name,
@@ -169,23 +169,23 @@ class _RedisClient(LookupClient):
         }
 
     def _once(self, retry: Any) -> dict[str, Any]:
-        """Return options that leave trying again to the fetch step, which counts it and knows its bounds."""
+        """Return options that leave trying again to the fetch step, which counts and bounds it."""
         return {"retry": retry(self._redis.backoff.NoBackoff(), 0)}
 
     def lookup(self, keys: pa.Table) -> pa.Table:
-        asked = self._asked(keys)
+        requested = self._fetch(keys)
         try:
             if self._sync is None:
                 self._sync = self._redis.Redis(**self._options(), **self._once(self._redis.retry.Retry))
             pipeline = self._sync.pipeline(transaction=False)
-            self._queue(pipeline, asked)
+            self._queue(pipeline, requested)
             answers = pipeline.execute()
         except self._redis.RedisError as error:
-            raise self._told(error) from None
-        return self._found(asked, answers)
+            raise self._translated(error) from None
+        return self._found(requested, answers)
 
     async def lookup_async(self, keys: pa.Table) -> pa.Table:
-        asked = self._asked(keys)
+        requested = self._fetch(keys)
         try:
             if self._async is None:
                 pool = self._asyncio.BlockingConnectionPool(
@@ -197,11 +197,11 @@ class _RedisClient(LookupClient):
                 )
                 self._async = self._asyncio.Redis.from_pool(pool)
             pipeline = self._async.pipeline(transaction=False)
-            self._queue(pipeline, asked)
+            self._queue(pipeline, requested)
             answers = await pipeline.execute()
         except self._redis.RedisError as error:
-            raise self._told(error) from None
-        return self._found(asked, answers)
+            raise self._translated(error) from None
+        return self._found(requested, answers)
 
     async def aclose(self) -> None:
         client, self._async = self._async, None
@@ -213,13 +213,13 @@ class _RedisClient(LookupClient):
         if client is not None:
             client.close()
 
-    def _asked(self, keys: pa.Table) -> list[dict[str, Any]]:
-        asked: list[dict[str, Any]] = keys.select(list(self._opening.key)).to_pylist()
-        return asked
+    def _fetch(self, keys: pa.Table) -> list[dict[str, Any]]:
+        requested: list[dict[str, Any]] = keys.select(list(self._opening.key)).to_pylist()
+        return requested
 
-    def _queue(self, pipeline: Any, asked: Sequence[Mapping[str, Any]]) -> None:
+    def _queue(self, pipeline: Any, requested: Sequence[Mapping[str, Any]]) -> None:
         pattern = self._source.key_pattern
-        for key in asked:
+        for key in requested:
             name = re.sub(r"\{([^{}]+)\}", lambda at, key=key: str(key[at[1]]), pattern)  # type: ignore[misc]
             if self._source.layout == "json":
                 pipeline.get(name)
@@ -229,17 +229,17 @@ class _RedisClient(LookupClient):
             else:
                 pipeline.exists(name)
 
-    def _found(self, asked: Sequence[dict[str, Any]], answers: Sequence[Any]) -> pa.Table:
+    def _found(self, requested: Sequence[dict[str, Any]], answers: Sequence[Any]) -> pa.Table:
         records: list[dict[str, Any]] = []
         if self._source.layout == "json":
-            for key, text in zip(asked, answers, strict=True):
+            for key, text in zip(requested, answers, strict=True):
                 records += [{**record, **key} for record in self._parsed(text)]
         elif self._fields:
-            for key, values, there in zip(asked, answers[::2], answers[1::2], strict=True):
+            for key, values, there in zip(requested, answers[::2], answers[1::2], strict=True):
                 if there:
                     records.append({**dict(zip(self._fields, values, strict=True)), **key})
         else:
-            records = [key for key, there in zip(asked, answers, strict=True) if there]
+            records = [key for key, there in zip(requested, answers, strict=True) if there]
         if self._source.layout == "hash":
             return self._typed(records)
         return table_of_records(self._wanted, records, source=self._source.name)
@@ -285,15 +285,15 @@ class _RedisClient(LookupClient):
             source=self._source.name,
         )
 
-    def _told(self, error: Exception) -> Exception:
-        said = without_secrets(str(error), as_secret(self._source.password))
+    def _translated(self, error: Exception) -> Exception:
+        cause = without_secrets(str(error), as_secret(self._source.password))
         exceptions = self._redis.exceptions
         for_good = (exceptions.AuthenticationError, exceptions.NoPermissionError)
         passing = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.BusyLoadingError, exceptions.TryAgainError)
         if isinstance(error, passing) and not isinstance(error, for_good):
-            return TransientLookupError(said)
+            return TransientLookupError(cause)
         return LookupFailedError(
-            f'the lookup source "{self._source.name}" ({self._source.explain()}) refused: {said}. The epoch was not '
+            f'the lookup source "{self._source.name}" ({self._source.explain()}) refused: {cause}. The epoch was not '
             f"applied. Correct "
             "the connection or the layout.",
             code="LOOKUP_REFUSED",

@@ -139,7 +139,7 @@ class ArrowSource:
     def __post_init__(self) -> None:
         if self.schema is None and callable(self.table):
             raise OptionError(
-                f'the lookup source "{self.name}" is a function; say schema=pa.schema(...), so that the query can be planned.',
+                f'the lookup source "{self.name}" is a function; give schema=pa.schema(...), so that the query can be planned.',
                 code="LOOKUP_SCHEMA",
                 source=self.name,
             )
@@ -166,7 +166,7 @@ class ArrowSource:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> ArrowSource:
-        """Build from what `to_json` gave: enough to show a query and its state; asking it is refused."""
+        """Build from what `to_json` gave: enough to show a query and its state; fetching from it is refused."""
 
         def refuse() -> pa.Table:
             raise PlanError(

@@ -90,7 +90,7 @@ def _needed(parts: Iterable[Node]) -> Mapping[int, set[str]]:
 
 
 def _kept_always(node: Node) -> set[str]:
-    """Return the columns of an answer that say which row a change is about, and when it was."""
+    """Return the columns of an answer that identify a change's row and its time."""
     relation = node.relation
     time = () if relation.event_time is None else (relation.event_time,)
     return {*relation.primary_key, *relation.sequence_by, *time, *node.hidden}

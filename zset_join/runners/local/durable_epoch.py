@@ -17,7 +17,7 @@ from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.common.bucket_receipt import BucketReceipt
 from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, log_input, report, report_due
 from zset_join.runners.local.stage_states import operators_of
-from zset_join.stages.effect import EffectPlace, Effects, asks_outside
+from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of
@@ -73,7 +73,7 @@ class DurableEpoch:
     def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
         """Return the deltas for the operator of a stage, with the rows of external tables."""
         node = self.plan.nodes[number]
-        if not asks_outside(node.stage):
+        if not has_effect(node.stage):
             return fed
         place = EffectPlace(options=self.options, name=node.name, folder=self.checkpoint.files.folder)
         return self.effects.opened(node.stage, place).completed(operator, tick, fed)

@@ -80,7 +80,7 @@ def explain_row(
             emitted = _matching(answered.delta, row)
             if emitted:
                 causes = _Causes(engine, watermarks, states, past, row, emitted, answered.times, most_changes).find()
-                explained = tuple(_told(past, cause) for cause in causes)
+                explained = tuple(_input_change(past, cause) for cause in causes)
                 events.append(RowEvent(past.epoch, tuple(emitted), explained, time="" if explained else _time_told(plan, past)))
                 answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
             states.absorb(answered.asked)
@@ -217,7 +217,7 @@ def _time_told(plan: QueryPlan, past: PastEpoch) -> str:
     return f"rows expired (state_ttl) at {moment.isoformat()}"
 
 
-def _told(past: PastEpoch, cause: _Change) -> InputChange:
+def _input_change(past: PastEpoch, cause: _Change) -> InputChange:
     name, at = cause
     delta = past.deltas[name]
     row = delta.rows.slice(at, 1)

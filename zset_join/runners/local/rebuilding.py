@@ -185,13 +185,13 @@ class Rebuilding:
             node, own = self.plan.nodes[number], self.built.get(number)
             operator = node.stage.build(self.options, None) if own is None else own
             try:
-                self._answers[number] = self._asked(number, operator, absorbs=own is not None)
+                self._answers[number] = self._answer_of(number, operator, absorbs=own is not None)
             finally:
                 if own is None:
                     operator.close()
         return self._answers[number]
 
-    def _asked(self, number: int, operator: DurableOperator, *, absorbs: bool) -> ZSet:
+    def _answer_of(self, number: int, operator: DurableOperator, *, absorbs: bool) -> ZSet:
         node = self.plan.nodes[number]
         shown, fed = node.stage.output.schema, list[ZSet]()
         if self._is_empty[number]:

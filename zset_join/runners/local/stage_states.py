@@ -13,7 +13,7 @@ from typing import Protocol
 from zset_join.core.tick import Tick
 from zset_join.operators.shared_table import SharedTable
 from zset_join.plan.query_plan import QueryPlan, StateNode
-from zset_join.stages.effect import EffectPlace, Effects, asks_outside
+from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of, is_timed
@@ -79,7 +79,7 @@ class MemoryStates:
     def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
         """Return the deltas that the operator of a stage is asked with, what the outside says among them."""
         node = self._plan.nodes[number]
-        if not asks_outside(node.stage):
+        if not has_effect(node.stage):
             return fed
         place = EffectPlace(options=self._options, name=node.name)
         return self.effects.opened(node.stage, place).completed(operator, tick, fed)

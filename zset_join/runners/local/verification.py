@@ -139,7 +139,7 @@ def verify(
             actual_rows=int(counts[1]),
             different_rows=int(counts[2]),
             unjudged_rows=int(counts[3]),
-            differences=tuple(_told(line, schema) for line in shown_rows(different)),
+            differences=tuple(_split(line, schema) for line in shown_rows(different)),
         )
 
 
@@ -214,6 +214,6 @@ def _compared(column: str, kind: pa.DataType) -> str:
     return column
 
 
-def _told(line: dict[str, Any], schema: pa.Schema) -> tuple[dict[str, Any], int, int]:
+def _split(line: dict[str, Any], schema: pa.Schema) -> tuple[dict[str, Any], int, int]:
     row = {name: line[f"c{at}"] for at, name in enumerate(schema.names)}
     return row, int(line["expected"]), int(line["actual"])

@@ -19,7 +19,7 @@ from zset_join.core.errors import SqlError, ZsetJoinError
 from zset_join.sql.ddl.definitions import read_table
 from zset_join.sql.ddl.table_clauses import add_options, encoding
 from zset_join.sql.dml.query_statements import bind_query
-from zset_join.sql.dml.writing import fitted, takes_back, writer_of
+from zset_join.sql.dml.writing import fitted, retracts, writer_of
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
 from zset_join.sql.tables.connectors import check_options, sink_options
@@ -154,7 +154,7 @@ def _check_table_options(table: Table, options: dict[str, str], query: Query, *,
     if forces:
         text = "force_append_only changes nothing: rows that the query retracts are retracted in the table."
         warnings.warn(SqlWarning(text), stacklevel=6)
-    elif kind == "append-only" and takes_back(query):
+    elif kind == "append-only" and retracts(query):
         raise SqlError("the query retracts rows, so its sink is not append-only. Leave type out.", code="NOT_OFFERED", at=at)
     key = tuple(one.strip().lower() for one in options.get("primary_key", "").split(",") if one.strip())
     if key and sorted(key) != sorted(one.lower() for one in table.primary_key):

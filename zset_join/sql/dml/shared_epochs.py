@@ -170,7 +170,7 @@ class SharedEpoch(ExitStack):
             for running in one.reached():
                 delta = running.answer_in(one.prepared)
                 running.deltas.append(delta)
-                if running.writer is not None and running.takes_back and running.writer.table.name in self._session.claims:
+                if running.writer is not None and running.retracts and running.writer.table.name in self._session.claims:
                     self._session.claims[running.writer.table.name].add([(delta, running.writer.names)])
         self.claim_others()
         failed: list[Exception] = []
@@ -222,13 +222,13 @@ class SharedEpoch(ExitStack):
             if writer is None or not len(running.answer_in(prepared)):
                 continue
             claims = self._session.claims.get(writer.table.name)
-            if claims is not None and running.takes_back:
+            if claims is not None and running.retracts:
                 claimed = [*self._claimed.get(writer.table.name, ()), (running.answer_in(prepared), writer.names)]
                 claims.check(claimed, running.name)
                 self._claimed[writer.table.name] = claimed
             written = self._session.completed(writer.table, writer.rows(running.answer_in(prepared)), self._now_us)
             fed.setdefault(writer.table.name, []).append(Accepted(written))
-            if not running.takes_back:
+            if not running.retracts:
                 self._others.append((writer.table.name, written, f'the query "{running.name}"'))
             tables[writer.table.name] = writer.table
         self._check_others()
@@ -252,7 +252,7 @@ class SharedEpoch(ExitStack):
                 for running in one.queries
                 if running.writer is not None
                 and running.writes == name
-                and running.takes_back
+                and running.retracts
                 and len(running.answer_in(one.prepared))
             ]
             claims.check_others(rows, claimed, origin)

@@ -26,13 +26,13 @@ from zset_join.sql.tables.sink_tables import SinkWriter, is_outside, sink_of
 from zset_join.sql_expressions.places import Place
 from zset_join.zset import ZSet
 
-__all__ = ["TableWriter", "fitted", "table_written", "takes_back", "writer_of"]
+__all__ = ["TableWriter", "fitted", "retracts", "table_written", "writer_of"]
 
 _NUMBERS = frozenset({"integer", "float", "decimal"})
 _TIMES = frozenset({"date", "timestamp", "instant"})
 
 
-def takes_back(query: Query) -> bool:
+def retracts(query: Query) -> bool:
     """Return whether a query ever retracts a row."""
     return query.bound.view.node.relation.mode != "append"
 
@@ -108,11 +108,11 @@ def writer_of(session: StatementContext, table: Table, query: Query, *, at: Plac
     """
     if is_outside(table):
         key = table.primary_key or query.bound.view.node.relation.primary_key
-        sink = sink_of(table, takes_back=takes_back(query), query_key=key)
+        sink = sink_of(table, retracts=retracts(query), query_key=key)
         schema = pa.schema([pa.field(field.name, field.type) for field in query.schema])
         return SinkWriter(table, sink, schema, key, session.writer_id() or str(uuid.uuid4()))
     _refuse_circle(session, table, query, at=at)
-    if table.mode == "append" and takes_back(query):
+    if table.mode == "append" and retracts(query):
         raise SqlError(
             f'"{table.name}" only ever gets rows, and the query retracts rows. Declare it with a primary key, or APPEND ONLY '
             "sources.",

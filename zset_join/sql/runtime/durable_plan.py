@@ -447,7 +447,7 @@ def sink_of(output: object) -> Sink | None:
 
 def is_fed(running: Running) -> bool:
     """Return whether a query writes rows that replace one another in its table: it never retracts, and the table has a key."""
-    return running.writer is not None and bool(running.writer.table.primary_key) and not running.takes_back
+    return running.writer is not None and bool(running.writer.table.primary_key) and not running.retracts
 
 
 def is_inserted(table: Table) -> bool:

@@ -47,7 +47,7 @@ class ProcessRuntime(Runtime):
 
     def _unclaim(self, running: Running) -> None:
         """Forget what a query claimed; what it wrote stays in the table, and claims nothing."""
-        if running.writer is not None and running.takes_back and running.writer.table.name in self.claims:
+        if running.writer is not None and running.retracts and running.writer.table.name in self.claims:
             rows = running.pipeline.contents()
             if len(rows):
                 self.claims[running.writer.table.name].add([(ZSet(rows.rows, -rows.weights), running.writer.names)])
@@ -61,7 +61,7 @@ class ProcessRuntime(Runtime):
     def _claims_beside(self, running: Running) -> KeyClaims | None:
         """Return which keys are claimed of the table that a query writes; None where no two rows may claim one."""
         writer = running.writer
-        if writer is None or not writer.table.primary_key or not running.takes_back:
+        if writer is None or not writer.table.primary_key or not running.retracts:
             return None
         claims = self.claims.get(writer.table.name)
         if claims is not None:
@@ -76,7 +76,7 @@ class ProcessRuntime(Runtime):
     def claims_of(self, name: str) -> KeyClaims | None:
         """Return which keys of a table are claimed; None where no running query claims any."""
         table = self.catalog.tables.get(name)
-        is_claimed = any(one.writes == name and one.takes_back for one in self.running)
+        is_claimed = any(one.writes == name and one.retracts for one in self.running)
         if name not in self.claims and is_claimed and table is not None and table.primary_key:
             return self._claims_begun(table, self._rows_held(table))
         return self.claims.get(name)
@@ -86,7 +86,7 @@ class ProcessRuntime(Runtime):
         own: list[Claimed] = [
             (one.pipeline.contents(), one.writer.names)
             for one in self.running
-            if one.writer is not None and one.writes == table.name and one.takes_back
+            if one.writer is not None and one.writes == table.name and one.retracts
         ]
         claims = self.claims[table.name] = KeyClaims(table, table.schema.empty_table() if held is None else held, own)
         return claims

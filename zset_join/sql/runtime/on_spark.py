@@ -183,7 +183,7 @@ class SparkRuntime(InDirectory, Runtime):
         running.writer = table_written(output)
         pipeline: Any = self._pipeline_of(running, sink)
         running.pipeline = pipeline
-        if running.writer is not None and running.takes_back and running.writer.table.primary_key:
+        if running.writer is not None and running.retracts and running.writer.table.primary_key:
             self.settle()
             self._rehearsed([*self.running, running], first=running.name).close()
         self._forget_rehearsal()

@@ -210,7 +210,7 @@ class Running:
         return self.pipeline.answer_of(prepared.answers) if isinstance(self.pipeline, GroupView) else prepared.delta
 
     @property
-    def takes_back(self) -> bool:
+    def retracts(self) -> bool:
         """Return whether it ever retracts a row."""
         return self.query.bound.view.node.relation.mode != "append"
 

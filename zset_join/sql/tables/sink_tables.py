@@ -29,18 +29,18 @@ def is_outside(table: Table) -> bool:
     return connector is not None and tables()[connector].output is not None
 
 
-def sink_of(table: Table, *, takes_back: bool, query_key: tuple[str, ...] = ()) -> Sink:
+def sink_of(table: Table, *, retracts: bool, query_key: tuple[str, ...] = ()) -> Sink:
     """Return the sink that a table is; it is not opened yet.
 
     Args:
         table: with a connector that can be written.
-        takes_back: the query retracts rows.
+        retracts: the query retracts rows.
         query_key: the columns that identify a row of the query, where the table names no key.
 
     Raises:
         SqlError: it cannot be written so.
     """
-    return sink_of_table(WrittenTable(table.name, table.options, table.primary_key or query_key, takes_back))
+    return sink_of_table(WrittenTable(table.name, table.options, table.primary_key or query_key, retracts))
 
 
 class SinkWriter:

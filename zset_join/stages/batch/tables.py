@@ -39,7 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTimes:
-    """Say how far time had come when the last epoch ended.
+    """How far time had come when the last epoch ended.
 
     Args:
         watermark_us: of the stage; None where it has none.
@@ -132,7 +132,7 @@ def batch_query(stage: Stage, inputs: Sequence[BatchTable], scope: BatchScope) -
     query = _QUERIES.get(stage.kind)
     if query is None:
         raise PlanError(
-            f"verify() does not know what a stage of kind {stage.kind!r} is as a batch query; it knows {sorted(_QUERIES)}.",
+            f"verify() has no batch query for a stage of kind {stage.kind!r}; it has one for {sorted(_QUERIES)}.",
             code="NOT_VERIFIABLE",
             kind=stage.kind,
         )

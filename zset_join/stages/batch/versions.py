@@ -1,10 +1,10 @@
 """What dedup, temporal and as-of joins share as batch queries.
 
-Window functions over all pairs of equal keys: nothing is asked of an index or of an order, so a mistake of the engine's is not
+Window functions over all pairs of equal keys: no index and no order is used, so a mistake of the engine's is not
 made twice. What is late, and what was known when a row was released or, in eager mode, was past correction, is computed from
 the epochs in which rows came and went, where both inputs come straight from sources whose changes are all known; behind others
 nothing counts as late. Arrival, which breaks ties, is that of the copies that are left: a retraction takes the oldest. Behind
-other stages the state alone knows it, and the tied queries select the rows among which it decides.
+other stages only the state has it, and the tied queries select the rows among which it decides.
 """
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by
@@ -18,10 +18,10 @@ from zset_join.shapes.version_join import VersionJoinShape
 from zset_join.stages.batch.dialect import Dialect
 from zset_join.stages.batch.tables import BatchTable, expression_sql
 
-__all__ = ["chosen_rows", "equal_keys", "knows_arrivals", "row_copies", "there_in"]
+__all__ = ["chosen_rows", "equal_keys", "has_arrivals", "row_copies", "there_in"]
 
 
-def knows_arrivals(table: BatchTable) -> bool:
+def has_arrivals(table: BatchTable) -> bool:
     """Return whether the order in which its rows came is known."""
     return table.history is not None and table.relation.mode != "upsert"
 

@@ -184,7 +184,7 @@ class ColdSide:
         Args:
             codes: the hashes.
             revised: given rows in pieces, as they lie there and as records, changes some records, though not keys nor sizes,
-                and says which.
+                and returns which.
 
         Raises:
             ResourceError: the disk is full or cannot be written; `forget_revised` gives back what was written.

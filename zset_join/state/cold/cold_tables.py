@@ -1,7 +1,7 @@
 """Rows of a few tables on disk, found by the hash of the key that all tables begin with.
 
-A group of an aggregate is one row of a table of groups and any number of rows in tables of values. Together they are what comes
-and goes: they lie under one code, and the subcode says which table a row is of.
+A group of an aggregate is one row of a table of groups and any number of rows in tables of values. Together they are one
+unit: they lie under one code, and the subcode decides which table a row is of.
 
 The law: what `find` returns and `take` removes is exactly what `store` was given, bit by bit, keys included. A code is a hash
 and may be that of another key as well: a reader that finds strangers takes them into memory, where they do no harm.

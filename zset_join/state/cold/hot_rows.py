@@ -1,7 +1,7 @@
 """The rows of one side that are in memory, as far as they may leave it: how large and how busy they are, the way out and in.
 
-The law: `insert` of what `pack` said and `drop` took gives the side it was taken from, save for row numbers and the order
-within a chain.
+The law: `insert` of what `pack` returned and `drop` removed gives the side it was taken from, save for row numbers and the
+order within a chain.
 
 Remembers 16 bytes per record, in this process only: the score of `spill.residency`, the stamp of the epoch that needed the row
 last, and the place in the cold store where the row still lies unchanged (-1: nowhere). On a side with a store of keys 8 more:
@@ -120,7 +120,7 @@ class HotRows:
         return cold_rows.row_bytes + len(cold_rows) * self.bytes_per_row()
 
     def unreckoned_bytes(self, more: int) -> int:
-        """Return what tables and the arrays beside the records take with `more` rows, beyond what `row_bytes` says of them."""
+        """Return what tables and the arrays beside the records take with `more` rows, beyond `row_bytes`."""
         rows = self.live_rows + self.tombstones
         return self._side.table_bytes(more) + self.resident_bytes() - rows * self._bytes_beside
 

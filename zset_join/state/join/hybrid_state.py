@@ -47,7 +47,7 @@ class HybridState(HybridRows):
 
     Args:
         sides: left and right.
-        asked_by_own: per side, whether it is looked at where its own join key changes (3 above).
+        fetched_by_own: per side, whether it is looked at where its own join key changes (3 above).
         shown: per side, whether its rows are paired or shown alone (2 above).
         budget: of both together.
         directory: where the state is mapped; None where it is in memory only, and then the cold rows go with the process.
@@ -63,35 +63,35 @@ class HybridState(HybridRows):
     def __init__(
         self,
         sides: Sequence[SideState],
-        asked_by_own: Sequence[bool],
+        fetched_by_own: Sequence[bool],
         shown: Sequence[bool],
         budget: HotBudget,
         directory: str | None,
         cold_directory: str | None = None,
     ) -> None:
         super().__init__(sides, budget, directory, cold_directory)
-        self._asked_by_own = tuple(asked_by_own)
+        self._fetched_by_own = tuple(fetched_by_own)
         self._shown = tuple(shown)
-        self.oversized = OversizedKeys(self._opened, asked_by_own, budget)
+        self.oversized = OversizedKeys(self._opened, fetched_by_own, budget)
         self._witnesses = MatchWitnesses(self._opened)
 
     def fetch(self, prepared: Sequence[PreparedSide | None]) -> None:
-        """Bring in what an epoch looks at, as `HybridRows.fetch`; `left` tells what is not brought in."""
+        """Bring in what an epoch looks at, as `HybridRows.fetch`; `left` is what is not brought in."""
         self.oversized.begin()
         super().fetch(prepared)
 
     def _bring_in(self, prepared: Sequence[PreparedSide | None]) -> None:
         changed = self._fetch_named(prepared)
-        own = [codes if is_asked else _NONE for codes, is_asked in zip(changed, self._asked_by_own, strict=True)]
-        asked = [np.concatenate([changed[1 - number], own[number]]) for number in (0, 1)]
-        for side, codes in zip(self._opened, asked, strict=True):
+        own = [codes if is_requested else _NONE for codes, is_requested in zip(changed, self._fetched_by_own, strict=True)]
+        requested = [np.concatenate([changed[1 - number], own[number]]) for number in (0, 1)]
+        for side, codes in zip(self._opened, requested, strict=True):
             side.hot.touch_chains(codes, self._stamp, self._clock)
-        for number, codes in enumerate(asked):
+        for number, codes in enumerate(requested):
             self.oversized.leave(number, codes, prepared, self._room, self._stamp, self._clock)
         for number, codes in enumerate(reversed(changed)):
             if self._shown[number]:
                 self._fetch_keys(number, self.oversized.others(number, codes))
-            if self._asked_by_own[number]:
+            if self._fetched_by_own[number]:
                 self._fetch_witnesses(number, prepared)
 
     def _fetch_keys(self, number: int, codes: Int64s) -> None:

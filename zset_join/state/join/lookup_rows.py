@@ -42,7 +42,7 @@ def fetched_rows(
         )
         for column in hits.columns
     ]
-    asked = take_rows(keys, np.concatenate([positions, misses])).columns
+    requested = take_rows(keys, np.concatenate([positions, misses])).columns
     is_found = np.concatenate([np.ones(len(positions), np.bool_), np.zeros(len(misses), np.bool_)])
     words = (
         policy.max_retries,
@@ -52,5 +52,5 @@ def fetched_rows(
         int(policy.pads_at_limit),
     )
     carried = [pa.array(np.full(len(is_found), word, np.int64)) for word in words]
-    batch = pa.RecordBatch.from_arrays([*fetched, *asked, pa.array(is_found), *carried], schema=shape.fetched.schema)
+    batch = pa.RecordBatch.from_arrays([*fetched, *requested, pa.array(is_found), *carried], schema=shape.fetched.schema)
     return ZSet(batch, np.ones(batch.num_rows, np.int64))

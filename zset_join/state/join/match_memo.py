@@ -182,7 +182,7 @@ class MatchMemo:
         taken = np.clip(copies[group_positions] - older, 0, group_copies)
         if int(taken.sum()) != int(copies.sum()):
             raise StateError(
-                f'the memo of "{self._name}" knows {int(taken.sum())} of the {int(copies.sum())} copies that are retracted; '
+                f'the memo of "{self._name}" has {int(taken.sum())} of the {int(copies.sum())} copies that are retracted; '
                 "the state is damaged. It is a cache: delete its directory and it is rebuilt from the checkpoint.",
                 code="MEMO_INCOMPLETE",
                 relation=self._name,

@@ -33,7 +33,7 @@ class _Keys:
     Args:
         of: number of the side.
         codes: their hashes, ascending.
-        names: records, as `zset_join.kernels.join.match_witnesses` says.
+        names: records, as in `zset_join.kernels.join.match_witnesses`.
         lacking: whether no row of the key is in memory that stays.
     """
 
@@ -97,19 +97,19 @@ class MatchWitnesses:
         if not side.row_count():
             return
         own, replaced = self._changed(number, prepared, stamp, clock)
-        asked = [own, self._changed(1 - number, prepared, stamp, clock)[0]] if with_other else [own]
-        for keys in asked:
+        requested = [own, self._changed(1 - number, prepared, stamp, clock)[0]] if with_other else [own]
+        for keys in requested:
             if len(without):
                 keys.keep(~np.isin(keys.codes, without))
             self._mark(side, keys, replaced)
 
         def wanted() -> Int64s:
-            for keys in asked:
+            for keys in requested:
                 keys.keep(keys.lacking)
-            return np.concatenate([keys.codes for keys in asked])
+            return np.concatenate([keys.codes for keys in requested])
 
         for rows in side.find_some(wanted):
-            chosen = self._one_of_each(side, rows, replaced, asked)
+            chosen = self._one_of_each(side, rows, replaced, requested)
             if len(chosen):
                 self._came[number] += len(chosen), side.hot.bytes_of(chosen)
                 yield chosen
@@ -135,14 +135,14 @@ class MatchWitnesses:
         columns = own.join_columns.address, of.view, of.join_columns.address
         mark_lacking(own.view, *columns, keys.codes, keys.names, replaced, keys.lacking)
 
-    def _one_of_each(self, side: ColdSide, rows: ColdRows, replaced: Int64s, asked: Sequence[_Keys]) -> ColdRows:
+    def _one_of_each(self, side: ColdSide, rows: ColdRows, replaced: Int64s, requested: Sequence[_Keys]) -> ColdRows:
         """Return of rows on disk one of each key that has none in memory that is not replaced; these keys lack it no more."""
         matchable, own = matchable_rows(rows), side.side
         firsts, chosen = np.zeros((2, len(matchable)), np.bool_)
         codes, records, order = matchable.codes, side.hot.unpack(matchable), ascending_positions(matchable.codes)
         refs, columns = records.refs(own.layout.stride), own.join_columns.address
         choose_witnesses(own.view, columns, codes, refs, order, replaced, firsts, chosen)
-        for keys in asked:
+        for keys in requested:
             of = self._opened[keys.of].side
             candidates = codes, refs, order, firsts
             record_witnesses(

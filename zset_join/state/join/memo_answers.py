@@ -1,6 +1,6 @@
 """The answer of an operator with a memo: rows that are retracted, then rows that are inserted, as chunks.
 
-The law: retractions come before insertions, no line has weight 0, and where rows may be retracted every distinct row stands
+The law: retractions come before insertions, no line has weight 0, and where rows may be retracted every distinct row appears
 once. Answers of an append-only input are passed on as they are, in the order of its rows.
 """
 
@@ -88,9 +88,9 @@ def as_answer(
         inserted: joined rows, their copies, and which of them are emitted at all.
         is_plain: nothing is ever retracted.
     """
-    rows, copies, said = inserted
-    if not said.all():
-        rows, copies = take_rows(rows, np.flatnonzero(said)), copies[said]
+    rows, copies, emitted = inserted
+    if not emitted.all():
+        rows, copies = take_rows(rows, np.flatnonzero(emitted)), copies[emitted]
     parts = [ZSet(shape.output_rows(gone), -count) for gone, count in retracted if gone.num_rows]
     shown = ZSet(shape.output_rows(rows), np.ascontiguousarray(copies))
     if not parts:

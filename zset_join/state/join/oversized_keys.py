@@ -39,7 +39,7 @@ class OversizedKeys:
 
     Args:
         opened: both sides.
-        asked_by_own: per side, whether its rows are looked at where its own join key changes.
+        fetched_by_own: per side, whether its rows are looked at where its own join key changes.
         budget: of both.
 
     Attributes:
@@ -49,9 +49,9 @@ class OversizedKeys:
         least_bytes: per side, how many bytes on disk a key has of which that is so whatever room there is.
     """
 
-    def __init__(self, opened: Sequence[ColdSide], asked_by_own: Sequence[bool], budget: HotBudget) -> None:
+    def __init__(self, opened: Sequence[ColdSide], fetched_by_own: Sequence[bool], budget: HotBudget) -> None:
         self._opened = opened
-        self._asked_by_own = tuple(asked_by_own)
+        self._fetched_by_own = tuple(fetched_by_own)
         self.least_bytes = [_least_bytes(side, budget) for side in opened]
         self.forget()
 
@@ -85,8 +85,8 @@ class OversizedKeys:
             stamp: of the epoch.
             clock: what rows are touched with.
         """
-        side, asked = self._opened[number], self._asked[number]
-        if not (side.row_count() or len(asked)):
+        side, requested = self._opened[number], self._asked[number]
+        if not (side.row_count() or len(requested)):
             return
         least = self.least_bytes[number]
         large, sizes = side.oversized_keys(codes, min(least, _LEAST_LARGE_BYTES))
@@ -95,13 +95,13 @@ class OversizedKeys:
         if others.sum() > least // _PART_WITH_ROOM:
             is_long[~is_long] = _without_room(others, room(side))
         long = large[is_long]
-        if len(asked):
-            long = np.union1d(long, codes[np.isin(codes, asked)])
+        if len(requested):
+            long = np.union1d(long, codes[np.isin(codes, requested)])
         if not len(long):
             return
         self.codes[number] = long
-        self._asked[number] = np.union1d(asked, long)
-        if self._asked_by_own[number]:
+        self._asked[number] = np.union1d(requested, long)
+        if self._fetched_by_own[number]:
             witnesses = one_of_each(number, long, self._opened, prepared, self._witnesses[number], stamp, clock)
             if witnesses is not None:
                 self._witnesses[number] = np.union1d(self._witnesses[number], side.take(witnesses, stamp, clock))

@@ -85,14 +85,14 @@ class OversizedRows:
             flips = _flips(key)
         elif self._one_sided[other]:
             shown = key.remains - key.was if self._one_sided[other] == SHOWN_MATCHED else key.was - key.remains
-        asked = np.flatnonzero(chosen | (flips != 0))
-        if not len(asked) and shown * sign <= 0:
+        requested = np.flatnonzero(chosen | (flips != 0))
+        if not len(requested) and shown * sign <= 0:
             return
         largest = int(np.abs(deltas[chosen]).max(initial=0))
         for rows in self._rows(key):
             if largest * int(rows.weights.max()) > _MOST:
                 raise OverflowError("product of two weights")
-            yield self._crossed(key, asked, deltas * chosen, flips, rows, shown, sign)
+            yield self._crossed(key, requested, deltas * chosen, flips, rows, shown, sign)
 
     def revise_degrees(self, keys: Sequence[ChangedKey]) -> None:
         """Write those rows on disk again whose degree the changes of some keys make another one.
@@ -142,23 +142,23 @@ class OversizedRows:
                 degrees = records.words(cold.side.layout.degree_offset, stride)[equal] if _has_degrees(cold) else None
                 yield _Rows(refs[equal], records.words(WEIGHT, stride)[equal], degrees)
 
-    def _judged(self, key: ChangedKey, asked: Int64s, refs: Int64s) -> Iterator[tuple[Int64s, Int64s, Int64s, Flags]]:
+    def _judged(self, key: ChangedKey, changes: Int64s, refs: Int64s) -> Iterator[tuple[Int64s, Int64s, Int64s, Flags]]:
         """Yield, piece by piece, some of a key's changes and their pairs with rows: refs, and whether they pass."""
         size = max(1, _PAIRS_AT_ONCE // len(refs)) if len(refs) else 1
-        for begin in range(0, len(asked) if len(refs) else 0, size):
-            own = asked[begin : begin + size]
+        for begin in range(0, len(changes) if len(refs) else 0, size):
+            own = changes[begin : begin + size]
             changed, rows = np.repeat(key.refs[own], len(refs)), np.tile(refs, len(own))
             left, right = (changed, rows) if key.side == 0 else (rows, changed)
             yield own, left, right, self._passes(left, right).reshape(len(own), len(refs))
 
     def _crossed(
-        self, key: ChangedKey, asked: Int64s, deltas: Int64s, flips: Int64s, rows: _Rows, shown: int, sign: int
+        self, key: ChangedKey, changes: Int64s, deltas: Int64s, flips: Int64s, rows: _Rows, shown: int, sign: int
     ) -> Iterator[Pairs]:
         """Yield the pairs of some changes and rows, and the rows that come or go alone.
 
         Args:
             key: the key.
-            asked: the changes.
+            changes: the changes.
             deltas: of their weights; 0 where a change makes no pair of this sign.
             flips: 1 for a change that is a row which comes, -1 for one that goes; 0 where rows have no degrees.
             rows: the rows.
@@ -166,7 +166,7 @@ class OversizedRows:
             sign: of what is yielded.
         """
         gains = np.zeros(len(rows.refs), np.int64)
-        for own, left, right, passes in self._judged(key, asked, rows.refs):
+        for own, left, right, passes in self._judged(key, changes, rows.refs):
             if rows.degrees is not None:
                 gains += flips[own] @ passes
             if not self._pairs:

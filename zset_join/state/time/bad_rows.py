@@ -78,7 +78,7 @@ class GivenRows:
         """Return how many rows break the contract; late ones do not."""
         return int(((self.status > ch.LAST_HARMLESS) & (self.status < _FIRST_LATE)).sum())
 
-    def told(self, row: int) -> tuple[str, str]:
+    def reason_of(self, row: int) -> tuple[str, str]:
         """Return code and reason of a row."""
         code, text = _CODES[int(self.status[row])]
         return code, text.format(event_time=self.relation.event_time, key=list(self.key))
@@ -97,7 +97,7 @@ def late_or_bad_rows(inputs: Sequence[GivenRows]) -> pa.Table:
     lines: list[dict[str, object]] = []
     for given in inputs:
         for row in np.flatnonzero(given.status > ch.LAST_HARMLESS).tolist():
-            code, reason = given.told(row)
+            code, reason = given.reason_of(row)
             weight = int(given.delta.weights[row])
             lines.append({"input": given.relation.name, "row": row, "weight": weight, "code": code, "reason": reason})
     return pa.Table.from_pylist(lines, schema=REJECTION_SCHEMA)
@@ -113,7 +113,7 @@ def refuse_bad_rows(inputs: Sequence[GivenRows], tick: Tick) -> None:
         bad = np.flatnonzero((given.status > ch.LAST_HARMLESS) & (given.status < _FIRST_LATE))
         if not len(bad):
             continue
-        code, reason = given.told(int(bad[0]))
+        code, reason = given.reason_of(int(bad[0]))
         shown = given.relation.primary_key or tuple(given.relation.schema.names)
         key = tuple(given.delta.rows.column(name)[int(bad[0])].as_py() for name in shown)
         weight = int(given.delta.weights[bad[0]])

@@ -82,7 +82,7 @@ class ExpiringEpoch:
     """What one epoch does to the rows of an input.
 
     Args:
-        said: the delta to answer.
+        answered: the delta to answer.
         stored: the delta to fold in.
         changes: of the rows kept here.
         expired: numbers of rows that go because their time has come.
@@ -92,7 +92,7 @@ class ExpiringEpoch:
         counts: as `COUNTERS`.
     """
 
-    said: ZSet
+    answered: ZSet
     stored: ZSet
     changes: NetChanges | None = None
     expired: _Words = field(default_factory=lambda: _NONE)
@@ -213,11 +213,11 @@ class ExpiringRows:
         lost = [] if changes is None else [ZSet(changes.lost, -changes.lost_copies)]
         new_copies = _NONE if changes is None else changes.new_copies
         stored = ZSet.concat([*lost, ZSet(gone, -copies), _chosen(new, new_copies, lives)], schema=self.schema)
-        said = stored
+        answered = stored
         if self.ttl.forgets:
-            said = ZSet.concat([*lost, _chosen(new, new_copies, ~is_late)], schema=self.schema)
+            answered = ZSet.concat([*lost, _chosen(new, new_copies, ~is_late)], schema=self.schema)
         return ExpiringEpoch(
-            said,
+            answered,
             stored,
             changes,
             expired,
@@ -294,11 +294,11 @@ class ExpiringRows:
         """Return when rows expire, given their own times."""
         if self._keys is None or not rows.num_rows:
             return own
-        times, asked = own.copy(), self.keys_of(rows, self._key)
-        positions, numbers = self._keys.find(asked)
+        times, requested = own.copy(), self.keys_of(rows, self._key)
+        positions, numbers = self._keys.find(requested)
         np.maximum.at(times, positions, self._key_expiries.times(numbers))
         if keys is not None:
-            positions, numbers = keys.found.find(asked)
+            positions, numbers = keys.found.find(requested)
             np.maximum.at(times, positions, keys.times[numbers - 1])
         return times
 

@@ -121,10 +121,10 @@ class JoinedPairs:
         """Return the matches, those that do not pass the rest of ON as 0."""
         if self._residual is None:
             return matches
-        asked = np.flatnonzero(matches > 0)
+        requested = np.flatnonzero(matches > 0)
         passing = matches.copy()
-        for begin in range(0, len(asked), _AT_ONCE):
-            places = asked[begin : begin + _AT_ONCE]
+        for begin in range(0, len(requested), _AT_ONCE):
+            places = requested[begin : begin + _AT_ONCE]
             columns = []
             for side, addresses in enumerate((refs[places], matches[places])):
                 addresses = np.ascontiguousarray(addresses)
@@ -141,8 +141,8 @@ class JoinedPairs:
         if not self._is_outer:
             befores, afters = np.where(befores == 0, _ABSENT, befores), np.where(afters == 0, _ABSENT, afters)
         changed = befores != afters
-        taken_back = (changed & (befores != _ABSENT))[transitions.corrected]
-        self.corrections = int(transitions.weights[transitions.corrected][taken_back].sum())
+        retracted = (changed & (befores != _ABSENT))[transitions.corrected]
+        self.corrections = int(transitions.weights[transitions.corrected][retracted].sum())
         for matches, sign in ((befores, -1), (afters, 1)):
             shown = np.flatnonzero(changed & (matches != _ABSENT))
             for begin in range(0, len(shown), self._chunk_rows):

@@ -354,9 +354,9 @@ class VersionJoin:
     def _probe_times(self, times: _Words) -> _Words:
         """Return the times by which left rows request the last right row at or before them."""
         missing = times == NULL_WORD
-        asked = ~times if self.shape.is_mirrored else times
-        asked = np.where(missing, NULL_WORD, asked - 1 if self.shape.is_strict else asked)
-        return np.ascontiguousarray(asked)
+        requested = ~times if self.shape.is_mirrored else times
+        requested = np.where(missing, NULL_WORD, requested - 1 if self.shape.is_strict else requested)
+        return np.ascontiguousarray(requested)
 
     def _time_words(self, batch: pa.RecordBatch, side: int) -> tuple[_Words, _Marks | None]:
         if self.labels is None:
@@ -405,7 +405,7 @@ class VersionJoin:
             furthest = min(before + self.shape.max_watermark_jump, NEVER)
             status[(times > furthest) & (status == ch.OK)] = b.TIME_JUMP
 
-    # ---------------------------------------------------------------- writing; `VersionJoins` says when
+    # ---------------------------------------------------------------- writing; called by `VersionJoins`
 
     def resolve(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         """Find out what the deltas of an epoch change.

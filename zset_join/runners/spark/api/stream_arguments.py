@@ -101,7 +101,7 @@ def check_combination(
     given = [argument for argument, value in arguments.items() if value is not None]
     if len(given) > 1:
         raise OptionError(
-            f'changes "{name}": {" and ".join(given)} both say what a row does; keep one of them.',
+            f'changes "{name}": {" and ".join(given)} both set the operation of a row; keep one of them.',
             code="CONFLICTING_ARGUMENTS",
             name=name,
             arguments=given,
@@ -129,7 +129,7 @@ def table_columns(df: DataFrame, name: str, column_list: Any, except_column_list
         name: of the stream.
         column_list: those that were requested.
         except_column_list: or those that were not.
-        own: columns that say what a row does.
+        own: columns with the operation of a row.
 
     Raises:
         OptionError: both lists.

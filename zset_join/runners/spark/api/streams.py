@@ -3,7 +3,7 @@
 `changes` describes rows that change a table, `appends` rows that are only added. Everything that can be checked without a
 row is checked here: columns, expressions, determinism, types.
 
-Three ways to say what a row does:
+Three ways to give the operation of a row:
 
 | argument | mode | a row means |
 |---|---|---|
@@ -159,7 +159,7 @@ def changes(
         column_list: the columns of the table; default all but `weight_column` and `row_kind_column`.
         except_column_list: columns to leave out instead.
         weight_column: integer column that says how many copies come (positive) or go (negative).
-        row_kind_column: string column that says what a row does.
+        row_kind_column: string column with the operation of a row.
         baseline: a batch DataFrame of the rows to start from, with the columns of the table and those of `sequence_by`. Every
             record of a format counts after it, so the stream may begin before it was taken. With
             `sequence_by` the stream may overlap it: the larger sequence wins. Where it also has the columns that say what a
@@ -287,7 +287,7 @@ def _check_format(df: DataFrame, name: str, operation_arguments: Mapping[str, An
     check_dataframe(df, name)
     if operation_arguments:
         raise OptionError(
-            f'changes "{name}": format and {" and ".join(operation_arguments)} both say what a row does; keep one of them.',
+            f'changes "{name}": format and {" and ".join(operation_arguments)} both set the operation of a row; keep one.',
             code="CONFLICTING_ARGUMENTS",
             name=name,
             arguments=["format", *operation_arguments],
@@ -395,7 +395,7 @@ def _make(
 
 
 def _prepared_baseline(df: DataFrame, prepared: DataFrame, baseline: DataFrame, name: str, reading: RowReading) -> DataFrame:
-    """Read a baseline as its stream is read; without the columns that say what a row does, all rows of it are live."""
+    """Read a baseline as its stream is read; without the columns with the operation of a row, all rows of it are live."""
     orders = [expression for column, expression in reading.hidden.items() if column not in (CONTROL, IMAGE)]
     ordering = {column for expression in orders for column in _used(df, expression, name)}
     check_baseline(baseline, name, [*reading.columns, *sorted(ordering - {*reading.columns})])

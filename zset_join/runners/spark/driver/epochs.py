@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.reading import (
-    START_ANEW,
+    START_OVER,
     changed_plan_of,
     checkpoint_folder,
     has_commits,
@@ -449,7 +449,7 @@ def check_same_batch(checkpoint: Checkpoint, epoch: int, read: str | None) -> No
         return
     raise StateError(
         f"epoch {epoch} is committed in the checkpoint {checkpoint.files.folder.location}, and Spark runs it again with other "
-        f"input: Spark's own files beside it were rolled back. {START_ANEW}",
+        f"input: Spark's own files beside it were rolled back. {START_OVER}",
         code="EPOCH_REPLANNED",
         epoch=epoch,
     )

@@ -16,7 +16,7 @@ from pyspark.sql import Column, SparkSession
 
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
-from zset_join.plan.input_names import tell_inputs_apart
+from zset_join.plan.input_names import unique_input_names
 from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep
@@ -117,7 +117,7 @@ def bound_plan(
     first: dict[Hashable, str] = {}
     same = {known: first.setdefault(stream.identity, known) for known, stream in found.items()}
     plan = plan_query(bound, name=name, buckets=None, is_spread=True, same=same)
-    return tell_inputs_apart(plan), found
+    return unique_input_names(plan), found
 
 
 def placed_stages(plan: QueryPlan, bindings: Bindings) -> tuple[PlannedStage, ...]:

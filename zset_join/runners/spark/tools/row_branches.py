@@ -170,7 +170,7 @@ class Question:
     most_rows: int
     session: SparkSession = field(repr=False)
 
-    def ask(self, branch: Branch, values: pa.Table, *, epochs: Collection[int] | None = None) -> RowHistory:
+    def find_history(self, branch: Branch, values: pa.Table, *, epochs: Collection[int] | None = None) -> RowHistory:
         """Return the history of the rows of a join that lead to rows with given values, of some others beside them.
 
         Args:
@@ -202,9 +202,9 @@ class Question:
             values=narrowing,
             most_rows=self.most_rows,
             epochs=epochs,
-            tells_all=epochs is not None,
+            has_all_causes=epochs is not None,
         )
-        return question.ask(self.checkpoint.files, histories)
+        return question.find_history(self.checkpoint.files, histories)
 
     def _histories(self, branch: Branch) -> list[BucketHistory]:
         return stage_histories(self.checkpoint, branch.join.state_name)

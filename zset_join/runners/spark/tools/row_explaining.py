@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.row_causes import frozen
-from zset_join.checkpoint.row_history import InputChange, Row, RowEvent, RowHistory, asked_values, together
+from zset_join.checkpoint.row_history import InputChange, Row, RowEvent, RowHistory, requested_values, together
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.relation import Relation
 from zset_join.runners.local.explaining import explain_row as replay_row
@@ -67,7 +67,7 @@ def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, mo
         OptionError: `ROW_QUESTION`: no such rows can be requested, or too many are.
         StateError: the checkpoint cannot be read.
     """
-    wanted = asked_values(view.output.schema, row)
+    wanted = requested_values(view.output.schema, row)
     stages, ends = view.planned_stages, ends_of(view.planned_stages)
     titles = unfollowed(stages, ends)
     if titles:
@@ -85,7 +85,7 @@ def explain_row(view: Placed, runner: EpochRunner, row: Mapping[str, Any], *, mo
         is_complete = True
         for branch in branches:
             values = pa.table({branch.traced[name]: value for name, value in wanted.items()})
-            history = question.ask(branch, values)
+            history = question.find_history(branch, values)
             is_complete &= history.is_complete
             for event in tracing.traced(branch, question.shown(branch, history, values).events):
                 before = events.get(event.epoch)
@@ -158,11 +158,11 @@ class _Reasons:
 
     Args:
         causes: epoch and values of a row to the changes that made it, of all branches.
-        untold: the same to why not all of them are there.
+        missing_reason: the same to why not all of them are there.
     """
 
     causes: dict[_Place, tuple[InputChange, ...]]
-    untold: dict[_Place, str]
+    missing_reason: dict[_Place, str]
 
 
 class Tracing:
@@ -212,10 +212,10 @@ class Tracing:
             place = _place(epoch, change.row, names)
             causes = reasons.causes.get(place, ())
             if not causes and titles:
-                return replace(change, untold=_OF_STAGE.format(" and ".join(titles)))
-            untold = reasons.untold.get(place, "" if causes else _TOO_OLD)
-            self.is_cut_off |= untold == _TOO_OLD
-            return replace(change, causes=causes, untold=untold)
+                return replace(change, missing_reason=_OF_STAGE.format(" and ".join(titles)))
+            missing_reason = reasons.missing_reason.get(place, "" if causes else _TOO_OLD)
+            self.is_cut_off |= missing_reason == _TOO_OLD
+            return replace(change, causes=causes, missing_reason=missing_reason)
 
         return tuple(replace(event, changes=tuple(caused(event.epoch, change) for change in event.changes)) for event in events)
 
@@ -224,7 +224,7 @@ class Tracing:
         names = branch.view_schema.names
         places = {_place(epoch, row, names): row for epoch, row in changed}
         if not branch.traced:
-            reasons.untold.update(dict.fromkeys(places, _OF_MANY))
+            reasons.missing_reason.update(dict.fromkeys(places, _OF_MANY))
             return
         columns = list(branch.traced)
         values = {
@@ -232,7 +232,7 @@ class Tracing:
             for name in columns
         }
         epochs = {epoch for epoch, _ in places}
-        history = self._question.ask(branch, pa.table(values), epochs=epochs)
+        history = self._question.find_history(branch, pa.table(values), epochs=epochs)
         rows_per_event = self._question.made(branch, history)
         finder = branch.causes
         wanted = defaultdict(list)
@@ -256,7 +256,7 @@ class Tracing:
                 reasons.causes[place] = reasons.causes.get(place, ()) + tuple(event.changes[number] for number in numbers)
         if branch.is_grouped:  # other rows of the group may have come in a bucket that keeps a shorter log
             oldest = self._question.snapshot_epoch(branch)
-            reasons.untold.update({place: _TOO_OLD for place in places if place[0] <= oldest})
+            reasons.missing_reason.update({place: _TOO_OLD for place in places if place[0] <= oldest})
 
 
 def _place(epoch: int, row: Row, names: Sequence[str]) -> _Place:

@@ -39,7 +39,7 @@ from zset_join.runners.spark.worker.quarantine import DeadLetters, refusal, unde
 from zset_join.runners.spark.worker.receipts import TaskReceipt
 from zset_join.runners.spark.worker.shared_place import SharedPlace
 from zset_join.stages import Stage, StageOptions
-from zset_join.stages.effect import EffectPlace, asks_outside
+from zset_join.stages.effect import EffectPlace, has_effect
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator, corrections_of, is_timed
 
@@ -169,7 +169,7 @@ class StageTask:
 
     def _with_what_is_outside(self, inputs: list[ZSet], receipt: TaskReceipt, operator: DurableOperator) -> list[ZSet]:
         """Return the deltas with the rows of the external table, where a stage queries it; a retry reads the journal."""
-        if not asks_outside(self.stage):
+        if not has_effect(self.stage):
             return inputs
         place = EffectPlace(
             options=self.options,

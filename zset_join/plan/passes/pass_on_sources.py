@@ -1,4 +1,4 @@
-"""Give every answer a stage: what comes straight from a source is passed on by one, where only a stage can answer.
+"""Give every answer a stage: a source's rows are passed on by one, where only a stage can answer.
 
 On executors the output, and a union of which other parts are answers of stages, take what tasks of stages emit. A step that
 only Spark can do comes after a stage as well.
@@ -11,10 +11,10 @@ from zset_join.plan.row_steps import OpaqueStep, SelectStep
 from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, each_root, rebuilt, visible
 from zset_join.stages.unchanged import UnchangedRequest
 
-__all__ = ["hand_on_sources"]
+__all__ = ["pass_on_sources"]
 
 
-def hand_on_sources(root: Root) -> Root:
+def pass_on_sources(root: Root) -> Root:
     """Return a tree whose output and mixed unions are fed by stages alone, and whose output has no hidden column."""
 
     def change(node: Node) -> Node:
