@@ -138,13 +138,12 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("--all", metavar="PATH", help="write every row that differs as Parquet to this directory")
     diff.set_defaults(run=_diff)
 
-    evolve = verbs.add_parser(
-        "evolve", help="let a directory be one of another query; outputs get the difference at its next start"
-    )
+    evolve = verbs.add_parser("evolve", help="let a directory be one of another query; outputs get the difference")
     evolve.add_argument("directory", help="of a pipeline that does not run, or the checkpointLocation of a query on the driver")
     evolve.add_argument("program", metavar="QUERY", help=_OTHER_QUERY)
     _dialect_option(evolve)
     evolve.set_defaults(run=_evolve)
+
     undo = verbs.add_parser("undo", help="let a directory be one of the query before its last change")
     undo.add_argument("directory", help="as for evolve")
     undo.set_defaults(run=_evolve, program=None)
