@@ -65,6 +65,7 @@ soak: java $(READY) ## the laws and the faults with their long profiles, and 30 
 	$(PY) -m faults.spark_faults --long
 	$(PY) -m faults.spark_lookups
 	$(PY) -m faults.spark_times
+	$(PY) -m faults.table_formats
 	$(PY) -m faults.soak --minutes 30
 
 dist: $(READY) ## wheel and sdist into dist, installed and used in clean environments, plain and with each extra

@@ -5,17 +5,22 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import psycopg
 import pyarrow as pa
 import pytest
 
+from tests.pipeline.test_durable_changes import BY_CITY, COUNTED, JOINED, MORE, ROWS, held
 from tools.servers.postgres_server import PostgresServer
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
+from zset_join.expressions import col
+from zset_join.pipeline import Pipeline
 from zset_join.sinks.postgres_view import PostgresViewSink
 from zset_join.sinks.unfit_values import fitting
 from zset_join.zset import ZSet
@@ -280,3 +285,23 @@ def test_views_written_together_have_an_epoch_all_or_none(database: PostgresServ
     assert [sink.read()["id"].to_pylist() for sink in (first, second)] == [[1], [1]]
     first.close()
     second.close()
+
+
+@pytest.mark.parametrize("key", ["city", None])
+def test_the_columns_of_a_changed_query_come_with_its_difference_in_one_transaction(
+    database: PostgresServer, tmp_path: Path, key: str | None
+) -> None:
+    grouped, counted = (BY_CITY, COUNTED) if key else (JOINED.select("city"), JOINED.select("city", twice=col("total") * 2))
+    with Pipeline(grouped, tmp_path, outputs=[PostgresViewSink(database.conninfo, "v")]) as pipeline:
+        pipeline.step(ROWS)
+        with mock.patch.object(PostgresViewSink, "_apply", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+            pipeline.evolve(counted)
+    before = sorted(database.execute("SELECT * FROM v"))
+    with Pipeline(counted, tmp_path, outputs=[PostgresViewSink(database.conninfo, "v")]) as again:
+        changed = (sorted(database.execute("SELECT * FROM v")), held(again))
+        again.step(MORE)
+        last = (sorted(database.execute("SELECT * FROM v")), held(again))
+
+    assert {len(row) for row in before} == {2 if key else 1}
+    assert changed[0] == changed[1]
+    assert last[0] == last[1]

@@ -39,6 +39,7 @@ from zset_join.core.errors import PlanError, SinkError, ZsetJoinError
 from zset_join.core.relation import Relation
 from zset_join.pipeline import FunctionSink
 from zset_join.sinks import postgres_sql, row_files
+from zset_join.sinks.altering import AlterableSink, TableSink
 from zset_join.sinks.duckdb_sql import quote
 from zset_join.sinks.printed import PrintSink
 from zset_join.sinks.record_texts import RECORD_FORMS
@@ -373,12 +374,12 @@ def sinks_of_the_product() -> set[type]:
     """Look through every module for classes with the words of a sink."""
     found = set()
     for module in pkgutil.walk_packages(zset_join.__path__, "zset_join."):
-        if module.name.startswith("zset_join.spark") or module.name.endswith("__main__"):
+        if module.name.startswith(("zset_join.spark", "zset_join.runners.spark")) or module.name.endswith("__main__"):
             continue
         for made in vars(importlib.import_module(module.name)).values():
             if isinstance(made, type) and made.__module__.startswith("zset_join."):
                 found |= {made} if all(hasattr(made, word) for word in ("open", "last_epoch", "write", "close")) else set()
-    return found - {Sink, ChainedSink, DatabaseSink, SelectiveSink}
+    return found - {Sink, AlterableSink, ChainedSink, DatabaseSink, SelectiveSink, TableSink}
 
 
 def test_every_sink_of_the_product_knows_the_chain_of_epochs_and_is_searched() -> None:

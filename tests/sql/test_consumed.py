@@ -282,7 +282,7 @@ def test_what_is_read_by_others_is_not_replaced(session: Session) -> None:
     session.sql("CREATE VIEW inner_view AS SELECT k, v FROM a; CREATE VIEW outer_view AS SELECT v FROM inner_view")
 
     with pytest.raises(SqlError, match="outer_view") as refused:
-        session.sql("CREATE OR REPLACE VIEW inner_view AS SELECT k, v + 1 AS v FROM a")
+        session.sql("CREATE OR REPLACE MATERIALIZED VIEW inner_view AS SELECT k, v + 1 AS v FROM a")
     assert refused.value.code == "STILL_READ"
     with pytest.raises(SqlError, match="inner_view"):
         session.sql("CREATE OR REPLACE TABLE a (k INT)")

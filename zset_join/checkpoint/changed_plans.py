@@ -39,6 +39,7 @@ class ChangedPlan:
         sources: all sources that the query ever had, as plans write them, in the order of their logs.
         begins: views whose outputs begin with this epoch, where they are new.
         filled: those of them whose rows are not the answer of the epoch, and have parts of their own.
+        altered: those of them that were there, and have columns behind those they had: their outputs go on.
         unseen: epochs before it that outputs may lack, since the change was made without them; the record lists their parts.
         bare_view: the view whose outputs are owned by the id of the query alone; those of others by id and name. Empty: the
             only view, where the program gives it without a name.
@@ -53,6 +54,7 @@ class ChangedPlan:
     sources: tuple[Mapping[str, Any], ...]
     begins: tuple[str, ...] = ()
     filled: tuple[str, ...] = ()
+    altered: tuple[str, ...] = ()
     unseen: tuple[int, ...] = ()
     bare_view: str | None = None
     note: Any = None
@@ -90,7 +92,7 @@ def read_changed_plan(folder: Folder, digest: str) -> ChangedPlan:
     name = _name(digest)
     data = folder.read(name)
     written = unseal(b"" if data is None else data.to_pybytes(), version=_FORMAT, name=name)
-    listed = {name: tuple(written[name]) for name in ("sources", "begins", "filled", "unseen")}
+    listed = {name: tuple(written.get(name, ())) for name in ("sources", "begins", "filled", "altered", "unseen")}
     return ChangedPlan(**{**written, **listed})
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from zset_join.core.added_columns import adds_columns, with_added_nullable
 from zset_join.core.errors import PlanError
 from zset_join.core.notebook import html_table
 from zset_join.core.relation import Relation
@@ -67,6 +68,26 @@ class ViewDiff:
             )
         schema = self.added.schema
         return ZSet.concat([-(_under(self.removed, schema)), self.added], schema=schema)
+
+    @property
+    def adds_columns(self) -> bool:
+        """Return whether the view gets columns behind those it has, and changes nothing else about them."""
+        return self.status == "columns" and adds_columns(self.removed.schema, self.added.schema)
+
+    @property
+    def answer(self) -> ZSet:
+        """Return what an epoch that takes the change answers: `delta`; the rows before have NULL in columns that are added.
+
+        Under columns that are not only added to it is all rows.
+        """
+        if not self.adds_columns:
+            return self.added if self.status == "columns" else self.delta
+        had = len(self.removed.schema)
+        schema = with_added_nullable(had, self.added.schema)
+        empty = [pa.nulls(len(self.removed), kind) for kind in schema.types[had:]]
+        before = pa.RecordBatch.from_arrays([*self.removed.rows.columns, *empty], schema=schema)
+        gone = ZSet(before, -self.removed.weights)
+        return ZSet.concat([gone, _under(self.added, schema)], schema=schema).consolidated()
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
@@ -172,13 +193,12 @@ class PlanDiff:
         return all(view.is_empty for view in self.views.values())
 
     def answers(self, names: Iterable[str]) -> dict[str, ZSet]:
-        """Return what an epoch that takes the change answers, by view: under other columns all rows of a view are new.
+        """Return what an epoch that takes the change answers, by view; see `ViewDiff.answer`.
 
         Args:
             names: of the views of the new plan.
         """
-        views = {name: self.views[name] for name in names}
-        return {name: view.added if view.status == "columns" else view.delta for name, view in views.items()}
+        return {name: self.views[name].answer for name in names}
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the report."""

@@ -98,12 +98,14 @@ class Manifest:
         epoch: the epoch.
         files: its files.
         digest: its place in the chain of epochs; None where it came without.
+        begins: no epoch is before it: it has all rows of a view that was there earlier.
     """
 
     query_id: str
     epoch: int
     files: tuple[PartFile, ...]
     digest: str | None = None
+    begins: bool = False
 
 
 class ChangelogDirectory:
@@ -137,10 +139,12 @@ class ChangelogDirectory:
                 code="SINK_NAME_TAKEN",
                 directory=self.location,
             )
-        schema = base64.b64encode(header.schema.serialize().to_pybytes()).decode()
-        body = {"query_id": header.query_id, "form": header.form, "key": list(header.key), "schema": schema}
         with contextlib.suppress(FileExistsError):  # made by somebody else at the same moment: the caller compares it
-            self.folder.put_new(_HEADER, seal(body, version=_FORMAT, name=_HEADER))
+            self.folder.put_new(_HEADER, _sealed_header(header))
+
+    def replace_header(self, header: Header) -> None:
+        """Put another header in the place of the one that is there, whole or not at all."""
+        self.folder.put(_HEADER, _sealed_header(header))
 
     def header(self) -> Header:
         """Return the header.
@@ -192,7 +196,7 @@ class ChangelogDirectory:
         except ValueError as error:
             raise self.damaged(epoch, _MANIFEST, f"cannot be used: {error}") from error
         files = tuple(PartFile(**file) for file in body["files"])
-        return Manifest(body["query_id"], body["epoch"], files, body.get("chain"))
+        return Manifest(body["query_id"], body["epoch"], files, body.get("chain"), body.get("begins", False))
 
     def read_part(self, header: Header, epoch: int, part: PartFile) -> pa.Buffer:
         """Return all bytes of a listed file.
@@ -224,7 +228,9 @@ class ChangelogDirectory:
         """Return whether a part waits for its commit, in its full length."""
         return self.folder.size(self.staged(epoch, part.name)) == part.bytes
 
-    def publish(self, header: Header, epoch: int, parts: Sequence[PartFile], digest: str | None = None) -> bool:
+    def publish(
+        self, header: Header, epoch: int, parts: Sequence[PartFile], digest: str | None = None, *, begins: bool = False
+    ) -> bool:
         """Make an epoch visible.
 
         Args:
@@ -232,6 +238,7 @@ class ChangelogDirectory:
             epoch: the epoch; those before it are there.
             parts: the files of the epoch, each one staged.
             digest: its place in the chain of epochs.
+            begins: see `Manifest`.
 
         Returns:
             Whether it was this call; False when somebody else was first.
@@ -251,6 +258,7 @@ class ChangelogDirectory:
             "rows": sum(part.rows for part in parts),
             "retractions": sum(part.retractions for part in parts),
             "chain": digest,
+            **({"begins": True} if begins else {}),
         }
         sealed = seal(body, version=_FORMAT, name=published_name(epoch, _MANIFEST))
         is_ours = self._rename_into_place(epoch, parts, sealed) if self._is_local else self._put_manifest(epoch, sealed)
@@ -341,6 +349,12 @@ class ChangelogDirectory:
             for name in self.folder.names(f"epoch={epoch:08d}"):
                 if name.rpartition("/")[2] not in listed | {_MANIFEST}:
                     self.folder.remove(name)
+
+
+def _sealed_header(header: Header) -> bytes:
+    schema = base64.b64encode(header.schema.serialize().to_pybytes()).decode()
+    body = {"query_id": header.query_id, "form": header.form, "key": list(header.key), "schema": schema}
+    return seal(body, version=_FORMAT, name=_HEADER)
 
 
 def _remove_half_made(path: str) -> None:

@@ -19,14 +19,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from zset_join.changelog import ChangelogForm, format_named
+from zset_join.core.added_columns import with_added_nullable
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
+from zset_join.sinks.altering import beside, check_adds_columns
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.delta_files import DataFile, read_data_file
 from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
@@ -74,12 +77,18 @@ class DeltaChangelogSink:
         self.log = DeltaLog(str(location), storage_options)
         self._output: Relation | None = None
         self._last_epoch: int | None = None
+        self._lacks_columns = False
 
     def __repr__(self) -> str:
         return f"DeltaChangelogSink({self.log.location!r}, {self.form!r})"
 
-    def open(self, output: Relation, query_id: str) -> None:
+    def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Attach the table to a query, making it when it is not there yet.
+
+        Args:
+            output: the rows it is given.
+            query_id: whose table it is.
+            may_lack_columns: see `AlterableSink`.
 
         Raises:
             PlanError: a column of the form is among those of the output.
@@ -88,9 +97,26 @@ class DeltaChangelogSink:
         check_output(str(self.log), output)
         schema = delta_line_schema(str(self.log), output.schema, self.form)
         properties = {"kind": "changelog", "form": self.form, "key": json.dumps(output.primary_key)}
-        self.log.open(schema, query_id, properties)
+        self.log.open(schema, query_id, properties, may_lack_columns=may_lack_columns)
         self._output = output
+        self._lacks_columns = False
         self._last_epoch = self.log.last_epoch()
+
+    def beside(self, name: str) -> DeltaChangelogSink:
+        """Return a sink of another table in the same folder; see `TableSink`."""
+        return DeltaChangelogSink(beside(self.log.location, name), self.form, storage_options=self.log.storage_options)
+
+    def check_altered(self, output: Relation) -> None:
+        """Refuse columns that the table cannot be given; see `AlterableSink`."""
+        before = self._opened()
+        check_adds_columns(str(self.log), before.schema, output.schema, before.primary_key, output.primary_key)
+        delta_line_schema(str(self.log), output.schema, self.form)
+
+    def alter(self, output: Relation) -> None:
+        """Give the table more columns before the next epoch is written."""
+        before = self._opened()
+        self._output = replace(output, schema=with_added_nullable(len(before.schema), output.schema))
+        self._lacks_columns = True
 
     def last_epoch(self) -> int | None:
         """Return the last epoch of the changelog; None before the first."""
@@ -121,6 +147,9 @@ class DeltaChangelogSink:
         if self.log.has(epoch, link):
             self._last_epoch = self.log.last_epoch()
             return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
+        if self._lacks_columns:
+            self.log.add_columns(delta_line_schema(str(self.log), output.schema, self.form))
+            self._lacks_columns = False
         lines = ChangelogLines(str(self.log), output.schema, self.form, output.primary_key, chunks, epoch=epoch)
         with self.log.failures(f"written in epoch {epoch}"):
             files = write_delta_lines(

@@ -150,7 +150,7 @@ def read_data_file(folder: Folder, file: DataFile, schema: pa.Schema) -> pa.Tabl
     Args:
         folder: the table.
         file: the file.
-        schema: the columns to read, in the types to give them.
+        schema: the columns to read, in the types to give them; NULL in those that came later than the file.
 
     Raises:
         OSError: the file is missing or damaged.
@@ -158,7 +158,11 @@ def read_data_file(folder: Folder, file: DataFile, schema: pa.Schema) -> pa.Tabl
     content = folder.view(file.name)
     if content is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder.uri(file.name))
-    return pq.ParquetFile(pa.BufferReader(content)).read(columns=schema.names).select(schema.names).cast(schema)
+    parquet = pq.ParquetFile(pa.BufferReader(content))
+    have = set(parquet.schema_arrow.names)
+    read = parquet.read(columns=[name for name in schema.names if name in have])
+    columns = [read.column(field.name) if field.name in have else pa.nulls(read.num_rows, field.type) for field in schema]
+    return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
 
 
 class _OpenFile:

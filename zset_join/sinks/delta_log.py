@@ -48,7 +48,7 @@ from zset_join.storage.local import sync_directory
 from zset_join.storage.operations import perform
 
 with needed_for("a Delta output"):
-    from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+    from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
     from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
     from deltalake.transaction import AddAction, RemoveAction
 
@@ -77,20 +77,21 @@ class DeltaLog:
         # As a URI: of a plain path delta-rs would decode the per cent signs.
         self._table_uri = Path(self.location).as_uri() if self._is_local else self.location
         self.folder: Folder = open_folder(self.location, option="path of the Delta table")
-        self._storage_options = dict(storage_options or {}) or None
+        self.storage_options = dict(storage_options or {}) or None
         self._table: DeltaTable | None = None
         self._application = ""
 
     def __str__(self) -> str:
         return f'Delta table "{self.location}"'
 
-    def open(self, schema: pa.Schema, query_id: str, properties: Mapping[str, str]) -> None:
+    def open(self, schema: pa.Schema, query_id: str, properties: Mapping[str, str], *, may_lack_columns: bool = False) -> None:
         """Attach to the table, making it when there is none.
 
         Args:
             schema: its columns, of types Delta has.
             query_id: whose table it is.
             properties: what else must be the same next time: kind, form, key.
+            may_lack_columns: a table that has fewer columns is given the others, empty.
 
         Raises:
             SinkError: something else is there, the table belongs to another query, was made with other properties or
@@ -101,11 +102,41 @@ class DeltaLog:
             there = self._found()
             table = self._made(schema, {"zset_join.query_id": query_id, **wanted}) if there is None else there
             properties = table.metadata().configuration
-        self._check_owner(properties, query_id)
+            self._check_owner(properties, query_id)
+            if may_lack_columns:
+                self._add_columns(table, schema)
         self._check_columns(table, schema, properties, wanted)
         self._check_features(table)
         self._application = f"zset_join:{query_id}"
         self._table = table
+
+    def add_columns(self, schema: pa.Schema) -> None:
+        """Give the table the columns that it lacks, in a commit without rows: NULL in the rows that are there.
+
+        Args:
+            schema: all its columns.
+
+        Raises:
+            SinkError: the log cannot be written.
+        """
+        with self.failures("given more columns"):
+            self._add_columns(self._opened(), schema)
+
+    def _add_columns(self, table: DeltaTable, schema: pa.Schema) -> None:
+        have, wanted = (_by_name(_bare(json.loads(one.to_json()))) for one in (table.schema(), Schema.from_arrow(schema)))
+        if not all(field in wanted for field in have):
+            return  # it is not only columns that are lacking, which the caller compares
+        names = {field["name"] for field in have}
+        lacking = [field for field in Schema.from_arrow(schema).fields if field.name not in names]
+        if not lacking:
+            return
+        first = table.version() + 1
+
+        def act() -> None:
+            table.alter.add_columns([Field(field.name, field.type, nullable=True) for field in lacking])
+
+        perform("put_new", self.folder.uri("_delta_log"), act)
+        self._sync_commits(first, table.version())
 
     def close(self) -> None:
         """Release the table."""
@@ -286,7 +317,7 @@ class DeltaLog:
 
     def _found(self) -> DeltaTable | None:
         try:
-            return DeltaTable(self._table_uri, storage_options=self._storage_options)
+            return DeltaTable(self._table_uri, storage_options=self.storage_options)
         except TableNotFoundError:
             return None
 
@@ -304,7 +335,7 @@ class DeltaLog:
                 schema=Schema.from_arrow(schema),
                 mode="ignore",
                 configuration=dict(configuration),
-                storage_options=self._storage_options,
+                storage_options=self.storage_options,
                 raise_if_key_not_exists=False,
             )
 
@@ -345,7 +376,7 @@ class DeltaLog:
     ) -> None:
         columns, expected = _bare(json.loads(table.schema().to_json())), _bare(json.loads(Schema.from_arrow(schema).to_json()))
         made_with = {name: properties.get(name) for name in wanted}
-        if made_with != wanted or columns != expected:
+        if made_with != wanted or _by_name(columns) != _by_name(expected):
             raise SinkError(
                 f"{self} was made with {_named(made_with)} and columns [{_columns(columns)}]; the query now has "
                 f"{_named(wanted)} and columns [{_columns(expected)}]. Bring the query back, or start a new table and "
@@ -384,6 +415,12 @@ def _bare(schema: Any) -> Any:
     if isinstance(schema, dict):
         return {name: _bare(value) for name, value in schema.items() if name != "metadata"}
     return [_bare(value) for value in schema] if isinstance(schema, list) else schema
+
+
+def _by_name(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the columns of a table as they are compared: those that came later lie behind the others, and may be NULL."""
+    fields = [{name: value for name, value in field.items() if name != "nullable"} for field in schema["fields"]]
+    return sorted(fields, key=lambda field: str(field["name"]))
 
 
 def _named(properties: Mapping[str, Any]) -> str:

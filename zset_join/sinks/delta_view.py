@@ -24,15 +24,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from zset_join.core.added_columns import with_added_nullable
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError
 from zset_join.core.relation import Relation
+from zset_join.sinks.altering import beside, check_adds_columns
 from zset_join.sinks.delta_files import DataFile, delta_schema, read_data_file, write_data_files
 from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
@@ -96,12 +99,18 @@ class DeltaViewSink:
         self._target_bytes = target_bytes
         self._output: Relation | None = None
         self._last_epoch: int | None = None
+        self._lacks_columns = False
 
     def __repr__(self) -> str:
         return f"DeltaViewSink({self.log.location!r}, key={self.key!r})"
 
-    def open(self, output: Relation, query_id: str) -> None:
+    def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Attach the table to a query, making it when it is not there yet.
+
+        Args:
+            output: the rows it is given.
+            query_id: whose table it is.
+            may_lack_columns: see `AlterableSink`.
 
         Raises:
             SinkError: the table belongs to another query, has other columns or another key, Delta has no type for a column, or
@@ -118,9 +127,35 @@ class DeltaViewSink:
                 missing=missing,
             )
         self._schema = delta_schema(str(self.log), output.schema)
-        self.log.open(self._schema, query_id, {"kind": "view", "key": json.dumps(self._key)})
+        properties = {"kind": "view", "key": json.dumps(self._key)}
+        self.log.open(self._schema, query_id, properties, may_lack_columns=may_lack_columns)
         self._output = output
+        self._lacks_columns = False
         self._last_epoch = self.log.last_epoch()
+
+    def beside(self, name: str) -> DeltaViewSink:
+        """Return a sink of another table in the same folder; see `TableSink`."""
+        return DeltaViewSink(
+            beside(self.log.location, name),
+            self.key,
+            storage_options=self.log.storage_options,
+            vacuum_hours=self._vacuum_hours,
+            target_bytes=self._target_bytes,
+        )
+
+    def check_altered(self, output: Relation) -> None:
+        """Refuse columns that the table cannot be given; see `AlterableSink`."""
+        before = self._opened()
+        key = self.key if self.key is not None else output.primary_key
+        check_adds_columns(str(self.log), before.schema, output.schema, self._key, key)
+        delta_schema(str(self.log), output.schema)
+
+    def alter(self, output: Relation) -> None:
+        """Give the table more columns before the next epoch is written."""
+        before = self._opened()
+        self._output = replace(output, schema=with_added_nullable(len(before.schema), output.schema))
+        self._schema = delta_schema(str(self.log), self._output.schema)
+        self._lacks_columns = True
 
     def last_epoch(self) -> int | None:
         """Return the last epoch the view contains; None before the first."""
@@ -154,6 +189,9 @@ class DeltaViewSink:
         self._last_epoch = self.log.last_epoch()
         if is_there:
             return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
+        if self._lacks_columns:
+            self.log.add_columns(self._schema)
+            self._lacks_columns = False
         net = ZSet.concat(self._checked(epoch, chunks), schema=output.schema).consolidated()
         delta = ZSet(net.rows.cast(self._schema), net.weights)
         change = StoredRowsChange(str(self.log), epoch, delta, self._key)

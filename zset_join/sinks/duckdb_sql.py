@@ -41,6 +41,7 @@ __all__ = [
     "FIND_VIEW",
     "INSERT_VIEW",
     "UPDATE_EPOCH",
+    "UPDATE_LAYOUT",
     "UPDATE_VERSION",
     "ViewStatements",
     "quote",
@@ -65,6 +66,7 @@ UPDATE_EPOCH = (
     f"UPDATE {_EPOCHS} SET epoch = $epoch, rows = $rows, retractions = $retractions, chain = $chain "
     f"WHERE lower(view) = lower($view)"
 )
+UPDATE_LAYOUT = f"UPDATE {_EPOCHS} SET layout = $layout WHERE lower(view) = lower($view)"
 UPDATE_VERSION = f"UPDATE {_EPOCHS} SET hash_version = $version WHERE lower(view) = lower($view)"
 
 _DELTA = 'temp."_zset_join_delta"'
@@ -115,15 +117,36 @@ class ViewStatements:
 
     def create(self) -> list[str]:
         """Return the statements that make the base table, typed like the registered chunk, and the view."""
-        once = f"SELECT {self._listed} FROM {self.base}"
-        repeated = f"SELECT {self._listed}, unnest(range(1, weight)) FROM {self.base} WHERE weight > 1"
-        again = f"SELECT {self._listed} FROM ({repeated})"
         hashes = ", ".join(self._hashes)
-        shown = once if self.has_key else f"{once} UNION ALL {again}"
         return [
             f"CREATE SCHEMA IF NOT EXISTS {_BASE_SCHEMA}",
             f"CREATE TABLE {self.base} AS SELECT {self._listed}, weight, {hashes} FROM {CHUNK} LIMIT 0",
-            f"CREATE VIEW {self.view} ({self._names}) AS {shown}",
+            f"CREATE VIEW {self.view} ({self._names}) AS {self._shown()}",
+        ]
+
+    def _shown(self) -> str:
+        once = f"SELECT {self._listed} FROM {self.base}"
+        repeated = f"SELECT {self._listed}, unnest(range(1, weight)) FROM {self.base} WHERE weight > 1"
+        again = f"SELECT {self._listed} FROM ({repeated})"
+        return once if self.has_key else f"{once} UNION ALL {again}"
+
+    def types(self) -> str:
+        """Return the query for DuckDB's types of the columns of the registered chunk, in their order."""
+        return f"SELECT column_type FROM (DESCRIBE SELECT {self._listed} FROM {CHUNK})"
+
+    def add_columns(self, types: Sequence[str], lacking: int) -> list[str]:
+        """Return the statements that give the base table its last columns, and show them in the view.
+
+        Args:
+            types: of all columns, see `types`.
+            lacking: how many of the last columns the base table does not have.
+        """
+        first = len(self.columns) - lacking
+        added = zip(self.columns[first:], types[first:], strict=True)
+        return [
+            *(f"ALTER TABLE {self.base} ADD COLUMN {name} {kind}" for name, kind in added),
+            self.rehash(),
+            f"CREATE OR REPLACE VIEW {self.view} ({self._names}) AS {self._shown()}",
         ]
 
     def rehash(self) -> str:
@@ -219,7 +242,7 @@ class ViewStatements:
         row = _prefixed("candidate", self.columns)
         rests = f"SELECT min(base_row) AS base_row, sum(held) + min(change) AS rest FROM {_MATCHED} GROUP BY delta_row"
         return (
-            f"INSERT INTO {self.base} SELECT {row}, CAST(rest AS BIGINT), row_hash "
+            f"INSERT INTO {self.base} ({self._listed}, weight, row_hash) SELECT {row}, CAST(rest AS BIGINT), row_hash "
             f"FROM {_CANDIDATE} AS candidate JOIN ({rests}) AS left_over USING (base_row) WHERE rest > 0"
         )
 
@@ -244,7 +267,8 @@ class ViewStatements:
 
     def insert(self) -> str:
         """Return the statement that adds the insertions of the delta to the base table."""
-        return f"INSERT INTO {self.base} SELECT {self._listed}, weight, {self._hash_names} FROM {_DELTA} WHERE weight > 0"
+        listed = f"{self._listed}, weight, {self._hash_names}"
+        return f"INSERT INTO {self.base} ({listed}) SELECT {listed} FROM {_DELTA} WHERE weight > 0"
 
     def _same_identity(self) -> str:
         compared = self._key_columns or self.columns

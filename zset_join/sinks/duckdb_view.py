@@ -43,11 +43,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zset_join.core.added_columns import adds_columns
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError, WeightOverflowError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
 from zset_join.core.shown_values import shown_key
+from zset_join.sinks.altering import check_adds_columns
 from zset_join.sinks.duckdb_file import HOLD_SECONDS, PATIENCE_SECONDS, DuckDBFile
 from zset_join.sinks.duckdb_sql import (
     ADD_CHAIN,
@@ -58,6 +60,7 @@ from zset_join.sinks.duckdb_sql import (
     FIND_VIEW,
     INSERT_VIEW,
     UPDATE_EPOCH,
+    UPDATE_LAYOUT,
     UPDATE_VERSION,
     ViewStatements,
 )
@@ -123,28 +126,33 @@ class DuckDBViewSink:
         self.table = named
         self.key = None if key is None else tuple(key)
         self._hash_bits = hash_bits
+        self._hold_seconds, self._patience_seconds = hold_seconds, patience_seconds
         # DuckDB does not promise the same hashes from one version to the next.
         self._hash_version = f"{duckdb.__version__}/{hash_bits}"
         self._file = DuckDBFile(self.path, self._harden, hold_seconds=hold_seconds, patience_seconds=patience_seconds)
         self._is_open = False
+        self._may_lack_columns = False
         self._shared: duckdb.DuckDBPyConnection | None = None
 
     def __repr__(self) -> str:
         return f"DuckDBViewSink({self.path!r}, {self.table!r}, key={self.key!r})"
 
-    def open(self, output: Relation, query_id: str) -> None:
+    def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Open the file and make the view, or go on with the one it holds.
+
+        Args:
+            output: the rows of the view.
+            query_id: whose view it is.
+            may_lack_columns: see `AlterableSink`.
 
         Raises: SinkError: the file cannot be opened, another query's view or something else has that name, the
             columns or the key are not those the view was made with, or DuckDB has no type for a column.
         """
         check_output(self._described, output)
         self.close()
-        self._key = self.key if self.key is not None else output.primary_key
-        self._schema = output.schema
         self._query_id = query_id
-        self._check_names()
-        self._statements = ViewStatements(self.table, output.schema, output.field_indices(self._key), hash_bits=self._hash_bits)
+        self._may_lack_columns = may_lack_columns
+        self._take(output)
         self._is_open = True
         try:
             self._file.make_directory()
@@ -153,6 +161,36 @@ class DuckDBViewSink:
         except BaseException:
             self.close()
             raise
+
+    def _take(self, output: Relation) -> None:
+        """Take rows of these columns."""
+        self._key = self.key if self.key is not None else output.primary_key
+        self._schema = output.schema
+        self._check_names()
+        self._statements = ViewStatements(self.table, output.schema, output.field_indices(self._key), hash_bits=self._hash_bits)
+
+    def beside(self, name: str) -> DuckDBViewSink:
+        """Return a sink of another table in the file; see `TableSink`."""
+        return DuckDBViewSink(
+            self.path,
+            name,
+            self.key,
+            hash_bits=self._hash_bits,
+            hold_seconds=self._hold_seconds,
+            patience_seconds=self._patience_seconds,
+        )
+
+    def check_altered(self, output: Relation) -> None:
+        """Refuse columns that the view cannot be given; see `AlterableSink`."""
+        key = self.key if self.key is not None else output.primary_key
+        check_adds_columns(self._described, self._schema, output.schema, self._key, key)
+        self._check_names(output.schema)
+        self._refuse_type(output.schema)
+
+    def alter(self, output: Relation) -> None:
+        """Give the view more columns with the next epoch, in its transaction."""
+        self._may_lack_columns = True
+        self._take(output)
 
     def last_epoch(self) -> int | None:
         """Return the last epoch the view contains; None before the first."""
@@ -184,6 +222,7 @@ class DuckDBViewSink:
                     last, digests = self._stored(connection)
                     if is_same_epoch(self._described, last, digests.get, epoch, link):
                         return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)
+                    self._add_columns(connection)
                     rows, retractions = self._apply(epoch) if self._load(epoch, chunks) else (0, 0)
                     chain = json.dumps(list(newest_digests(digests, epoch, link).items()))
                     counts = {"epoch": epoch, "rows": rows, "retractions": retractions, "chain": chain}
@@ -270,8 +309,8 @@ class DuckDBViewSink:
         """Return the connection, inside of `_held`."""
         return self._connection
 
-    def _check_names(self) -> None:
-        names = self._schema.names
+    def _check_names(self, schema: pa.Schema | None = None) -> None:
+        names = (self._schema if schema is None else schema).names
         folded = [name.lower() for name in names]
         clashes = sorted({name for name in names if folded.count(name.lower()) > 1})
         missing = [name for name in self._key if name not in names]
@@ -309,6 +348,7 @@ class DuckDBViewSink:
         query_id, epoch, layout, version, _ = known[0]
         self._check_owner(query_id, epoch, json.loads(layout))
         if version != self._hash_version:
+            self._add_columns(connection)
             connection.execute(self._statements.rehash())
             connection.execute(UPDATE_VERSION, {"view": self.table, "version": self._hash_version})
 
@@ -351,9 +391,24 @@ class DuckDBViewSink:
             },
         )
 
-    def _refuse_type(self) -> None:
+    def _add_columns(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Give the view the columns that it lacks; nothing where it has them."""
+        if not self._may_lack_columns:
+            return
+        layout = json.loads(connection.execute(FIND_VIEW, {"view": self.table}).fetchall()[0][2])
+        lacking = len(self._schema) - len(_stored_schema(layout))
+        if not lacking:
+            return
+        self._register(ZSet.empty(self._schema))
+        types = [kind for (kind,) in connection.execute(self._statements.types()).fetchall()]
+        connection.unregister(CHUNK)
+        for statement in self._statements.add_columns(types, lacking):
+            connection.execute(statement)
+        connection.execute(UPDATE_LAYOUT, {"view": self.table, "layout": json.dumps(self._layout())})
+
+    def _refuse_type(self, schema: pa.Schema | None = None) -> None:
         """Name the column that DuckDB cannot keep, by making a view of each alone and apart from the file."""
-        for field in self._schema:
+        for field in self._schema if schema is None else schema:
             statements = ViewStatements("sample", pa.schema([field]), ())
             with duckdb.connect(":memory:") as scratch:
                 try:
@@ -381,8 +436,10 @@ class DuckDBViewSink:
                 expected=query_id,
                 actual=self._query_id,
             )
-        kept = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(layout["schema"])))
+        kept = _stored_schema(layout)
         now = self._schema
+        if self._may_lack_columns and layout["key"] == list(self._key) and adds_columns(kept, now):
+            return
         if layout["key"] != list(self._key) or kept.names != now.names or kept.types != now.types:
             raise SinkError(
                 f"{self._described} was made with key {layout['key']} and columns [{_columns(kept)}]; the query now "
@@ -513,6 +570,10 @@ class DuckDBViewSink:
             table=self.table,
             path=self.path,
         )
+
+
+def _stored_schema(layout: dict[str, Any]) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(layout["schema"])))
 
 
 def _scalar(connection: duckdb.DuckDBPyConnection, query: str) -> Any:

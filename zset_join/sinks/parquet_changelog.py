@@ -23,6 +23,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,11 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
+from zset_join.core.added_columns import adds_columns, with_added_nullable
 from zset_join.core.epoch_chain import ChainLink, short_mark
 from zset_join.core.errors import SinkError
 from zset_join.core.relation import Relation
+from zset_join.sinks.altering import beside, check_adds_columns
 from zset_join.sinks.changelog_directory import ChangelogDirectory, Header, Manifest, PartFile, first_checksum
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.sink import SinkProgress, check_output, holds_duration, is_same_epoch
@@ -86,6 +89,7 @@ class ParquetChangelogSink:
         self._files = ChangelogDirectory(directory)
         self._opened: Header | None = None
         self._last_epoch: int | None = None
+        self._lacks: Header | None = None
 
     @property
     def location(self) -> str:
@@ -95,8 +99,13 @@ class ParquetChangelogSink:
     def __repr__(self) -> str:
         return f"ParquetChangelogSink({self._files.location!r}, {self.form!r})"
 
-    def open(self, output: Relation, query_id: str) -> None:
+    def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Attach the changelog to a query, making it when it is not there yet.
+
+        Args:
+            output: the rows it is given.
+            query_id: whose changelog it is.
+            may_lack_columns: see `AlterableSink`.
 
         What was written for the epoch after the last one and not committed stays: a restarted query may commit it.
 
@@ -105,18 +114,46 @@ class ParquetChangelogSink:
             SinkError: the changelog belongs to another query or has other columns or another form.
         """
         check_output(str(self._files), output)
-        _check_columns(str(self._files), output.schema)
-        encoded_schema(output.schema, format_named(self.form))
-        wanted = Header(query_id, self.form, output.primary_key, output.schema.remove_metadata())
+        self._check(output)
+        wanted = self._wanted(output, query_id)
         with self._files.failures():
             self._files.make(wanted)
-            _check_header(self._files, wanted)
+            stored = self._files.header()
+            if may_lack_columns and _lacks_columns(stored, wanted):
+                wanted = self._lacks = replace(wanted, schema=with_added_nullable(len(stored.schema), wanted.schema))
+            else:
+                self._lacks = None
+                _check_header(self._files, wanted)
+                wanted = stored  # columns that were added may be NULL there
             self._files.folder.sync_names(
                 ""
             )  # an epoch that a dead driver named may be built upon: it survives a power cut now
             self._last_epoch = max(self._files.epochs(), default=None)
             self._files.clear(self._last_epoch)
         self._opened = wanted
+
+    def _check(self, output: Relation) -> None:
+        _check_columns(str(self._files), output.schema)
+        encoded_schema(output.schema, format_named(self.form))
+
+    def _wanted(self, output: Relation, query_id: str) -> Header:
+        return Header(query_id, self.form, output.primary_key, output.schema.remove_metadata())
+
+    def beside(self, name: str) -> ParquetChangelogSink:
+        """Return a sink of another changelog in the same folder; see `TableSink`."""
+        return ParquetChangelogSink(beside(self.location, name), self.form)
+
+    def check_altered(self, output: Relation) -> None:
+        """Refuse columns that the changelog cannot be given; see `AlterableSink`."""
+        header = self._header()
+        check_adds_columns(str(self._files), header.schema, output.schema, header.key, output.primary_key)
+        self._check(output)
+
+    def alter(self, output: Relation) -> None:
+        """Write files with more columns from the next epoch on; read_changelog has NULL in the lines before."""
+        header = self._header()
+        wanted = self._wanted(output, header.query_id)
+        self._lacks = self._opened = replace(wanted, schema=with_added_nullable(len(header.schema), wanted.schema))
 
     def last_epoch(self) -> int | None:
         """Return the last epoch of the changelog; None before the first."""
@@ -148,6 +185,9 @@ class ParquetChangelogSink:
             if _is_there(self._files, header, epoch, link):
                 self._last_epoch = epoch if self._last_epoch is None else max(self._last_epoch, epoch)
                 return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
+            if self._lacks is not None:  # before the files that have them: a reader takes NULL for what is missing
+                self._files.replace_header(self._lacks)
+                self._lacks = None
         part = _write_part(self._files, header, epoch, uuid.uuid4().hex, 0, chunks, None)
         progress = _commit_epoch(self._files, header, epoch, [part], link)
         self._last_epoch = epoch
@@ -263,7 +303,7 @@ def read_changelog(directory: str | Path, up_to_epoch: int | None = None) -> pa.
     with files.failures():
         tables = [
             _with_epoch(
-                pq.ParquetFile(pa.BufferReader(files.read_part(header, manifest.epoch, part))).read().cast(schema),
+                _conformed(pq.ParquetFile(pa.BufferReader(files.read_part(header, manifest.epoch, part))).read(), schema),
                 manifest.epoch,
             )
             for manifest in _manifests(files, header, up_to_epoch)
@@ -288,6 +328,18 @@ def stored_epochs(directory: str | Path) -> StoredEpochs:
 
     with files.failures():
         return StoredEpochs(header.query_id, max(files.epochs(), default=None), mark_of, detail=header.form)
+
+
+def _conformed(lines: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return lines with the columns that the changelog has now; NULL in those that came later."""
+    have = set(lines.schema.names)
+    columns = [lines.column(field.name) if field.name in have else pa.nulls(lines.num_rows, field.type) for field in schema]
+    return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+
+
+def _lacks_columns(stored: Header, wanted: Header) -> bool:
+    known, now = (stored.query_id, stored.form, stored.key), (wanted.query_id, wanted.form, wanted.key)
+    return known == now and adds_columns(stored.schema, wanted.schema)
 
 
 def _with_epoch(lines: pa.Table, epoch: int) -> pa.Table:
@@ -340,7 +392,7 @@ def _write_part(
                 use_dictionary=[field.name for field in lines.schema if pt.is_string(field.type)],
             ) as writer:
                 for batch in lines:
-                    writer.write_batch(batch)
+                    writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=lines.schema))
             file.finish()
         except BaseException:
             file.discard()
@@ -356,7 +408,7 @@ def _commit_epoch(
     with files.failures():
         if _is_there(files, header, epoch, link):
             return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
-        if not files.publish(header, epoch, parts, digest):
+        if not files.publish(header, epoch, parts, digest, begins=link is not None and link.begins):
             _is_there(files, header, epoch, link)
             return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
     rows, retractions = sum(part.rows for part in parts), sum(part.retractions for part in parts)
@@ -380,7 +432,8 @@ def _digest_of(files: ChangelogDirectory, header: Header, epoch: int) -> str | N
 
 def _manifests(files: ChangelogDirectory, header: Header, up_to_epoch: int | None) -> Iterator[Manifest]:
     epochs = [epoch for epoch in files.epochs() if up_to_epoch is None or epoch <= up_to_epoch]
-    if epochs != list(range(len(epochs))):
+    first = epochs[0] if epochs and files.manifest(header, epochs[0]).begins else 0
+    if epochs != list(range(first, first + len(epochs))):
         raise SinkError(
             f"{files} has the epochs {epochs}; some in between are missing. Restore their directories.",
             code="SINK_EPOCH_GAP",

@@ -123,10 +123,24 @@ class PostgresStatements:
                 self.base, self._columns, _WEIGHT, _HASH
             ),
             sql.SQL("CREATE INDEX {} ON {} ({})").format(self._index, self.base, _HASH),
-            sql.SQL("CREATE VIEW {} AS SELECT {} FROM {}, generate_series(1, {})").format(
-                self.view, self._listed, self.base, _WEIGHT
-            ),
+            sql.SQL("CREATE VIEW {} AS {}").format(self.view, self._shown()),
         ]
+
+    def _shown(self) -> sql.Composed:
+        return sql.SQL("SELECT {} FROM {}, generate_series(1, {})").format(self._listed, self.base, _WEIGHT)
+
+    def add_columns(self, lacking: int) -> list[sql.Composed]:
+        """Return the statements that give the table its last columns, and for a bag show them in the view.
+
+        Args:
+            lacking: how many of the last columns the table does not have.
+        """
+        added = list(zip(self._names, self._types, strict=True))[-lacking:]
+        statements = [sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(self.base, *one) for one in added]
+        if self.key:
+            return statements
+        hashed = sql.SQL("UPDATE {} SET {} = hash_record_extended(ROW({}), 0)").format(self.base, _HASH, self._listed)
+        return [*statements, hashed, sql.SQL("CREATE OR REPLACE VIEW {} AS {}").format(self.view, self._shown())]
 
     def make_net(self) -> sql.Composed:
         """Return the statement that makes the table of what an epoch changes, gone with the transaction."""
@@ -193,10 +207,12 @@ class PostgresStatements:
     def insert_new(self, nulls: int) -> sql.Composed:
         """Return the statement that adds the rows of keys that come and did not go, of one pattern."""
         return sql.SQL(
-            "INSERT INTO {base} SELECT {columns} FROM {net} AS come WHERE come.{weight} > 0 AND come.{nulls} = {pattern} "
-            "AND NOT EXISTS (SELECT FROM {net} AS gone WHERE gone.{weight} < 0 AND gone.{nulls} = {pattern} AND {pair})"
+            "INSERT INTO {base} ({names}) SELECT {columns} FROM {net} AS come WHERE come.{weight} > 0 "
+            "AND come.{nulls} = {pattern} AND NOT EXISTS (SELECT FROM {net} AS gone WHERE gone.{weight} < 0 "
+            "AND gone.{nulls} = {pattern} AND {pair})"
         ).format(
             base=self.base,
+            names=self._listed,
             columns=self._prefixed("come"),
             net=_NET,
             weight=_WEIGHT,
@@ -230,10 +246,11 @@ class PostgresStatements:
     def insert_rows(self) -> sql.Composed:
         """Return the statement that adds the rows that were not there."""
         return sql.SQL(
-            "INSERT INTO {base} SELECT {columns}, net.{weight}, net.{hashed} FROM {net} AS net WHERE net.{weight} > 0 AND NOT "
-            "EXISTS (SELECT FROM {base} AS held WHERE {same})"
+            "INSERT INTO {base} ({names}, {weight}, {hashed}) SELECT {columns}, net.{weight}, net.{hashed} FROM {net} AS net "
+            "WHERE net.{weight} > 0 AND NOT EXISTS (SELECT FROM {base} AS held WHERE {same})"
         ).format(
             base=self.base,
+            names=self._listed,
             columns=self._prefixed("net"),
             net=_NET,
             weight=_WEIGHT,

@@ -30,11 +30,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from zset_join.core.added_columns import adds_columns
 from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, SinkError, ZsetJoinError
 from zset_join.core.extras import needed_for
 from zset_join.core.relation import Relation
 from zset_join.lookup.secret import Secret, without_secrets
+from zset_join.sinks.altering import check_adds_columns
 from zset_join.sinks.postgres_sql import (
     EPOCHS,
     RESERVED,
@@ -65,6 +67,7 @@ _FIND = sql.SQL("SELECT query_id, epoch, layout, chain FROM {} WHERE view = %s")
 _FIND_ALL = sql.SQL("SELECT * FROM {} ORDER BY view").format(EPOCHS)
 _INSERT = sql.SQL("INSERT INTO {} VALUES (%s, %s, NULL, 0, 0, %s, NULL)").format(EPOCHS)
 _UPDATE = sql.SQL("UPDATE {} SET epoch = %s, rows = %s, retractions = %s, chain = %s WHERE view = %s").format(EPOCHS)
+_LAYOUT = sql.SQL("UPDATE {} SET layout = %s WHERE view = %s").format(EPOCHS)
 _SEND_BYTES = 1 << 20
 _MOST_KEY_BYTES = 2_600
 _MOST_ROW_BYTES = 400_000_000
@@ -97,12 +100,18 @@ class PostgresViewSink:
         self._conninfo = conninfo
         self._connection: _Connection | None = None
         self._database: Hashable = ("postgres", id(self))
+        self._may_lack_columns = False
 
     def __repr__(self) -> str:
         return f"PostgresViewSink({self.table!r}, key={self.key!r})"
 
-    def open(self, output: Relation, query_id: str) -> None:
+    def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:
         """Connect and make the view, or go on with the one that is there.
+
+        Args:
+            output: the rows of the view.
+            query_id: whose view it is.
+            may_lack_columns: see `AlterableSink`.
 
         Raises:
             SinkError: the database cannot be reached, another query's view or something else has that name, the columns or the
@@ -110,10 +119,8 @@ class PostgresViewSink:
         """
         check_output(self._described, output)
         self.close()
-        self._schema, self._query_id = output.schema, query_id
-        self._key = self.key if self.key is not None else output.primary_key
-        self._check_columns()
-        self._statements = PostgresStatements(self.table, output.schema, self._key)
+        self._query_id, self._may_lack_columns = query_id, may_lack_columns
+        self._take(output)
         try:
             self._connection = psycopg.connect(self._conninfo, application_name=f"zset_join {self.table}"[:63])
             info = self._connection.info
@@ -130,6 +137,28 @@ class PostgresViewSink:
         except ZsetJoinError:
             self.close()
             raise
+
+    def _take(self, output: Relation) -> None:
+        """Take rows of these columns."""
+        self._schema = output.schema
+        self._key = self.key if self.key is not None else output.primary_key
+        self._check_columns(output.schema)
+        self._statements = PostgresStatements(self.table, output.schema, self._key)
+
+    def beside(self, name: str) -> PostgresViewSink:
+        """Return a sink of another table in the database; see `TableSink`."""
+        return PostgresViewSink(self._conninfo, name, self.key)
+
+    def check_altered(self, output: Relation) -> None:
+        """Refuse columns that the view cannot be given; see `AlterableSink`."""
+        key = self.key if self.key is not None else output.primary_key
+        check_adds_columns(self._described, self._schema, output.schema, self._key, key)
+        self._check_columns(output.schema)
+
+    def alter(self, output: Relation) -> None:
+        """Give the view more columns with the next epoch, in its transaction."""
+        self._may_lack_columns = True
+        self._take(output)
 
     def last_epoch(self) -> int | None:
         """Return the last epoch the view contains; None before the first."""
@@ -169,6 +198,7 @@ class PostgresViewSink:
                 last, digests = self._stored(connection)
                 if is_same_epoch(self._described, last, digests.get, epoch, link):
                     return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)
+                self._add_columns(connection)
                 rows, retractions = self._apply(connection, epoch, chunks)
                 chain = json.dumps(list(newest_digests(digests, epoch, link).items()))
                 connection.execute(_UPDATE, [epoch, rows, retractions, chain, self.table])
@@ -252,8 +282,8 @@ class PostgresViewSink:
             raise SinkError(f"{self._described} is closed; call open first.", code="SINK_CLOSED", table=self.table)
         return self._connection
 
-    def _check_columns(self) -> None:
-        names = self._schema.names
+    def _check_columns(self, schema: pa.Schema) -> None:
+        names = schema.names
         missing = [name for name in self._key if name not in names]
         reserved = [name for name in names if name in (*RESERVED, "") or len(name.encode()) > 63]
         if missing or reserved or not names:
@@ -266,7 +296,7 @@ class PostgresViewSink:
                 columns=names,
                 missing=missing,
             )
-        for field in self._schema:
+        for field in schema:
             if postgres_type(field.type) is None:
                 raise SinkError(
                     f'{self._described} cannot keep column "{field.name}": there is no type of PostgreSQL for '
@@ -296,6 +326,16 @@ class PostgresViewSink:
             connection.execute(statement)
         connection.execute(_INSERT, [self.table, self._query_id, json.dumps(self._layout())])
 
+    def _add_columns(self, connection: _Connection) -> None:
+        """Give the view the columns that it lacks; nothing where it has them."""
+        found = connection.execute(_FIND, [self.table]).fetchone() if self._may_lack_columns else None
+        lacking = 0 if found is None else len(self._schema) - len(_stored_schema(json.loads(found[2])))
+        if not lacking:
+            return
+        for statement in self._statements.add_columns(lacking):
+            connection.execute(statement)
+        connection.execute(_LAYOUT, [json.dumps(self._layout()), self.table])
+
     def _quoted_names(self, connection: _Connection) -> list[str]:
         return [name.as_string(connection) for name in (self._statements.view, self._statements.base)]
 
@@ -314,7 +354,9 @@ class PostgresViewSink:
                 actual=self._query_id,
             )
         stored = json.loads(layout)
-        kept = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored["schema"])))
+        kept = _stored_schema(stored)
+        if self._may_lack_columns and stored["key"] == list(self._key) and adds_columns(kept, self._schema):
+            return
         if stored["key"] != list(self._key) or kept.names != self._schema.names or kept.types != self._schema.types:
             raise SinkError(
                 f"{self._described} was made with key {stored['key']} and columns {kept.names}; the query now has key "
@@ -432,6 +474,10 @@ class PostgresViewSink:
             table=self.table,
             state=error.sqlstate,
         )
+
+
+def _stored_schema(layout: dict[str, Any]) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(layout["schema"])))
 
 
 def stored_epochs(conninfo: str, table: str | None = None) -> list[StoredEpochs]:

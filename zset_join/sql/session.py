@@ -35,7 +35,7 @@ from zset_join.sql.runtime.runtime import Runtime
 from zset_join.sql.statements import execute
 from zset_join.sql.tables.arrow_rows import of_table, registered
 from zset_join.sql.tables.catalog import Catalog, ColumnDefinition, Table, TemporalFunction
-from zset_join.sql.tables.results import Message, Query, Running
+from zset_join.sql.tables.results import Message, Query, QueryChange, Running
 from zset_join.sql.tables.settings import jump_in, without_effect
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import Statement, dialect_named, split
@@ -331,6 +331,26 @@ class Session:
             ZsetJoinError: it cannot be answered; it stays as it was.
         """
         self.runtime.resume(running)
+
+    @property
+    def changes_queries(self) -> bool:
+        """Return whether queries that run can become others; inside Spark they cannot."""
+        return self.runtime.changes_queries
+
+    def change(self, change: QueryChange, *, is_preview: bool = False) -> list[str]:
+        """Let queries become others, all or none; who reads their changes gets the difference as one epoch.
+
+        Args:
+            change: of a view, and of what reads it.
+            is_preview: change nothing.
+
+        Returns:
+            What differs, a line per query.
+
+        Raises:
+            ZsetJoinError: one cannot; all stay as they were.
+        """
+        return self.runtime.change(change, is_preview=is_preview)
 
     def snapshot(self, query: Query) -> pa.Table:
         """Return what a query holds over the current contents of its tables."""

@@ -2,7 +2,7 @@
 
 SELECT, WITH                      CREATE TABLE, STREAM, MUTABLE STREAM, SOURCE, SINK, VIEW, MATERIALIZED VIEW, INDEX
 INSERT INTO ... VALUES, SELECT    DROP, SHOW, DESCRIBE, EXPLAIN, SET, RESET, USE, UPDATE, DELETE
-PAUSE, RESUME MATERIALIZED VIEW
+PAUSE, RESUME MATERIALIZED VIEW  ALTER VIEW, MATERIALIZED VIEW
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from sqlglot.tokenizer_core import Token, TokenType
 from zset_join.conversions import can_convert, convert_values
 from zset_join.core.errors import PlanError, SqlError, ZsetJoinError
 from zset_join.expressions import Cast
-from zset_join.expressions.rows import compute, named, value_type
+from zset_join.expressions.rows import compute, value_type
 from zset_join.sql.ddl.definitions import Model, read_table
 from zset_join.sql.ddl.explaining import explain
 from zset_join.sql.ddl.indexes import create_index, drop_index
 from zset_join.sql.ddl.like_clauses import find_like, model_of
 from zset_join.sql.ddl.showing import check_kind, describe, kind_named, show, use
 from zset_join.sql.ddl.sink_statements import columns_of, create_sink, written_table
+from zset_join.sql.ddl.views import alter, create_materialized_view, create_view, refuse_both, release
 from zset_join.sql.dml.changing import delete, update
 from zset_join.sql.dml.pausing import pause, resume
-from zset_join.sql.dml.query_statements import bind_query
+from zset_join.sql.dml.query_statements import bind_query, bound_by
 from zset_join.sql.dml.writing import fitted, retracts, writer_of
 from zset_join.sql.parse.readers import Reader
-from zset_join.sql.tables.catalog import ColumnDefinition, Mode, NamedView, Table
+from zset_join.sql.tables.catalog import ColumnDefinition, Mode, Table
 from zset_join.sql.tables.contexts import StatementContext
 from zset_join.sql.tables.results import Message, Query
-from zset_join.sql.tables.settings import check_setting, is_ignored, is_misspelt, known_setting, unplanned
+from zset_join.sql.tables.settings import check_setting, is_ignored, is_misspelt, known_setting
 from zset_join.sql.tables.sink_tables import SinkWriter, is_outside
 from zset_join.sql_expressions.consumed import check_consumed
 from zset_join.sql_expressions.dialects import Statement, parse_expression
@@ -49,6 +50,7 @@ _WORDS = (
     "SELECT",
     "WITH",
     "CREATE",
+    "ALTER",
     "INSERT",
     "UPDATE",
     "DELETE",
@@ -64,7 +66,6 @@ _WORDS = (
     "RESUME",
 )
 _ELSEWHERE = {
-    "ALTER": "A table keeps its columns: DROP it and CREATE it again, or make a view over it.",
     "MERGE": "INSERT INTO a table with a primary key replaces the row of a key; DELETE takes rows away.",
     "TRUNCATE": "Write DELETE FROM t.",
     "VALUES": "Write INSERT INTO t VALUES ...",
@@ -117,7 +118,7 @@ def _executed(session: StatementContext, statement: Statement) -> Message | Quer
 
 
 def _select(session: StatementContext, statement: Statement) -> Query:
-    return bind_query(session, statement)
+    return bound_by(session, lambda: bind_query(session, statement))
 
 
 def _create(session: StatementContext, statement: Statement) -> Message:
@@ -138,16 +139,16 @@ def _create(session: StatementContext, statement: Statement) -> Message:
             f"CREATE {refused[0]} {made} is not offered. Leave {refused[0]} out.", code="NOT_OFFERED", at=statement.place(1)
         )
     if reader.has("MATERIALIZED", "VIEW"):
-        return _create_materialized_view(session, reader, replaces)
+        return create_materialized_view(session, reader, replaces)
     if reader.has("VIEW"):
-        return _create_view(session, reader, replaces)
+        return create_view(session, reader, replaces)
     for words in (("MUTABLE", "STREAM"), ("STREAM",), ("TABLE",), ("SOURCE",)):
         if reader.has(*words):
             copied = _like_or_as(session, reader, " ".join(words), replaces)
             if copied is not None:
                 return copied
             table, may_exist = read_table(reader, " ".join(words), model=_model(session, reader))
-            _refuse_both(replaces, may_exist, at=at)
+            refuse_both(replaces, may_exist, at=at)
             if is_external and "connector" not in table.options:
                 raise SqlError(
                     f"\"{table.name}\" is EXTERNAL, and nothing says where its rows are. Name a connector: WITH ('connector' = "
@@ -157,7 +158,7 @@ def _create(session: StatementContext, statement: Statement) -> Message:
                 )
             if may_exist and table.name in session.catalog.tables:
                 return Message(f"{table.name} is there already")
-            _release(session, table.name, replaces, at=at)
+            release(session, table.name, replaces, at=at)
             session.catalog.add(table, at=at, replace=replaces)
             said = "temporary " if is_temporary else "external " if is_external else ""
             return Message(f"{said}{table.word.lower()} {table.name}: {table.mode}, {table.why()}")
@@ -182,40 +183,11 @@ def _create(session: StatementContext, statement: Statement) -> Message:
     raise SqlError(f"CREATE {reader.word} is not offered.{near(reader.word, known)}", code="NOT_OFFERED", at=at)
 
 
-def _refuse_both(replaces: bool, may_exist: bool, *, at: Place) -> None:
-    if replaces and may_exist:
-        raise SqlError("OR REPLACE rebuilds it, IF NOT EXISTS leaves it as it is. Keep one of them.", code="SAID_TWICE", at=at)
-
-
-def _release(session: StatementContext, name: str, replaces: bool, *, at: Place) -> None:
-    """End what runs under a name that is given again, and forget its rows, as DROP does.
-
-    Raises:
-        SqlError: something reads or writes what the name represents, and would go on with that.
-    """
-    if not replaces:
-        return
-    running = [
-        one.name for one in session.running if one.name != name and (name in one.query.bound.names or one.writes == name)
-    ]
-    bound_to_it = list(dict.fromkeys([*session.catalog.readers_of(name), *running]))
-    if bound_to_it:
-        raise SqlError(
-            f'"{name}" is read or written by {", ".join(bound_to_it)}, which would not follow. DROP these views and sinks, '
-            "stop() these queries, and make them again behind CREATE OR REPLACE.",
-            code="STILL_READ",
-            at=at,
-            name=name,
-        )
-    if session.catalog.is_kept(name):
-        session.forget(name)
-
-
 def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: bool) -> Message | None:
     """Run CREATE TABLE t LIKE s and CREATE TABLE t AS SELECT; None where it is another statement."""
     begin, at = reader.index, reader.statement.place(reader.index)
     may_exist = reader.has("IF", "NOT", "EXISTS")
-    _refuse_both(replaces, may_exist, at=at)
+    refuse_both(replaces, may_exist, at=at)
     name = reader.name("the name of the table")
     if may_exist and name in session.catalog.tables:
         return Message(f"{name} is there already")
@@ -224,18 +196,19 @@ def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: 
         if not reader.is_done:
             reader.index = begin
             return None
-        _release(session, name, replaces, at=at)
+        release(session, name, replaces, at=at)
         session.catalog.add(replace(model, name=name, word=word), at=at, replace=replaces)
         return Message(f"{word.lower()} {name}: like {model.name}")
     if not reader.has("AS"):
         reader.index = begin
         return None
-    query = bind_query(session, reader.statement, reader.index)
+    after = reader.index
+    query = bound_by(session, lambda: bind_query(session, reader.statement, after))
     check_distinct(query.columns, f'"{name}"', at)
     columns = tuple(ColumnDefinition(field.name, field.type) for field in query.schema)
     mode: Mode = "changelog" if retracts(query) else "append"
     table = Table(name=name, word=word, columns=columns, mode=mode)
-    _release(session, name, replaces, at=at)
+    release(session, name, replaces, at=at)
     session.catalog.add(table, at=at, replace=replaces)
     if query.bound.is_bounded:
         session.insert(name, session.snapshot(query))
@@ -252,81 +225,6 @@ def _model(session: StatementContext, reader: Reader) -> Model | None:
     return model_of(written_table(session, Reader(reader.statement, clause.name_index)), clause)
 
 
-def _create_view(session: StatementContext, reader: Reader, replaces: bool) -> Message:
-    may_exist = reader.has("IF", "NOT", "EXISTS")
-    at = reader.statement.place(reader.index)
-    _refuse_both(replaces, may_exist, at=at)
-    name = reader.name("the name of the view")
-    if may_exist and name in session.catalog.views:
-        return Message(f"{name} is there already")
-    names = _view_columns(reader)
-    begin = reader.index
-    query = _renamed(bind_query(session, reader.statement, begin, is_named=True), names, at=at)
-    for setting in (one for one, value in query.settings.items() if session.catalog.settings.get(one) != value):
-        if unplanned(setting):
-            told = f"the setting '{setting}' of a view changes nothing: write it behind the query that reads the view."
-            warnings.warn(SqlWarning(told), stacklevel=5)
-    shown = reader.statement.sql_from(begin)
-    _release(session, name, replaces, at=at)
-    session.catalog.add(NamedView(name, query.bound, shown, columns=names or ()), at=at, replace=replaces)
-    return Message(f"view {name}: {', '.join(query.columns)}")
-
-
-def _view_columns(reader: Reader) -> tuple[str, ...] | None:
-    """Read what is between the name of a view and its query: `(a, b) COMMENT 'text' AS`."""
-    names = reader.names() if reader.word == "(" else None
-    if reader.has("COMMENT"):
-        reader.string("a comment")
-    reader.expect("AS")
-    return names
-
-
-def _renamed(query: Query, names: tuple[str, ...] | None, *, at: Place) -> Query:
-    """Return a query whose columns have the names that its view gives them."""
-    if names is None:
-        return query
-    check_distinct(names, "the view", at)
-    if len(names) != len(query.columns):
-        raise SqlError(
-            f"the view names {len(names)} columns ({', '.join(names)}), and its query has {len(query.columns)} "
-            f"({', '.join(query.columns)}). Name each, once.",
-            code="INSERT_COLUMNS",
-            at=at,
-        )
-    if query.bound.first_rows is not None:
-        raise SqlError(
-            "a view of a ROW_NUMBER() that nothing uses yet names its columns in the query: SELECT a AS b, ...",
-            code="NOT_OFFERED",
-            at=at,
-        )
-    view = query.bound.view.select({new: named(old) for new, old in zip(names, query.columns, strict=True)})
-    return replace(query, bound=replace(query.bound, view=view, shown=None))
-
-
-def _create_materialized_view(session: StatementContext, reader: Reader, replaces: bool) -> Message:
-    may_exist = reader.has("IF", "NOT", "EXISTS")
-    at = reader.statement.place(reader.index)
-    _refuse_both(replaces, may_exist, at=at)
-    name = reader.name("the name of the view")
-    if may_exist and name in session.catalog.views:
-        return Message(f"{name} is there already")
-    table = written_table(session, reader) if reader.has("INTO") else None
-    names = _view_columns(reader)
-    begin = reader.index
-    query = _renamed(bind_query(session, reader.statement, begin), names, at=at)
-    output = None
-    _release(session, name, replaces, at=at)
-    if table is not None:
-        output = writer_of(session, table, fitted(query, table, None, at=at), at=at)
-    session.catalog.add(
-        NamedView(name, query.bound, reader.statement.sql_from(begin), is_materialized=True, columns=names or ()),
-        at=at,
-        replace=replaces,
-    )
-    session.start(query, name=name, output=output)
-    return Message(f"materialized view {name}: {', '.join(query.columns)}")
-
-
 def _insert(session: StatementContext, statement: Statement) -> Message | Query:
     reader = Reader(statement, 1)
     if reader.has("OVERWRITE"):
@@ -339,9 +237,8 @@ def _insert(session: StatementContext, statement: Statement) -> Message | Query:
         rows = _values(reader, table, names)
         session.insert(table.name, rows)
         return Message(f"{rows.num_rows} row{'s' if rows.num_rows != 1 else ''} into {table.name}")
-    query = bind_query(session, statement, reader.index)
     at = statement.place(0)
-    query = fitted(query, table, names, at=at)
+    query = bound_by(session, lambda: fitted(bind_query(session, statement, reader.index), table, names, at=at))
     if not session.writes:
         return query
     if query.bound.is_bounded:
@@ -445,7 +342,6 @@ def _unfit(statement: Statement, tokens: tuple[Token, ...], node: exp.Expr, kind
 
 
 def _place(statement: Statement, tokens: tuple[Token, ...]) -> Any:
-    from zset_join.sql_expressions.places import Place
 
     return Place(statement.text, tokens[0].start)
 
@@ -521,6 +417,7 @@ def _flush(_: StatementContext, statement: Statement) -> Message:
 
 _RUN: dict[str, Callable[[StatementContext, Statement], Message | Query]] = {
     "(": _select,
+    "ALTER": alter,
     "BEGIN": _statement_set,
     "CREATE": _create,
     "DELETE": delete,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
@@ -32,15 +32,12 @@ from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
 from zset_join.checkpoint.owner import Ownership, claimed_query_id
 from zset_join.checkpoint.reading import (
-    changed_plan_of,
     checkpoint_folder,
-    read_record,
     stored_description,
     stored_query_id,
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
-from zset_join.core.epoch_chain import ChainLink
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.progress_line import ProgressLine, progress_line
 from zset_join.core.tick import Tick
@@ -55,6 +52,7 @@ from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.evolving import Evolution
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.place import Place, place_of
+from zset_join.runners.local.waiting_epochs import BEGIN, EARLIER, GivenEpoch, altered_views, waiting_epochs
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
@@ -67,9 +65,7 @@ __all__ = ["PipelineDirectory"]
 
 _VIEW = "view"
 _WEIGHT = "__weight"
-_BEGIN, _EARLIER = "begin", "earlier"
 _MOST_UNSEEN = 8
-_GivenEpoch: TypeAlias = tuple[int, Mapping[str, ZSet], ChainLink | None, Mapping[str, ZSet]]
 _CURES: Mapping[EpochOutcome, str] = {
     "open": "give the pipeline the rows of this epoch once more",
     "committed": "open the pipeline again: it goes on behind this epoch, and its outputs get what they do not have",
@@ -293,7 +289,8 @@ class PipelineDirectory:
             statistics[state.name] = dict(operator.statistics())
         sources = (*self._sources, *(one for one in plan.sources if one.name not in {known.name for known in self._sources}))
         for number, view in enumerate(plan.views):
-            self._carry_view(histories, view.name, _folder(plan, number), evolution, tick, change.answers[view.name])
+            rows = change.begins[view.name] if evolution.begins(view.name) else change.answers[view.name]
+            self._carry_view(histories, view.name, _folder(plan, number), evolution, tick, rows)
         if self._history is not None:
             histories |= {key: there[key] for at in range(len(self._sources)) if (key := f"{_input(at)}/0") in there}
         known, self._plan, self._sources = self._sources, plan, sources
@@ -301,11 +298,11 @@ class PipelineDirectory:
             self._log_inputs(histories, tick, {})
             parts = [part for name, delta in change.answers.items() for part in self._parts(tick, self._way(name), delta)]
             filled = {name: rows for name, rows in change.begins.items() if rows is not change.answers[name]}
-            parts += [part for name, rows in filled.items() for part in self._parts(tick, f"{_BEGIN} {name}", rows)]
+            parts += [part for name, rows in filled.items() for part in self._parts(tick, f"{BEGIN} {name}", rows)]
             unseen = self._unseen(last) if change.is_without_outputs else ()
             if unseen:
                 parts += [
-                    part if part.way.startswith(_EARLIER) else replace(part, way=f"{_EARLIER} {last.epoch} {part.way}")
+                    part if part.way.startswith(EARLIER) else replace(part, way=f"{EARLIER} {last.epoch} {part.way}")
                     for part in last.parts
                 ]
             changed = ChangedPlan(
@@ -317,6 +314,7 @@ class PipelineDirectory:
                 sources=tuple(source.to_json() for source in sources),
                 begins=tuple(sorted(change.begins)),
                 filled=tuple(sorted(filled)),
+                altered=tuple(name for name in sorted(change.begins) if evolution.adds_columns(name)),
                 unseen=unseen,
                 bare_view=change.bare_view,
                 note=change.note,
@@ -406,11 +404,8 @@ class PipelineDirectory:
             return {view.name: ZSet.empty(self._plan.output_of(view.name).schema) for view in self._plan.views}
         return {view.name: self._answer(record, view.name) for view in self._plan.views}
 
-    def newest_answers(self, record: CommitRecord, newest_answer: Mapping[str, ZSet]) -> Iterator[_GivenEpoch]:
-        """Yield what outputs may lack: the newest epoch, and before it those that a change of the query left to the next start.
-
-        An epoch is its number, the answer of each view, its link, and all rows of the views whose outputs begin with it. A view
-        that was not there then, or had other columns, is left out.
+    def newest_answers(self, record: CommitRecord, newest_answer: Mapping[str, ZSet]) -> Iterator[GivenEpoch]:
+        """Yield what outputs may lack, oldest first; see `waiting_epochs`.
 
         Args:
             record: the newest one.
@@ -420,33 +415,17 @@ class PipelineDirectory:
             StateError: a file is missing or damaged.
         """
         if self.checkpoint.is_moved:
-            return
-        newest, files = self.checkpoint.changed, self.checkpoint.files
-        newest = newest if newest is not None and newest.epoch == record.epoch else None
-        epochs = () if newest is None else newest.unseen
-        records = [read_record(files, epoch) for epoch in epochs]
-        changes = [None if one is None else changed_plan_of(files.folder, one) for one in records]
-        begun = [
-            frozenset(change.begins if change is not None and change.epoch == epoch else ())
-            for change, epoch in zip((*changes, newest), (*epochs, record.epoch), strict=True)
-        ]
-        for at, (epoch, one) in enumerate(zip(epochs, records, strict=True)):
-            names = [view.name for view in self._plan.views if not any(view.name in later for later in begun[at + 1 :])]
-            change, before = changes[at], f"{_EARLIER} {epoch} "
-            answers = {name: self._read(record, name, (before, f"{before}{name}")) for name in names}
-            filled = () if change is None or change.epoch != epoch else change.filled
-            begins = {
-                name: self._read(record, name, (f"{before}{_BEGIN} {name}",)) if name in filled else answers[name]
-                for name in names
-                if name in begun[at]
-            }
-            yield epoch, answers, None if one is None else one.link, begins
-        filled = () if newest is None else newest.filled
-        begins = {
-            name: self._read(record, name, (f"{_BEGIN} {name}",)) if name in filled else newest_answer[name]
-            for name in begun[-1]
-        }
-        yield record.epoch, newest_answer, record.link, begins
+            return iter(())
+        return waiting_epochs(self.checkpoint, self._plan, record, newest_answer, self._read)
+
+    def altered_views(self) -> frozenset[str]:
+        """Return the views whose outputs may lack columns: an epoch that they may not have adds some, or none has reached them.
+
+        Raises:
+            StateError: a file is missing or damaged.
+        """
+        record = self.last
+        return frozenset(view.name for view in self._plan.views) if record is None else altered_views(self.checkpoint, record)
 
     def _answer(self, record: CommitRecord, view: str) -> ZSet:
         return self._read(record, view, (self._way(view),))

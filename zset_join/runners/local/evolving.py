@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from zset_join.core.added_columns import adds_columns
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff, ViewDiff, difference
 from zset_join.evolution.fingerprints import Fingerprints
@@ -203,6 +204,24 @@ class Evolution:
             return True
         before, after = (plan.output_of(name).schema for plan in (self.standing.plan, self.plan))
         return (before.names, before.types) != (after.names, after.types)
+
+    def beginnings(self, answers: Mapping[str, ZSet]) -> dict[str, ZSet]:
+        """Return all rows of the views whose new outputs begin with the change, by name.
+
+        Args:
+            answers: what the epoch of the change answers, by view: all rows where columns are not only added.
+        """
+        return {
+            name: self.rows_after(name) if self.adds_columns(name) else answer
+            for name, answer in answers.items()
+            if self.begins(name)
+        }
+
+    def adds_columns(self, name: str) -> bool:
+        """Return whether a view of the new plan was there, and has columns behind those that it had."""
+        if name not in {view.name for view in self.standing.plan.views}:
+            return False
+        return adds_columns(*(plan.output_of(name).schema for plan in (self.standing.plan, self.plan)))
 
     def is_unchanged(self, name: str) -> bool:
         """Return whether a view of the new plan is that of the plan before."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -30,6 +30,7 @@ from zset_join.core.relation import Relation
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.common.rejected import RejectedRows
 from zset_join.runners.common.sink_epochs import SinkEpochs
+from zset_join.sinks.altering import AlterableSink, TableSink, check_adds_columns
 from zset_join.sinks.sink import ChainedSink, DatabaseSink, Sink, SinkProgress
 from zset_join.sinks.unfit_values import UnfitRows
 from zset_join.zset import ZSet
@@ -100,16 +101,26 @@ class FunctionSink:
         self._output: Relation | None = None
         self._last: int | None = None
 
-    def open(self, output: Relation, query_id: str) -> None:  # noqa: ARG002 - as the protocol has it
+    def open(self, output: Relation, query_id: str, *, may_lack_columns: bool = False) -> None:  # noqa: ARG002 - the protocol's
         """Attach the sink to a query.
 
         Raises:
             PlanError: the key or a column does not go with the form.
         """
+        self.alter(output)
+
+    def check_altered(self, output: Relation) -> None:
+        """Refuse columns that are not those of before with others behind them; see `AlterableSink`."""
+        before = output if self._output is None else self._output
+        check_adds_columns(repr(self), before.schema, output.schema, before.primary_key, output.primary_key)
+
+    def alter(self, output: Relation) -> None:
+        """Give the function rows with these columns from now on."""
         self._output = output
         if self._form is not None:
             from zset_join.sinks.record_texts import RecordWriter  # needs DuckDB, which a pipeline can do without
 
+            self.close()
             self._writer = RecordWriter(output.schema, self._form, output.primary_key if self._key is None else self._key)
 
     def last_epoch(self) -> int | None:
@@ -178,13 +189,15 @@ class PipelineOutputs:
         self._opened: list[tuple[str, SinkEpochs]] = []
         self._by_database: list[list[tuple[str, SinkEpochs]]] = []
         self._pending: list[_Pending] = []
+        self._altered: list[tuple[AlterableSink, Relation]] = []
 
-    def open(self, outputs: Mapping[str, Relation], query_id: str | None) -> None:
+    def open(self, outputs: Mapping[str, Relation], query_id: str | None, *, altered: Collection[str] = ()) -> None:
         """Open all sinks.
 
         Args:
             outputs: the rows of each view, by its name.
             query_id: of a pipeline with a directory; None in memory.
+            altered: views whose outputs may lack their last columns, which an epoch that waits adds.
 
         Raises:
             SinkError: a sink belongs to another query, or has epochs that a pipeline in memory knows nothing of.
@@ -193,7 +206,7 @@ class PipelineOutputs:
             for sink in sinks:
                 with self._naming(view):
                     own_id = query_id if query_id is None or view == self.bare_view else f"{query_id}/{view}"
-                    self._open(sink, outputs[view], own_id)
+                    self._open(sink, outputs[view], own_id, may_lack_columns=view in altered)
                     self._opened.append((view, SinkEpochs(sink, quarantines=self._quarantines)))
         self._group()
 
@@ -213,18 +226,26 @@ class PipelineOutputs:
             query_id: of a pipeline with a directory; None in memory.
 
         Raises:
-            SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns, or another key; or as `open`.
+            SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns than more behind those it has, or
+                another key, or takes no more columns; or as `open`.
         """
+        altered: list[tuple[AlterableSink, Relation]] = []
         for view, epochs in self._opened:
             old, new = before[view], after.get(view)
             if new is None or view in given or (old.schema.equals(new.schema) and old.primary_key == new.primary_key):
                 continue
-            raise SinkError(
-                f'view "{view}" gets other columns or another key, and the output {epochs.sink!r} has those of before. Give it '
-                f'a new output, such as evolve(..., outputs={{"{view}": sink}}); it is filled at once.',
-                code="EVOLVE_OUTPUT",
-                views=(view,),
-            )
+            if not isinstance(epochs.sink, AlterableSink):
+                raise SinkError(
+                    f'view "{view}" gets other columns or another key, and the output {epochs.sink!r} has those of before. '
+                    f'Give it a new output, such as evolve(..., outputs={{"{view}": sink}}); it is filled at once.',
+                    code="EVOLVE_OUTPUT",
+                    views=(view,),
+                )
+            known, wanted = ((one.schema.names, one.schema.types, one.primary_key) for one in (old, new))
+            if known != wanted:
+                with self._naming(view):
+                    epochs.sink.check_altered(new)
+                altered.append((epochs.sink, new))
         kept = {view: () if view in given else self._sinks.get(view, ()) for view in after}
         opened = PipelineOutputs(dict(given), quarantines=self._quarantines, bare_view=self.bare_view)
         try:
@@ -235,7 +256,43 @@ class PipelineOutputs:
         opened._sinks = {**kept, **given}
         opened._opened[:0] = [one for one in self._opened if one[0] in kept and one[0] not in given]
         opened._group()
+        opened._altered = altered
         return opened
+
+    def beside(self, plan: QueryPlan, names: str | Mapping[str, str]) -> dict[str, Sequence[Sink]]:
+        """Return new outputs in the place of those that views have, by view.
+
+        Args:
+            plan: of the changed query.
+            names: what the new table of a view is called, by view; of one view the name alone.
+
+        Raises:
+            OptionError: `VIEW_NAME`: there is no view of that name, or several and none is named.
+            SinkError: `EVOLVE_OUTPUT`: the view has no outputs, or one without a table.
+        """
+        by_view = {plan.view().name: names} if isinstance(names, str) else names
+        found: dict[str, Sequence[Sink]] = {}
+        for view, name in by_view.items():
+            known = plan.view(view).name
+            sinks = [epochs.sink for of, epochs in self._opened if of == known]
+            tables = [sink for sink in sinks if isinstance(sink, TableSink)]
+            if not tables or len(tables) < len(sinks):
+                others = [repr(sink) for sink in sinks if not isinstance(sink, TableSink)]
+                raise SinkError(
+                    f'view "{known}" was to get the new table "{name}", and '
+                    + (f"{others} have no tables" if others else "it has no outputs")
+                    + f'. Give it outputs of its own: evolve(..., outputs={{"{known}": sink}}).',
+                    code="EVOLVE_OUTPUT",
+                    views=(known,),
+                )
+            found[known] = [sink.beside(name) for sink in tables]
+        return found
+
+    def go_on(self) -> None:
+        """Let the outputs that stay take the columns of the changed query, which counts."""
+        for sink, output in self._altered:
+            sink.alter(output)
+        self._altered = []
 
     def leave(self, other: PipelineOutputs) -> None:
         """Close the outputs that another one, made by `changed` or changed to this one, does not have."""
@@ -254,8 +311,11 @@ class PipelineOutputs:
         self._by_database = list(groups.values())
 
     @staticmethod
-    def _open(sink: Sink, output: Relation, query_id: str | None) -> None:
-        sink.open(output, query_id or str(uuid.uuid4()))
+    def _open(sink: Sink, output: Relation, query_id: str | None, *, may_lack_columns: bool) -> None:
+        if may_lack_columns and isinstance(sink, AlterableSink):
+            sink.open(output, query_id or str(uuid.uuid4()), may_lack_columns=True)
+        else:
+            sink.open(output, query_id or str(uuid.uuid4()))
         if query_id is None and sink.last_epoch() is not None:
             last = sink.last_epoch()
             sink.close()

@@ -464,9 +464,11 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
     def _go_on(self, before_begin: Callable[[Mapping[str, Any]], None] | None) -> None:
         """Take up where the directory ends, and give the outputs what they may have missed."""
         directory = self._directory
-        self._outputs.open(
-            {name: self.plan.output_of(name) for name in self.views}, None if directory is None else directory.query_id
-        )
+        outputs = {name: self.plan.output_of(name) for name in self.views}
+        if directory is None:
+            self._outputs.open(outputs, None)
+        else:
+            self._outputs.open(outputs, directory.query_id, altered=directory.altered_views())
         if directory is not None and (record := directory.last) is not None:
             self.epoch = record.epoch + 1
             self.progress = record.progress

@@ -112,6 +112,7 @@ class QueryChanges:
         view: View | Mapping[str, View],
         *,
         outputs: Outputs | OutputsByView | None = None,
+        new_table: str | Mapping[str, str] | None = None,
         note: Any = None,
         fresh: Collection[str] = (),
         as_now: bool = False,
@@ -129,6 +130,8 @@ class QueryChanges:
             view: the new query: a view, or all views by name; a view that is not among them is dropped, its outputs are closed.
             outputs: new outputs by view; they get all its rows. A view that is not named keeps its outputs; one that has none
                 gets none.
+            new_table: the outputs of a view stay as they are, and from now on it has others of this name in the same places,
+                filled at once: a name for the only view, or names by view. Give the next program that opens the directory it.
             note: JSON-ready, kept with the new query in the directory, by the same record; see the attribute.
             fresh: names of sources that begin without rows, though there may have been others of their names that were dropped.
             as_now: build new stages whose answer depends on when rows come as if all kept rows came now, instead of refusing
@@ -141,7 +144,9 @@ class QueryChanges:
             PlanError: the query cannot be planned.
             StateError: `EVOLVE_NO_ROWS`: rows or columns that were never kept; `EVOLVE_BY_TIME`: a new stage whose answer hangs
                 on when rows came; `EVOLVE_SOURCE`: a source that is described otherwise, or whose rows were dropped.
-            SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns.
+            SinkError: `EVOLVE_OUTPUT`: an output that stays would be given other columns. One in DuckDB, PostgreSQL, a Delta
+                table or Parquet files takes columns behind those it has: rows before have NULL in them for the moment of
+                that epoch, which replaces them.
             BadInputError: a row that the new query cannot take. After any of these nothing has changed.
             Exception: of an output. Where the attribute `epoch` has gone on, the change counts, as for `step`.
 
@@ -161,7 +166,7 @@ class QueryChanges:
             if opened is None or self.epoch:
                 evolution.build()
             try:
-                diff = self._evolved(evolution, view, outputs, opened, note)
+                diff = self._evolved(evolution, view, outputs, new_table, opened, note)
             except BaseException:
                 if self.plan is not evolution.plan or opened is not None:
                     evolution.close()
@@ -235,6 +240,7 @@ class QueryChanges:
         evolution: Evolution,
         view: View | Mapping[str, View],
         outputs: Outputs | OutputsByView | None,
+        new_table: str | Mapping[str, str] | None,
         opened: DurableEpoch | None,
         note: Any,
     ) -> PlanDiff:
@@ -243,10 +249,11 @@ class QueryChanges:
         diff = evolution.diff()
         answers = diff.answers([one.name for one in plan.views])
         given = _outputs_by_view(plan, outputs)
+        given |= {} if new_table is None else self._outputs.beside(plan, new_table)
         before, after = ({one.name: each.output_of(one.name) for one in each.views} for each in (self.plan, plan))
         changed = self._outputs.changed(before, after, given, None if opened is None else self._outputs_know_it_as)
         try:
-            begins = {name: answer for name, answer in answers.items() if evolution.begins(name)}
+            begins = evolution.beginnings(answers)
             begins |= {name: evolution.rows_after(name) for name in given}
             rejected = changed.check(self.epoch, {**answers, **begins})
             answered = AnsweredEpoch(standing.epoch, standing.processing_time_us, answers, evolution.known_times())
@@ -306,6 +313,7 @@ class QueryChanges:
                 raise
         self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
         self._contents, self._outputs, self._readings = contents, changed, readings
+        changed.go_on()
         self._has_several, self._views = isinstance(view, Mapping), view if isinstance(view, Mapping) else None
         names = {source.name for source in plan.sources}
         self._dropped_sources = (self._dropped_sources | {source.name for source in self.plan.sources}) - names

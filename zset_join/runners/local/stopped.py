@@ -93,7 +93,7 @@ def evolve_directory(directory: str | Path, view: View | Mapping[str, View] | Pl
             watermarks=stopped.watermarks.of_plan(plan, answered.times),
             contents=None if standing.contents is None else evolution.contents(standing.contents),
             answers=answers,
-            begins={name: rows for name, rows in answers.items() if evolution.begins(name)},
+            begins=evolution.beginnings(answers),
             bare_view=known.bare_view if known is not None else "" if len(stopped.plan.views) == 1 else None,
             positions={} if place.last is None else place.last.positions,
             progress=epoch_counts({}, answered, [], {}),

@@ -1,5 +1,6 @@
 """EXPLAIN: the plan of a query, in whichever statement; the statement is checked whole, and nothing is made or written.
 
+    EXPLAIN ALTER [MATERIALIZED] VIEW v AS SELECT ...       what would differ, as rows added and removed
     EXPLAIN [PLAN FOR | EXTENDED | FORMATTED | COST | CODEGEN | LOGICAL | detail, ...] SELECT, INSERT or CREATE ...
 
 The law: EXPLAIN refuses what the statement itself is refused for, before rows are read or something outside is opened.
@@ -15,10 +16,11 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.core.errors import SqlError
+from zset_join.sql.ddl.views import alter
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import Catalog
 from zset_join.sql.tables.contexts import StatementContext
-from zset_join.sql.tables.results import Message, Query, Running
+from zset_join.sql.tables.results import Message, Query, QueryChange, Running
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.places import SqlWarning
 from zset_join.zset import ZSet
@@ -46,8 +48,10 @@ def explain(
     reader = Reader(statement, 1)
     asked = [] if reader.has("PLAN", "FOR") else _styles(reader)
     begin = reader.index
+    if reader.word.split()[:1] == ["ALTER"]:
+        return alter(session, statement, begin, is_preview=True)
     if (reader.word.split() or [""])[0] not in _WITH_QUERY:
-        reader.fail("expected SELECT, INSERT or CREATE")
+        reader.fail("expected SELECT, INSERT, CREATE or ALTER")
     planning = _Planning(session)
     try:
         result = run(planning, replace(statement, tokens=statement.tokens[begin:]))
@@ -106,6 +110,14 @@ class _Planning:
 
     def snapshot(self, query: Query) -> pa.Table:
         raise _Planned(query)
+
+    @property
+    def changes_queries(self) -> bool:
+        return self._session.changes_queries
+
+    def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:  # noqa: ARG002 - as every session
+        assert self.bound is not None  # noqa: S101 - a view is bound before it is changed
+        raise _Planned(next((query for one, query in change.queries.items() if one.name == change.name), self.bound))
 
     def insert(self, name: str, rows: Any) -> int:  # noqa: ARG002 - as every session
         return 0

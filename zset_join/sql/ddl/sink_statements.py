@@ -18,7 +18,7 @@ from sqlglot import exp
 from zset_join.core.errors import SqlError, ZsetJoinError
 from zset_join.sql.ddl.definitions import read_table
 from zset_join.sql.ddl.table_clauses import add_options, encoding
-from zset_join.sql.dml.query_statements import bind_query
+from zset_join.sql.dml.query_statements import bind_query, bound_by
 from zset_join.sql.dml.writing import fitted, retracts, writer_of
 from zset_join.sql.parse.readers import Reader
 from zset_join.sql.tables.catalog import ColumnDefinition, Table
@@ -91,7 +91,7 @@ def _into_table(session: StatementContext, reader: Reader, name: str, *, at: Pla
     query = _query(session, reader)
     options_at = reader.statement.place(reader.index)
     _check_table_options(table, _options(reader), query, at=options_at)
-    fitting = fitted(query, table, columns, at=at)
+    fitting = bound_by(session, lambda: fitted(query if query.again is None else query.again(), table, columns, at=at))
     if replace and session.catalog.is_kept(name):
         session.forget(name)
     writer = writer_of(session, table, fitting, at=at)
@@ -110,13 +110,13 @@ def _query(session: StatementContext, reader: Reader) -> Query:
         at = reader.statement.place(reader.index)
         entry = session.catalog.find(reader.name("a view"), at=at)
         node = exp.select("*").from_(exp.Table(this=exp.to_identifier(entry.name, quoted=True)))
-        return session.query(reader.statement, node, {}, emits_changelog=True)
+        return bound_by(session, lambda: session.query(reader.statement, node.copy(), {}, emits_changelog=True))
     reader.expect("AS")
     begin = reader.index
     while not reader.is_done and not (reader.index > begin and _begins_options(reader)):
         reader.index += 1
     cut = Statement(reader.statement.text, reader.tokens[: reader.index], reader.statement.dialect)
-    return bind_query(session, cut, begin)
+    return bound_by(session, lambda: bind_query(session, cut, begin))
 
 
 def _begins_options(reader: Reader) -> bool:

@@ -8,6 +8,8 @@ The tail is taken off before the rest is parsed, so no dialect of the parser nee
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 
 from sqlglot.tokenizer_core import Token, TokenType
 
@@ -19,7 +21,7 @@ from zset_join.sql.tables.settings import check_setting
 from zset_join.sql_expressions.dialects import Statement, parse_query
 from zset_join.sql_expressions.places import SqlWarning
 
-__all__ = ["bind_query"]
+__all__ = ["bind_query", "bound_by"]
 
 _OTHER_EMITS = frozenset({"AFTER", "FINAL", "LAST", "ON", "PERIODIC", "STREAM", "TIMEOUT"})
 
@@ -48,6 +50,28 @@ def bind_query(session: StatementContext, statement: Statement, begin: int = 0, 
             at=statement.place(begin),
         )
     return query
+
+
+def bound_by(session: StatementContext, bind: Callable[[], Query]) -> Query:
+    """Return a query that can be bound again, when what its names represent has changed.
+
+    Args:
+        session: it is of.
+        bind: binds it; it is bound again under the settings of now.
+    """
+    query, settings = bind(), dict(session.catalog.settings)
+
+    def again() -> Query:
+        catalog = session.catalog
+        before = catalog.settings
+        catalog.settings = dict(settings)
+        try:
+            with warnings.catch_warnings(action="ignore"):  # they were given when it was bound first
+                return replace(bind(), again=again)
+        finally:
+            catalog.settings = before
+
+    return replace(query, again=again)
 
 
 def _without_tail(statement: Statement, begin: int) -> tuple[tuple[Token, ...], bool, dict[str, str]]:

@@ -136,26 +136,26 @@ class SharedEpoch(ExitStack):
         self._claimed: dict[str, list[Claimed]] = {}
         self._others: list[tuple[str, Rows, str]] = []
 
-    def answer(self, given: Mapping[str, Rows], *, first: tuple[Running, Mapping[str, Any]] | None = None) -> None:
+    def answer(self, given: Mapping[str, Rows], *, first: Mapping[Running, Mapping[str, Any]] | None = None) -> None:
         """Let all queries answer.
 
         Args:
             given: by table, its rows.
-            first: a query that has an epoch whether or not rows reach it, and what it is fed.
+            first: queries that have an epoch whether or not rows reach them, and what each is fed.
 
         Raises:
             ZsetJoinError: of a query, which it names, or of a table.
         """
         self.accepted = {name: Accepted(rows) for name, rows in given.items()}
         try:
-            self._answer(first)
+            self._answer(first or {})
         except BadInputError:
             aside = {name: accepted_rows(self._session.running, name, rows) for name, rows in given.items()}
             if not any(one.aside for one in aside.values()):
                 raise
             self.close()
             self.prepared, self._tables, self._claimed, self._others, self.accepted = [], [], {}, [], aside
-            self._answer(first)
+            self._answer(first or {})
 
     def commit(self) -> None:
         """Take the epoch everywhere.
@@ -197,13 +197,13 @@ class SharedEpoch(ExitStack):
             if claims is not None:
                 claims.add_others(rows)
 
-    def _answer(self, first: tuple[Running, Mapping[str, Any]] | None) -> None:
+    def _answer(self, first: Mapping[Running, Mapping[str, Any]]) -> None:
         fed: dict[str, list[Accepted]] = {name: [one] for name, one in self.accepted.items()}
         self._others = [(name, one.rows, "the INSERT") for name, one in self.accepted.items()]
         tables = {name: self._session.table(name) for name in fed}
-        begun = [] if first is None or first[0] in self._session.running else [first[0]]
+        begun = [one for one in first if one not in self._session.running]
         for queries in _pipelines([*self._session.running, *begun]):
-            own = None if first is None or first[0] not in queries else first[1]
+            own = next((first[one] for one in queries if one in first), None)
             rows: dict[str, Any] = dict(own or {})
             reads = frozenset[str]().union(*(running.reads for running in queries))
             for name in sorted(reads & fed.keys() & set(queries[0].whole.sources)):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ class Declaration:
         query: under which name a program started the query that the statement is; None for a statement that was run.
         table: a registered table, see `described_table`.
         paused: its query takes nothing until RESUME.
+        created: the statement that makes what is there, where `sql` only changes what was there before it.
+        earlier: what made it before, the oldest first: each as `sql`, `dialect` and `settings`.
     """
 
     names: tuple[str, ...]
@@ -52,6 +54,18 @@ class Declaration:
     query: str | None = None
     table: Mapping[str, Any] | None = None
     paused: bool = False
+    created: str = ""
+    earlier: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def steps(self) -> list[Declaration]:
+        """Return the statements that made it what it is, in their order."""
+        return [*(Declaration(names=self.names, **one) for one in self.earlier), self]
+
+    def changed(self, sql: str, dialect: str, settings: Mapping[str, str], created: str | None) -> Declaration:
+        """Return what another statement makes of it."""
+        step = {"sql": self.sql, "dialect": self.dialect, "settings": dict(self.settings)}
+        return replace(self, sql=sql, dialect=dialect, settings=settings, created=created or "", earlier=(*self.earlier, step))
 
     def is_same(self, other: Declaration) -> bool:
         """Return whether another one declares the same."""
@@ -134,7 +148,10 @@ class Declarations:
         path = self._directory / _named(number)
         try:
             body = unseal(local.read_bytes(path) or b"", version=_FORMAT, name=_named(number))
-            declared = tuple(Declaration(**{**one, "names": tuple(one["names"])}) for one in body["declared"])
+            lists = ("names", "earlier")
+            declared = tuple(
+                Declaration(**{**one, **{key: tuple(one.get(key, ())) for key in lists}}) for one in body["declared"]
+            )
             return Catalogued(declared=declared, views=tuple(body["views"]), settings=body["settings"])
         except (ValueError, KeyError, TypeError) as error:
             raise StateError(

@@ -41,10 +41,10 @@ from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.sql.dml.shared_epochs import accepted_rows, combined, failing_queries, named_error
 from zset_join.sql.dml.writing import table_written
 from zset_join.sql.runtime.declarations import Declaration
+from zset_join.sql.runtime.durable_changes import DurableChanges
 from zset_join.sql.runtime.durable_plan import (
     BASE,
     ROWS,
-    DurablePlan,
     DurableQuery,
     OwnView,
     is_fed,
@@ -72,7 +72,7 @@ _WAIT_SECONDS = 2.0
 _PAUSE = "PAUSE MATERIALIZED VIEW lets the others take rows that one view cannot."
 
 
-class DirectoryRuntime(DurablePlan):
+class DirectoryRuntime(DurableChanges):
     """Run queries in this process, in a directory; as any `Runtime`."""
 
     # ---------------------------------------------------------------- queries
@@ -121,6 +121,8 @@ class DirectoryRuntime(DurablePlan):
             claims.check(contents, running.name)
         except BaseException:
             self.running.remove(running)
+            if running.name in {*self.catalog.views, *self.catalog.sinks}:
+                self.catalog.drop(running.name)
             self._change({})
             raise
         claims.add(contents)

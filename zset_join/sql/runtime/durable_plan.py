@@ -19,6 +19,7 @@ import pyarrow as pa
 from zset_join.checkpoint.changed_plans import read_changed_plan
 from zset_join.checkpoint.reading import read_committed
 from zset_join.core.errors import BadInputError, StateError
+from zset_join.evolution.differences import PlanDiff
 from zset_join.query import View, appends
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sinks.sink import Sink
@@ -29,7 +30,7 @@ from zset_join.sql.runtime.in_directory import claim_directory
 from zset_join.sql.runtime.in_process import ProcessRuntime
 from zset_join.sql.runtime.written_tables import read_with_writers, rows_for
 from zset_join.sql.tables.catalog import Table
-from zset_join.sql.tables.results import Running
+from zset_join.sql.tables.results import QueryChange, Running
 from zset_join.sql.tables.settings import idle_timeout, stage_options
 from zset_join.sql.tables.sink_tables import SinkWriter
 from zset_join.sql.tables.table_sources import DecodingCatalog, TableSource, decoded_rows, source_of
@@ -117,6 +118,9 @@ class DurablePlan(ProcessRuntime):
         self._gone: set[str] = set()
         self._unfed: list[tuple[str, str, pa.Table | ZSet]] = []
         self._is_restoring = False
+        self._repeated: dict[tuple[str, ...], int] = {}
+        self._replacing: QueryChange | None = None
+        self._counts = False
 
     @abstractmethod
     def _restored_rows(self) -> None:
@@ -152,7 +156,7 @@ class DurablePlan(ProcessRuntime):
                     if one.table is not None:
                         self.catalog.add(table_of(one.table))
                     else:
-                        run(one.sql, one.dialect, one.query)
+                        run(one.created or one.sql, one.dialect, one.query)
                     for running in [each for each in self.running if one.paused and each.name in one.names]:
                         self._hold(running)
                 self.catalog.settings = settings
@@ -234,12 +238,20 @@ class DurablePlan(ProcessRuntime):
     # ---------------------------------------------------------------- statements
 
     def repeated(self, statement: Statement, settings: Mapping[str, str]) -> tuple[str, ...] | None:
-        """Return what a statement made that is run again; None where it has to run."""
+        """Return what a statement made that is run again; None where it has to run.
+
+        A plain CREATE that later statements changed is run again as well, and each of those behind the one before it.
+        """
         wanted = Declaration(names=(), sql=statement.sql, dialect=statement.dialect, settings=settings)
-        found = next((one for one in self._restored if one.is_same(wanted)), None)
-        if found is not None:
-            self._restored.remove(found)
-        return None if found is None else found.names
+        for one in self._restored:
+            steps, at = one.steps, self._repeated.get(one.names, 0)
+            if one.is_same(wanted) and at in {0, len(steps) - 1}:
+                self._restored.remove(one)
+                return one.names
+            if steps[at].is_same(wanted) and (at or statement.words[1:2] != ("OR",)):
+                self._repeated[one.names] = at + 1
+                return one.names
+        return None
 
     @contextmanager
     def declaring(self, statement: Statement) -> Iterator[None]:
@@ -248,13 +260,13 @@ class DurablePlan(ProcessRuntime):
             yield
             return
         before = _entries(self)
-        self._statement = (statement, dict(self.catalog.settings), before)
+        self._statement, self._counts = (statement, dict(self.catalog.settings), before), False
         try:
             yield
-            if _entries(self) != before or self._gone:
+            if _entries(self) != self._statement[2] or self._gone:
                 self._change({})
         except BaseException:
-            for kind, entries in before.items():
+            for kind, entries in (self._statement[2] if self._counts else before).items():
                 if kind != "running":
                     setattr(self.catalog, kind, dict(entries))
             raise
@@ -280,6 +292,17 @@ class DurablePlan(ProcessRuntime):
         """Return what is declared, with what the statement that runs has made so far."""
         now = _entries(self)
         there = {name for entries in now.values() for name in entries}
+        paused = {one.name for one in self.running if one.is_paused}
+        if self._replacing is not None and self._statement is not None:
+            change, (statement, settings, _) = self._replacing, self._statement
+            (old,) = [one for one in self._declared if change.name in one.names]
+            behind = {*change.following, *(running.name for running in change.queries)} - {change.name}
+            declared = [
+                *(one for one in self._declared if one is not old and not behind & set(one.names)),
+                old.changed(statement.sql, statement.dialect, settings, change.created),
+                *(one for one in self._declared if one is not old and behind & set(one.names)),
+            ]
+            return [replace(one, paused=bool(paused & set(one.names))) for one in declared]
         made: Declaration | None = more
         if self._statement is not None:
             statement, settings, before = self._statement
@@ -292,7 +315,6 @@ class DurablePlan(ProcessRuntime):
                     made = Declaration(names=(names[0],), table=described_table(self.catalog.tables[names[0]]))
         replaced = set() if made is None else set(made.names)
         kept = [one for one in self._declared if not replaced >= set(one.names) and set(one.names) & there]
-        paused = {one.name for one in self.running if one.is_paused}
         return [replace(one, paused=bool(paused & set(one.names))) for one in (kept if made is None else [*kept, made])]
 
     def _holds_rows(self, statement: Statement, names: Sequence[str]) -> bool:
@@ -343,8 +365,10 @@ class DurablePlan(ProcessRuntime):
     def _in_order(self) -> list[Running]:
         return in_order([one for one in self.running if not one.is_paused])
 
-    def _change(self, outputs: Mapping[str, Sink], made: Declaration | None = None, *, of: Running | None = None) -> None:
-        """Let the pipeline be one of the tables and queries that are there now; or leave it as it was.
+    def _change(
+        self, outputs: Mapping[str, Sink], made: Declaration | None = None, *, of: Running | None = None
+    ) -> PlanDiff | None:
+        """Let the pipeline be one of the tables and queries that are there now; or leave it as it was. Return what differs.
 
         Args:
             outputs: of queries that are new, by name.
@@ -352,7 +376,7 @@ class DurablePlan(ProcessRuntime):
             of: the query that the change is made for, which errors name.
         """
         if self._is_restoring:
-            return
+            return None
         self._begin_with(self.catalog.settings)
         pipeline, wanted, declared = self.pipeline, self._wanted(), self._now_declared(made)
         # A table that nobody has read is read from its beginning, whatever was read of it before.
@@ -375,6 +399,7 @@ class DurablePlan(ProcessRuntime):
                     raise named_error(error, [of], "It takes nothing.") from error
                 raise
             self._settle(number, declared, wanted, sources)  # an output failed: the change counts
+            self._counts = True
             raise
         self._settle(number, declared, wanted, sources)
         for running in self.running:
@@ -384,12 +409,15 @@ class DurablePlan(ProcessRuntime):
                 view = running.pipeline
                 assert isinstance(view, GroupView)  # noqa: S101 - this runtime makes no other
                 delta = view.answer_of({running.name: delta})
+                if change.status == "columns":
+                    running.deltas.clear()
                 self._emit(running, delta)
                 self._note_written(running, delta)
                 if running.writer is not None and running is not of and not is_fed(running) and running.writes in self.claims:
                     self.claims[running.writer.table.name].add([(delta, running.writer.names)])
                 view.took()
         self._publish()
+        return diff
 
     def _begin_with(self, settings: Mapping[str, str]) -> None:
         """Let the operators have some settings, where there are none yet."""
@@ -416,6 +444,10 @@ class DurablePlan(ProcessRuntime):
             if name not in sources:
                 source.close()
         self._declared, self._views, self._sources = declared, wanted, sources
+        there = {(one.names, one.sql) for one in declared}
+        self._restored = [one for one in self._restored if (one.names, one.sql) in there]
+        if self._statement is not None:
+            self._statement = (*self._statement[:2], _entries(self))
 
     def _note_written(self, running: Running, delta: ZSet) -> None:
         """Keep what a query that never retracts has for a table with a key, until the next epoch gives it to that."""

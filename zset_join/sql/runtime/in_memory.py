@@ -9,19 +9,20 @@ table(t)` have them; `keep_tables=False` keeps none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from zset_join.core.errors import SqlError
+from zset_join.core.errors import SinkError, SqlError
 from zset_join.runners.local.pipeline import Pipeline
+from zset_join.runners.local.prepared import PreparedEpoch
 from zset_join.sql.dml.shared_epochs import SharedEpoch, in_order
 from zset_join.sql.dml.writing import table_written
-from zset_join.sql.runtime.in_process import ProcessRuntime
+from zset_join.sql.runtime.in_process import ProcessRuntime, refuse_other_columns, refuse_replaced_rows
 from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.feeds import Feed, feeds_of
-from zset_join.sql.tables.results import Query, Running, has_row_of_nothing, sorted_rows
+from zset_join.sql.tables.results import Query, QueryChange, Running, has_row_of_nothing, sorted_rows
 from zset_join.sql.tables.settings import idle_timeout, stage_options
 from zset_join.sql.tables.sink_tables import SinkWriter
 from zset_join.sql.tables.view_groups import GroupView, ViewGroup
@@ -85,14 +86,14 @@ class MemoryRuntime(ProcessRuntime):
     def advance(self) -> None:
         """Let an epoch without rows pass in every query, so that what is due is done."""
         for running in self._by_pipeline():
-            self._step(running, {}, self._clock())
+            self._step({running: {}}, self._clock())
 
     def advance_due(self) -> bool:
         """Let an epoch pass in the queries that are due by now; return whether there were any."""
         now = self._clock()
         due = [running for running in self._by_pipeline() if running.is_due(now)]
         for running in due:
-            self._step(running, {}, now)
+            self._step({running: {}}, now)
         return bool(due)
 
     def start(self, query: Query, *, name: str | None, output: Callable[[ZSet], None] | None) -> Running:
@@ -109,7 +110,7 @@ class MemoryRuntime(ProcessRuntime):
             self._claim(running)
             rows = self._contents(query)
             if rows or has_row_of_nothing(query.bound):
-                self._step(running, rows, self._clock())
+                self._step({running: rows}, self._clock())
         except BaseException:
             group.pipeline.close()
             if isinstance(output, SinkWriter):
@@ -151,7 +152,7 @@ class MemoryRuntime(ProcessRuntime):
         try:
             if isinstance(paused, GroupView):
                 running.pipeline = running.pipeline.behind(paused)
-            self._step(running, self._contents(running.query), self._clock())
+            self._step({running: self._contents(running.query)}, self._clock())
         except BaseException:
             if group.pipeline.epoch == 0:
                 running.pipeline, running.is_paused = paused, True
@@ -161,6 +162,93 @@ class MemoryRuntime(ProcessRuntime):
             if not running.is_paused:
                 self._join(group, running.query)
             self._publish()
+
+    def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
+        """Let queries become others, all or none: each is built over what its tables hold, beside the one that it was."""
+        self._check_change(change)
+        before = [(running, running.query, running.pipeline) for running in change.queries]
+        groups: dict[Running, ViewGroup] = {}
+        lines: list[str] = []
+        took = False
+        try:
+            for running, query in change.queries.items():
+                running.query = query
+                if not running.is_paused:
+                    group = groups[running] = self._group(running.name, query, stays_alone=running.writer is not None)
+                    running.pipeline = group.views[running.name].behind(running.pipeline)
+            with SharedEpoch(self, self._clock()) as epoch:
+                epoch.answer({}, first={running: self._contents(running.query) for running in groups})
+                for one in epoch.prepared:
+                    self._check_only_added(one.queries, groups, one.prepared)
+                    lines += [_line(running, one.prepared) for running in one.queries if running in groups]
+                if not is_preview:
+                    took = True
+                    self._fed |= epoch.tables
+                    for running in groups:
+                        if isinstance(running.pipeline, GroupView) and running.pipeline.begins:
+                            running.deltas.clear()
+                    epoch.commit()
+        finally:
+            for running, old, view in before:
+                if not took:
+                    running.query, running.pipeline = old, view
+                elif running in groups:
+                    view.close()
+            self._groups = [group for group in self._groups if group.views]
+            for running, group in groups.items():
+                if took:
+                    self._join(group, running.query)
+                else:
+                    group.pipeline.close()
+            self._publish()
+        return lines
+
+    def _check_change(self, change: QueryChange) -> None:
+        """Refuse what cannot be built from the tables, or what is written could not follow."""
+        for running, query in change.queries.items():
+            if not self._keep_tables and query.bound.reads:
+                raise SqlError(
+                    f'"{running.name}" could not be built again: the session keeps no rows of its tables. Make it with '
+                    "keep_tables=True.",
+                    code="TABLES_NOT_KEPT",
+                    name=running.name,
+                )
+            refuse_replaced_rows(running, query)
+            if running.is_paused:
+                refuse_other_columns(running, query)
+            old, new = running.query.bound.view.node.relation, query.bound.view.node.relation
+            if isinstance(running.output, SinkWriter) and (
+                not old.schema.equals(new.schema) or old.primary_key != new.primary_key
+            ):
+                raise SinkError(
+                    f'"{running.name}" gets other columns or another key, and "{running.into}" has those of before. DROP it, '
+                    "and write into a new table.",
+                    code="EVOLVE_OUTPUT",
+                    views=(running.name,),
+                )
+        written = {running.writes for running in change.queries if running.writes is not None}
+        for running, query in change.queries.items():
+            both = sorted(written & query.bound.reads)
+            if both:
+                raise SqlError(
+                    f'"{running.name}" reads the table "{both[0]}", which another query writes that follows "{change.name}" as '
+                    "well: in memory they do not change at once. Read the view in place of the table.",
+                    code="NOT_OFFERED",
+                    name=running.name,
+                )
+
+    @staticmethod
+    def _check_only_added(queries: Sequence[Running], changed: Collection[Running], prepared: PreparedEpoch) -> None:
+        """Refuse to retract rows of a table that only ever gets rows."""
+        for running in [one for one in queries if one in changed]:
+            only_adds = running.writer is not None and running.writer.table.mode == "append"
+            if only_adds and (running.answer_in(prepared).weights < 0).any():
+                raise SqlError(
+                    f'"{running.name}" writes into "{running.into}", which only ever gets rows, and the change takes rows '
+                    "back. DROP it, and write into a table with a primary key.",
+                    code="NOT_OFFERED",
+                    name=running.name,
+                )
 
     def _group(self, name: str, query: Query, *, stays_alone: bool) -> ViewGroup:
         return ViewGroup(
@@ -250,10 +338,10 @@ class MemoryRuntime(ProcessRuntime):
             finally:  # an output that fails has its epoch, as all queries have
                 self._publish()
 
-    def _step(self, running: Running, rows: Mapping[str, Any], now: int) -> None:
-        """Take an epoch of one query, and of those that read what it writes; or of none."""
+    def _step(self, first: Mapping[Running, Mapping[str, Any]], now: int) -> None:
+        """Take an epoch of some queries, and of those that read what they write; or of none."""
         with SharedEpoch(self, now) as epoch:
-            epoch.answer({}, first=(running, rows))
+            epoch.answer({}, first=first)
             self._fed |= epoch.tables
             try:
                 epoch.commit()
@@ -275,3 +363,12 @@ class MemoryRuntime(ProcessRuntime):
         stored = self._stored.get(table.name)
         rows = None if stored is None else stored.contents()
         return rows if rows is not None and len(rows) else None
+
+
+def _line(running: Running, prepared: PreparedEpoch) -> str:
+    """Return what a change does to a query."""
+    delta, view = running.answer_in(prepared), running.pipeline
+    added, removed = int(delta.weights[delta.weights > 0].sum()), -int(delta.weights[delta.weights < 0].sum())
+    if isinstance(view, GroupView) and view.begins:
+        return f'view "{running.name}" changes its columns: {added:,} rows after'
+    return f'view "{running.name}": adds {added:,} rows, removes {removed:,}'

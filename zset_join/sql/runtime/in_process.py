@@ -11,14 +11,15 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from zset_join.core.errors import SqlError
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sql.runtime.runtime import Runtime
 from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.key_claims import Claimed, KeyClaims
-from zset_join.sql.tables.results import Running
+from zset_join.sql.tables.results import Query, Running
 from zset_join.zset import ZSet
 
-__all__ = ["ProcessRuntime"]
+__all__ = ["ProcessRuntime", "refuse_other_columns", "refuse_replaced_rows"]
 
 
 class ProcessRuntime(Runtime):
@@ -94,3 +95,36 @@ class ProcessRuntime(Runtime):
     @abstractmethod
     def _rows_held(self, table: Table) -> pa.Table | ZSet | None:
         """Return the rows that a table holds, perhaps with those of retracting queries; None for none."""
+
+
+def refuse_replaced_rows(running: Running, query: Query) -> None:
+    """Refuse a change of a query whose rows replace one another in its table: what it wrote before stays there.
+
+    Raises:
+        SqlError: `NOT_OFFERED`.
+    """
+    if running.writer is None or not running.writer.table.primary_key:
+        return
+    still_retracts = query.bound.view.node.relation.mode != "append"
+    if not (running.retracts and still_retracts):
+        raise SqlError(
+            f'"{running.name}" writes rows into "{running.writes}" that replace one another and are never retracted, so the '
+            "table would keep those of the query before. DROP it, and CREATE it again.",
+            code="NOT_OFFERED",
+            name=running.name,
+        )
+
+
+def refuse_other_columns(running: Running, query: Query) -> None:
+    """Refuse other columns of a query that cannot have them now.
+
+    Raises:
+        SqlError: `NOT_OFFERED`: it is paused, and holds rows of the columns before.
+    """
+    before, after = running.query.schema, query.schema
+    if (before.names, before.types) != (after.names, after.types):
+        raise SqlError(
+            f'"{running.name}" is paused and holds rows with other columns. RESUME MATERIALIZED VIEW {running.name} first.',
+            code="NOT_OFFERED",
+            name=running.name,
+        )

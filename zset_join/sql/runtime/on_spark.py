@@ -70,7 +70,7 @@ from zset_join.sql.tables.feeds import GeneratedFeed, record_form, record_option
 from zset_join.sql.tables.file_names import file_name
 from zset_join.sql.tables.file_order import NAME_WORDS
 from zset_join.sql.tables.files import csv_options
-from zset_join.sql.tables.results import Query, Running, sorted_rows
+from zset_join.sql.tables.results import Query, QueryChange, Running, sorted_rows
 from zset_join.sql.tables.settings import idle_timeout, stage_options
 from zset_join.sql.tables.sink_tables import SinkWriter
 from zset_join.sql.tables.stored_tables import StoredTables, refuse_our_columns
@@ -322,6 +322,20 @@ class SparkRuntime(InDirectory, Runtime):
     def advance_due(self) -> bool:
         """Return False: see `advance`."""
         return False
+
+    @property
+    def changes_queries(self) -> bool:
+        """Return that a query of Spark is made again in place of being changed."""
+        return False
+
+    def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
+        """Refuse it; statements find out before."""
+        raise SqlError(
+            f'"{change.name}": inside Spark queries are not changed while they run. Write CREATE OR REPLACE, which makes it '
+            f"again{', or EXPLAIN its query' if is_preview else ''}.",
+            code="NOT_OFFERED",
+            name=change.name,
+        )
 
     def snapshot(self, query: Query) -> pa.Table:
         """Return what a query holds over everything its tables have; a query of its own, which ends.

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from zset_join.sql.runtime.completing import completed
 from zset_join.sql.tables.catalog import Catalog, Table
-from zset_join.sql.tables.results import Query, Running
+from zset_join.sql.tables.results import Query, QueryChange, Running
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.zset import ZSet
 
@@ -144,6 +144,15 @@ class Runtime(ABC):
     @abstractmethod
     def resume(self, running: Running) -> None:
         """Let a query catch up, and go on."""
+
+    @property
+    def changes_queries(self) -> bool:
+        """Return whether queries that run can become others."""
+        return True
+
+    @abstractmethod
+    def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
+        """Let queries become others, all or none; see `Session.change`."""
 
     @abstractmethod
     def snapshot(self, query: Query) -> pa.Table:

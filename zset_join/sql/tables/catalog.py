@@ -10,7 +10,7 @@ A table with a primary key over files has hidden columns beside those it shows, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -179,6 +179,7 @@ class NamedView:
         sql: its text.
         is_materialized: it is kept, not only named.
         columns: the names its declaration gives the columns; empty: those of the query.
+        again: binds its query to what names represent now; None where no statement made it.
     """
 
     name: str
@@ -186,6 +187,7 @@ class NamedView:
     sql: str
     is_materialized: bool = False
     columns: tuple[str, ...] = ()
+    again: Callable[[], BoundQuery] | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from zset_join.sql.tables.catalog import Catalog
-from zset_join.sql.tables.results import Query, QueryRunner, Running
+from zset_join.sql.tables.results import Query, QueryChange, QueryRunner, Running
 from zset_join.sql_expressions.dialects import Statement
 
 __all__ = ["StatementContext"]
@@ -22,6 +22,11 @@ class StatementContext(QueryRunner, Protocol):
 
     writes: bool
     dialect: str
+
+    @property
+    def changes_queries(self) -> bool:
+        """Return whether queries that run can become others."""
+        ...
 
     @property
     def catalog(self) -> Catalog:
@@ -47,4 +52,8 @@ class StatementContext(QueryRunner, Protocol):
 
     def forget(self, name: str) -> None:
         """Release what is kept of a dropped table."""
+        ...
+
+    def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
+        """Let queries become others, all or none, or only find out what would differ; return that, line by line."""
         ...

@@ -7,7 +7,7 @@ changes. A `Running` keeps the changes of its newest epochs and, as every pipeli
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,7 +30,7 @@ from zset_join.zset import ZSet
 if TYPE_CHECKING:
     from zset_join.console import Console
 
-__all__ = ["Message", "Query", "QueryRunner", "Running", "TableOutput", "changelog_table"]
+__all__ = ["Message", "Query", "QueryChange", "QueryRunner", "Running", "TableOutput", "changelog_table"]
 
 _KEPT_EPOCHS = 1000
 DELTA = "_tp_delta"
@@ -95,6 +95,7 @@ class Query:
         settings: of the query, over those of the session.
         emits_changelog: EMIT CHANGELOG was written.
         dialect: it is written in; None: that of the session.
+        again: binds it to what names represent now; None where it cannot be.
     """
 
     session: QueryRunner
@@ -103,6 +104,7 @@ class Query:
     settings: dict[str, str] = field(default_factory=dict)
     emits_changelog: bool = False
     dialect: str | None = None
+    again: Callable[[], Query] | None = None
 
     @property
     def view(self) -> Any:
@@ -197,6 +199,11 @@ class Running:
         return None if self.writer is None else self.writer.table.name
 
     @property
+    def into(self) -> str | None:
+        """Return the table that it writes, of the session or outside; None where it writes into none."""
+        return self.writes or getattr(self.output, "table_name", None)
+
+    @property
     def whole(self) -> Pipeline[Any]:
         """Return the pipeline that answers it, perhaps among others."""
         return self.pipeline.whole if isinstance(self.pipeline, GroupView) else self.pipeline
@@ -276,6 +283,23 @@ class Running:
     def stop(self) -> None:
         """Release its state; it answers no more."""
         self.query.session.stop(self)
+
+
+@dataclass(frozen=True)
+class QueryChange:
+    """A view that gets another text, and what follows it.
+
+    Args:
+        name: of the view.
+        following: the views that read it, directly or through others, in the order in which they were made.
+        queries: the queries that run and have to change, each with what it is to be.
+        created: the statement that would make the view as it is to be; None: the one that runs.
+    """
+
+    name: str
+    following: tuple[str, ...]
+    queries: Mapping[Running, Query]
+    created: str | None = None
 
 
 def changelog_schema(schema: pa.Schema) -> pa.Schema:

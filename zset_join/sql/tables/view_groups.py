@@ -112,12 +112,14 @@ class GroupView:
     Attributes:
         progress: counts of the last epoch that had rows for it, or an answer.
         schema: its columns.
+        begins: it goes on from one with other columns, so that its first answer was all its rows.
     """
 
     def __init__(self, group: SharedPipeline, name: str, schema: pa.Schema) -> None:
         self.group = group
         self.progress: Mapping[str, Any] = {}
         self.schema = schema
+        self.begins = False
         self._name = name
         self._is_paused = False
         self._held: ZSet | None = None
@@ -188,9 +190,14 @@ class GroupView:
         self._held, self._is_paused = rows, True
         return self
 
-    def behind(self, paused: GroupView) -> GroupView:
-        """Return itself, as what goes on from where another one was paused: its first answer is the difference."""
-        self._held = paused.contents()
+    def behind(self, other: Pipeline | GroupView) -> GroupView:
+        """Return itself, as what goes on from where another one is: its first answer is the difference.
+
+        Where its columns are others, its first answer is all it holds.
+        """
+        held = other.contents()
+        self.begins = (held.schema.names, held.schema.types) != (self.schema.names, self.schema.types)
+        self._held = None if self.begins else held
         return self
 
     def took(self) -> None:

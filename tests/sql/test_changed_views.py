@@ -1,0 +1,192 @@
+"""ALTER and CREATE OR REPLACE of views that run: readers follow, outputs get new minus old, what is refused changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from zset_join.core.errors import SinkError, ZsetJoinError
+from zset_join.sql import Session, connect
+from zset_join.zset import ZSet
+
+_TABLES = """
+CREATE TABLE orders (id INT, who STRING, total INT, PRIMARY KEY (id));
+CREATE TABLE people (who STRING, city STRING, PRIMARY KEY (who));
+INSERT INTO orders VALUES (1, 'ada', 5), (2, 'bob', 7), (3, 'ada', 9);
+INSERT INTO people VALUES ('ada', 'oslo'), ('bob', 'rome');
+"""
+_JOINED = "SELECT o.id, o.total, p.city FROM orders o JOIN people p ON o.who = p.who"
+_VIEWS = f"""
+CREATE VIEW joined AS {_JOINED};
+CREATE VIEW large AS SELECT * FROM joined WHERE total > 4;
+CREATE MATERIALIZED VIEW by_city AS SELECT city, sum(total) AS t FROM large GROUP BY city;
+CREATE MATERIALIZED VIEW cities AS SELECT count(*) AS n FROM by_city;
+"""
+
+
+@pytest.fixture(params=["memory", "directory"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    """Return the directory of a session; None for one in memory."""
+    return tmp_path / "session" if request.param == "directory" else None
+
+
+def _lines(table: pa.Table) -> list[tuple[Any, ...]]:
+    return sorted((tuple(line.values()) for line in table.to_pylist()), key=repr)
+
+
+def _shown(session: Session) -> dict[str, list[tuple[Any, ...]]]:
+    return {name: _lines(table) for name, table in session.views().items()}
+
+
+def _changes(session: Session) -> dict[str, list[tuple[Any, ...]]]:
+    return {one.name: _lines(one.changelog()) for one in session.running}
+
+
+@pytest.mark.parametrize("words", ["ALTER VIEW", "CREATE OR REPLACE VIEW"])
+def test_all_that_reads_a_plain_view_follows_it_and_changes_by_the_difference(where: Path | None, words: str) -> None:
+    with connect(directory=where) as session:
+        session.sql(_TABLES + _VIEWS)
+        given: list[ZSet] = []
+        session.start(session.sql("SELECT id FROM large"), name="program", output=given.append)  # type: ignore[arg-type]
+        _changes(session)
+        given.clear()
+
+        session.sql(f"{words} joined AS {_JOINED} WHERE o.total > 7")
+
+        assert _shown(session) == {"by_city": [("oslo", 9)], "cities": [(1,)], "program": [(3,)]}
+        assert _changes(session) == {
+            "by_city": [("oslo", 14, -1), ("oslo", 9, 1), ("rome", 7, -1)],
+            "cities": [(1, 1), (2, -1)],
+            "program": [(1, -1), (2, -1)],
+        }
+        assert [sorted(zip(one.rows.column(0).to_pylist(), one.weights, strict=True)) for one in given] == [[(1, -1), (2, -1)]]
+        session.sql("INSERT INTO orders VALUES (4, 'bob', 20), (3, 'ada', 1)")
+        assert _shown(session) == {"by_city": [("rome", 20)], "cities": [(1,)], "program": [(4,)]}
+
+
+def test_stages_that_stay_are_fed_nothing_in_a_directory(tmp_path: Path) -> None:
+    with connect(directory=tmp_path) as session:
+        session.sql(_TABLES + _VIEWS)
+
+        text = str(session.sql("ALTER MATERIALIZED VIEW by_city AS SELECT city, max(id) AS t FROM large GROUP BY city"))
+
+        assert "keeps 3 of 5 stages, builds aggregate-3 (3 rows), aggregate-4 (2 rows)" in text  # both tables, and their join
+        assert _shown(session) == {"by_city": [("oslo", 3), ("rome", 2)], "cities": [(2,)]}
+
+
+def test_an_output_outside_gets_exactly_what_differs(where: Path | None, tmp_path: Path) -> None:
+    place = tmp_path / "out.duckdb"
+    with connect(directory=where) as session:
+        session.sql(_TABLES + _VIEWS)
+        session.sql(
+            "CREATE SINK s AS SELECT city, t FROM by_city "
+            f"WITH ('connector' = 'duckdb', 'path' = '{place}', 'table-name' = 'sums', 'primary_key' = 'city')"
+        )
+        session.sql("ALTER MATERIALIZED VIEW by_city AS SELECT city, sum(total * 2) AS t FROM large WHERE id > 1 GROUP BY city")
+        with pytest.raises(SinkError, match="EVOLVE_OUTPUT"):
+            session.sql("ALTER MATERIALIZED VIEW by_city AS SELECT city, 'x' AS t FROM large GROUP BY city")
+        session.sql("INSERT INTO orders VALUES (5, 'ada', 10)")
+
+        assert _shown(session)["s"] == _shown(session)["by_city"] == [("oslo", 38), ("rome", 14)]
+    with duckdb.connect(str(place), read_only=True) as database:
+        assert database.sql("SELECT city, t FROM sums ORDER BY 1").fetchall() == [("oslo", 38), ("rome", 14)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [
+        ("CREATE OR REPLACE VIEW joined AS SELECT id, total FROM orders", "UNKNOWN_COLUMN"),
+        ("ALTER VIEW joined AS SELECT o.id, o.total, c.city FROM orders o JOIN by_city c ON o.who = c.city", "CIRCLE"),
+        ("ALTER VIEW joined AS SELECT id, raise_error('no') AS total, who AS city FROM orders", "UNKNOWN_FUNCTION"),
+        ("ALTER VIEW joined AS SELECT id, 1 DIV (total - 5) AS total, who AS city FROM orders", "DIVIDE_BY_ZERO"),
+        ("ALTER MATERIALIZED VIEW joined AS SELECT 1 AS x FROM orders", "UNKNOWN_TABLE"),
+        ("ALTER MATERIALIZED VIEW paused AS SELECT id, total FROM orders", "NOT_OFFERED"),
+        ("CREATE OR REPLACE MATERIALIZED VIEW kept INTO keyed AS SELECT id, 1 AS n FROM orders", "SINK_KEY"),
+        ("ALTER MATERIALIZED VIEW kept AS SELECT id, total, who FROM orders", "INSERT_COLUMNS"),
+        ("ALTER TABLE orders ADD COLUMN x INT", "NOT_OFFERED"),
+    ],
+)
+def test_a_refused_change_leaves_everything_as_it_was(where: Path | None, statement: str, code: str) -> None:
+    with connect(directory=where) as session:
+        session.sql(_TABLES + _VIEWS)
+        session.sql("CREATE MATERIALIZED VIEW paused AS SELECT id FROM orders; PAUSE MATERIALIZED VIEW paused")
+        session.sql("CREATE TABLE keyed (id INT, n INT, PRIMARY KEY (id)); INSERT INTO keyed VALUES (1, 1)")
+        session.sql("CREATE MATERIALIZED VIEW kept INTO keyed AS SELECT id, total FROM orders WHERE id > 1")
+        shown, views = _shown(session), dict(session.catalog.views)
+        _changes(session)
+
+        with pytest.raises(ZsetJoinError) as refused:
+            session.sql(statement)
+
+        assert refused.value.code == code
+        assert (_shown(session), dict(session.catalog.views)) == (shown, views)
+        assert not any(_changes(session).values())
+        session.sql("INSERT INTO orders VALUES (4, 'bob', 20)")
+        assert _shown(session)["by_city"] == [("oslo", 14), ("rome", 27)]
+        assert _shown(session)["kept"] == [(2, 7), (3, 9), (4, 20)]
+    if where is not None:
+        with connect(directory=where) as session:
+            assert _shown(session)["by_city"] == [("oslo", 14), ("rome", 27)]
+
+
+def test_a_preview_lists_what_would_differ_and_changes_nothing(where: Path | None) -> None:
+    with connect(directory=where) as session:
+        session.sql(_TABLES + _VIEWS)
+        shown = _shown(session)
+
+        text = str(session.sql("EXPLAIN ALTER VIEW large AS SELECT * FROM joined WHERE total > 7"))
+
+        assert 'view "by_city"' in text
+        assert 'view "cities"' in text
+        assert _shown(session) == shown
+        assert session.catalog.views["large"].sql == "SELECT * FROM joined WHERE total > 4"
+        session.sql("INSERT INTO orders VALUES (1, 'ada', 6)")
+        assert _shown(session)["by_city"] == [("oslo", 15), ("rome", 7)]
+
+
+def test_a_view_that_writes_into_a_table_changes_what_readers_of_the_table_hold(where: Path | None) -> None:
+    with connect(directory=where) as session:
+        session.sql(_TABLES)
+        session.sql("CREATE TABLE keyed (id INT, n INT, PRIMARY KEY (id))")
+        session.sql("CREATE MATERIALIZED VIEW kept INTO keyed AS SELECT id, total FROM orders WHERE id > 1")
+        session.sql("CREATE MATERIALIZED VIEW reader AS SELECT sum(n) AS s, count(*) AS c FROM keyed")
+
+        session.sql("ALTER MATERIALIZED VIEW kept AS SELECT id, total * 10 FROM orders WHERE id < 3")
+        session.sql("INSERT INTO orders VALUES (1, 'ada', 6)")
+
+        assert _shown(session)["reader"] == [(130, 2)]
+        assert _lines(session.sql("SELECT * FROM table(keyed)").table()) == [(1, 60), (2, 70)]  # type: ignore[union-attr]
+        with pytest.raises(SinkError, match="SINK_KEY"):
+            session.sql("INSERT INTO keyed VALUES (1, 1)")
+    if where is not None:
+        with connect(directory=where) as session:
+            assert _shown(session)["reader"] == [(130, 2)]
+
+
+def test_the_same_statements_again_change_nothing_in_a_directory(tmp_path: Path) -> None:
+    first = [one.strip() for one in (_TABLES + _VIEWS).split(";") if one.strip() and not one.strip().startswith("INSERT")]
+    then = [
+        f"CREATE TABLE more (id INT, k INT, PRIMARY KEY (id)); ALTER VIEW joined AS {_JOINED} JOIN more m ON m.id = o.id",
+        "ALTER MATERIALIZED VIEW by_city AS SELECT city, count(*) AS t FROM large GROUP BY city",
+        "ALTER MATERIALIZED VIEW by_city AS SELECT city, max(total) AS t FROM large GROUP BY city",
+    ]
+    with connect(directory=tmp_path) as session:
+        session.sql(";".join([*first, *then]))
+        session.sql("INSERT INTO orders VALUES (1, 'ada', 5); INSERT INTO people VALUES ('ada', 'oslo')")
+        session.sql("INSERT INTO more VALUES (1, 1)")
+        wanted = {"by_city": [("oslo", 5)], "cities": [(1,)]}
+        assert _shown(session) == wanted
+    with connect(directory=tmp_path) as session:
+        assert _shown(session) == wanted
+        epoch = session.running[0].pipeline.epoch
+        texts = [str(session.sql(one)) for one in ";".join([*first, *then]).split(";")]
+        assert (_shown(session), session.running[0].pipeline.epoch) == (wanted, epoch)
+        assert all("there already" in one for one in texts)
+        session.sql(then[1])  # in no place of the file: it runs
+        assert _shown(session)["by_city"] == [("oslo", 1)]
+    with connect(directory=tmp_path) as session:
+        assert _shown(session)["by_city"] == [("oslo", 1)]

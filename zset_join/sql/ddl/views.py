@@ -1,0 +1,316 @@
+"""CREATE VIEW, CREATE MATERIALIZED VIEW, and what changes one that is there.
+
+    CREATE [OR REPLACE] VIEW v AS SELECT ...               a name for a query
+    CREATE [OR REPLACE] MATERIALIZED VIEW v AS SELECT ...  a query that runs
+    ALTER [MATERIALIZED] VIEW v AS SELECT ...              another query under the name
+
+The law: behind ALTER and OR REPLACE the view, and every query that reads it, holds what it would hold had the new text been
+there from the start. Readers of their changes get new minus old, as one epoch. All follow or none: what one of them is
+refused for leaves all as they were.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from zset_join.core.errors import PlanError, SqlError
+from zset_join.expressions.rows import named
+from zset_join.sql.ddl.sink_statements import written_table
+from zset_join.sql.dml.query_statements import bind_query, bound_by
+from zset_join.sql.dml.writing import fitted, writer_of
+from zset_join.sql.parse.readers import Reader
+from zset_join.sql.tables.catalog import Catalog, NamedView
+from zset_join.sql.tables.contexts import StatementContext
+from zset_join.sql.tables.results import Message, Query, QueryChange, Running
+from zset_join.sql.tables.settings import unplanned
+from zset_join.sql_expressions.dialects import Statement
+from zset_join.sql_expressions.places import Place, SqlWarning, check_distinct, near
+
+__all__ = ["alter", "create_materialized_view", "create_view", "refuse_both", "release"]
+
+
+def refuse_both(replaces: bool, may_exist: bool, *, at: Place) -> None:
+    """Refuse OR REPLACE with IF NOT EXISTS."""
+    if replaces and may_exist:
+        raise SqlError("OR REPLACE rebuilds it, IF NOT EXISTS leaves it as it is. Keep one of them.", code="SAID_TWICE", at=at)
+
+
+def release(session: StatementContext, name: str, replaces: bool, *, at: Place) -> None:
+    """End what runs under a name that is given again, and forget its rows, as DROP does.
+
+    Raises:
+        SqlError: something reads or writes what the name represents, and would go on with that.
+    """
+    if not replaces:
+        return
+    running = [
+        one.name for one in session.running if one.name != name and (name in one.query.bound.names or one.writes == name)
+    ]
+    bound_to_it = list(dict.fromkeys([*session.catalog.readers_of(name), *running]))
+    if bound_to_it:
+        raise SqlError(
+            f'"{name}" is read or written by {", ".join(bound_to_it)}, which would not follow. DROP these views and sinks, '
+            "stop() these queries, and make them again behind CREATE OR REPLACE.",
+            code="STILL_READ",
+            at=at,
+            name=name,
+        )
+    if session.catalog.is_kept(name):
+        session.forget(name)
+
+
+def create_view(session: StatementContext, reader: Reader, replaces: bool) -> Message:
+    """Run CREATE VIEW, from behind the word VIEW on.
+
+    Raises:
+        SqlError: the name is taken, or the query cannot be bound.
+        ZsetJoinError: with OR REPLACE, a query that reads the view cannot follow.
+    """
+    may_exist = reader.has("IF", "NOT", "EXISTS")
+    at = reader.statement.place(reader.index)
+    refuse_both(replaces, may_exist, at=at)
+    name = reader.name("the name of the view")
+    if may_exist and name in session.catalog.views:
+        return Message(f"{name} is there already")
+    view, query = _view(session, reader, name, is_materialized=False)
+    for setting in (one for one, value in query.settings.items() if session.catalog.settings.get(one) != value):
+        if unplanned(setting):
+            text = f"the setting '{setting}' of a view changes nothing: write it behind the query that reads the view."
+            warnings.warn(SqlWarning(text), stacklevel=5)
+    old = session.catalog.views.get(name) if replaces and session.changes_queries else None
+    if old is not None and not old.is_materialized:
+        return _changed(session, view, {}, at=at)
+    release(session, name, replaces, at=at)
+    session.catalog.add(view, at=at, replace=replaces)
+    return Message(f"view {name}: {', '.join(query.columns)}")
+
+
+def create_materialized_view(session: StatementContext, reader: Reader, replaces: bool) -> Message:
+    """Run CREATE MATERIALIZED VIEW, from behind the word VIEW on.
+
+    Raises:
+        SqlError: the name is taken, or the query cannot be bound.
+        ZsetJoinError: the query cannot be answered, or with OR REPLACE one that reads the view cannot follow.
+    """
+    may_exist = reader.has("IF", "NOT", "EXISTS")
+    at = reader.statement.place(reader.index)
+    refuse_both(replaces, may_exist, at=at)
+    name = reader.name("the name of the view")
+    if may_exist and name in session.catalog.views:
+        return Message(f"{name} is there already")
+    table = written_table(session, reader) if reader.has("INTO") else None
+    view, query = _view(session, reader, name, is_materialized=True)
+    fitting = query if table is None else bound_by(session, lambda: fitted(_again(query), table, None, at=at))
+    running = _running(session, name) if replaces and session.changes_queries else None
+    if running is not None and running.into == (None if table is None else table.name):
+        return _changed(session, view, {running: fitting}, at=at)
+    release(session, name, replaces, at=at)
+    output = None if table is None else writer_of(session, table, fitting, at=at)
+    session.catalog.add(view, at=at, replace=replaces)
+    session.start(fitting, name=name, output=output)
+    return Message(f"materialized view {name}: {', '.join(query.columns)}")
+
+
+def alter(session: StatementContext, statement: Statement, begin: int = 0, *, is_preview: bool = False) -> Message:
+    """Run ALTER [MATERIALIZED] VIEW v AS SELECT.
+
+    Args:
+        session: it runs in.
+        statement: the whole of it.
+        begin: the place of the word ALTER.
+        is_preview: only find out what would differ.
+
+    Raises:
+        SqlError: there is no such view, or the query cannot be bound.
+        ZsetJoinError: a query cannot follow; nothing has changed.
+    """
+    reader = Reader(statement, begin + 1)
+    is_materialized = reader.has("MATERIALIZED", "VIEW")
+    if not is_materialized and not reader.has("VIEW"):
+        raise SqlError(
+            f"ALTER {reader.word} is not offered; ALTER MATERIALIZED VIEW v AS SELECT ... is. A table keeps its columns: DROP "
+            "it and CREATE it again, or make a view over it.",
+            code="NOT_OFFERED",
+            at=statement.place(0),
+        )
+    at = statement.place(reader.index)
+    name = reader.name("the name of the view")
+    old = session.catalog.views.get(name)
+    running = _running(session, name)
+    if old is None or old.is_materialized != is_materialized or (is_materialized and running is None):
+        word = "materialized view" if is_materialized else "view"
+        known = [one.name for one in session.catalog.views.values() if one.is_materialized == is_materialized]
+        raise SqlError(f'there is no {word} "{name}" to alter.{near(name, known)}', code="UNKNOWN_TABLE", at=at, name=name)
+    if not session.changes_queries:
+        raise SqlError(
+            f'inside Spark a query is not altered while it runs. Write CREATE OR REPLACE, which makes "{name}" again.',
+            code="NOT_OFFERED",
+            at=statement.place(0),
+        )
+    after = reader.index
+    view, query = _view(session, reader, name, is_materialized=is_materialized)
+    changes: dict[Running, Query] = {}
+    if running is not None:
+        table = None if running.into is None else session.catalog.tables[running.into]
+        changes[running] = query if table is None else bound_by(session, lambda: fitted(_again(query), table, None, at=at))
+    into = f"INTO {_quoted(running.into)} " if running is not None and running.into is not None else ""
+    word = "MATERIALIZED VIEW" if is_materialized else "VIEW"
+    created = f"CREATE {word} {_quoted(name)} {into}{statement.sql_from(after)}"
+    return _changed(session, view, changes, at=at, created=created, is_preview=is_preview)
+
+
+def _quoted(name: str) -> str:
+    """Return a name in the quotes that all dialects read."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _running(session: StatementContext, name: str) -> Running | None:
+    """Return the query of a materialized view; None where there is none of the name."""
+    view = session.catalog.views.get(name)
+    found = [one for one in session.running if one.name == name and view is not None and view.is_materialized]
+    return found[0] if found else None
+
+
+def _view(session: StatementContext, reader: Reader, name: str, *, is_materialized: bool) -> tuple[NamedView, Query]:
+    """Read `(a, b) COMMENT 'text' AS SELECT ...`; return the view, and its query."""
+    at = reader.statement.place(reader.index)
+    names = reader.names() if reader.word == "(" else None
+    if reader.has("COMMENT"):
+        reader.string("a comment")
+    reader.expect("AS")
+    begin, statement = reader.index, reader.statement
+    query = bound_by(
+        session, lambda: _renamed(bind_query(session, statement, begin, is_named=not is_materialized), names, at=at)
+    )
+    view = NamedView(
+        name,
+        query.bound,
+        statement.sql_from(begin),
+        is_materialized=is_materialized,
+        columns=names or (),
+        again=lambda: _again(query).bound,
+    )
+    return view, query
+
+
+def _again(query: Query) -> Query:
+    assert query.again is not None  # noqa: S101 - `bound_by` made it
+    return query.again()
+
+
+def _renamed(query: Query, names: tuple[str, ...] | None, *, at: Place) -> Query:
+    """Return a query whose columns have the names that its view gives them."""
+    if names is None:
+        return query
+    check_distinct(names, "the view", at)
+    if len(names) != len(query.columns):
+        raise SqlError(
+            f"the view names {len(names)} columns ({', '.join(names)}), and its query has {len(query.columns)} "
+            f"({', '.join(query.columns)}). Name each, once.",
+            code="INSERT_COLUMNS",
+            at=at,
+        )
+    if query.bound.first_rows is not None:
+        raise SqlError(
+            "a view of a ROW_NUMBER() that nothing uses yet names its columns in the query: SELECT a AS b, ...",
+            code="NOT_OFFERED",
+            at=at,
+        )
+    view = query.bound.view.select({new: named(old) for new, old in zip(names, query.columns, strict=True)})
+    return replace(query, bound=replace(query.bound, view=view, shown=None))
+
+
+# ---------------------------------------------------------------- change
+
+
+def _changed(
+    session: StatementContext,
+    view: NamedView,
+    own: dict[Running, Query],
+    *,
+    at: Place,
+    created: str | None = None,
+    is_preview: bool = False,
+) -> Message:
+    """Let a view, and all that reads it, follow a new text; or leave everything as it was."""
+    catalog, name = session.catalog, view.name
+    before = dict(catalog.views)
+    following = _following(catalog, name)
+    reached = {name, *following}
+    if reached & view.query.names:
+        read = min(reached & view.query.names)
+        raise SqlError(
+            f'"{name}" would read "{read}", which reads "{name}": there is no order in which they could be answered.',
+            code="CIRCLE",
+            at=at,
+            name=name,
+        )
+    _check_indexes(catalog, view, at=at)
+    try:
+        # Behind all that it reads, and before all that reads it.
+        catalog.views = {other: one for other, one in before.items() if other not in reached}
+        catalog.views[name] = view
+        for other in following:
+            catalog.views[other] = before[other]
+        for other in following:
+            entry = before[other]
+            catalog.views[other] = replace(entry, query=_followed(other, name, entry.again, at=at))
+        changes = dict(own)
+        for running in session.running:
+            if running not in changes and reached & running.query.bound.names:
+                changes[running] = _followed(running.name, name, running.query.again, at=at)
+        text = session.change(QueryChange(name, tuple(following), changes, created), is_preview=is_preview)
+        if is_preview:
+            catalog.views = before
+    except BaseException:
+        catalog.views = before
+        raise
+    word = "materialized view" if view.is_materialized else "view"
+    return Message("\n".join([f"{word} {name}: {', '.join(view.query.columns)}", *text]))
+
+
+def _following(catalog: Catalog, name: str) -> list[str]:
+    """Return the views that read one, directly or through others, in the order in which they were made."""
+    reached = {name}
+    while True:
+        more = {one.name for one in catalog.views.values() if reached & one.query.names} - reached
+        if not more:
+            return [one for one in catalog.views if one in reached and one != name]
+        reached |= more
+
+
+def _followed(reader: str, name: str, again: Any, *, at: Place) -> Any:
+    """Bind the query of a reader over the new text.
+
+    Raises:
+        PlanError: it does not fit; the reader is named.
+    """
+    if again is None:
+        raise SqlError(
+            f'"{reader}" reads "{name}" and cannot follow it: no statement made it. DROP it first.',
+            code="STILL_READ",
+            at=at,
+            name=reader,
+        )
+    try:
+        return again()
+    except PlanError as error:
+        facts = {key: fact for key, fact in error.facts.items() if key not in {"message", "code", "line", "column", "name"}}
+        text = f'"{reader}", which reads "{name}", cannot follow: {error.message}'
+        raise type(error)(text, code=error.code, **{**facts, "name": reader}) from error
+
+
+def _check_indexes(catalog: Catalog, view: NamedView, *, at: Place) -> None:
+    lost: Sequence[str] = [
+        one.name for one in catalog.indexes.values() if one.relation == view.name and set(one.columns) - set(view.query.columns)
+    ]
+    if lost:
+        raise SqlError(
+            f'the index {lost[0]} is of columns that "{view.name}" would no longer have. DROP INDEX {lost[0]} first.',
+            code="STILL_READ",
+            at=at,
+            name=view.name,
+        )

@@ -1,0 +1,99 @@
+"""Queries of a session in a directory that become others: ALTER and CREATE OR REPLACE of views.
+
+The law: the queries that change, and the statement of it, become true by one commit record; stages that old and new plan
+have in common keep their state and are fed nothing. What is refused leaves plan, statements and claims as they were.
+
+Cost: that of `Pipeline.evolve`; of a query that writes into a table with a key, a `Pipeline.diff` before it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from zset_join.evolution.differences import PlanDiff
+from zset_join.sql.runtime.durable_plan import DurablePlan, OwnView
+from zset_join.sql.runtime.in_process import refuse_other_columns, refuse_replaced_rows
+from zset_join.sql.tables.results import Query, QueryChange, Running
+
+__all__ = ["DurableChanges"]
+
+
+class DurableChanges(DurablePlan):
+    """Change queries of a pipeline in a directory."""
+
+    def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:
+        """Let queries become others, all or none; see `Session.change`."""
+        for running, query in change.queries.items():
+            self._check_options(query)
+            refuse_replaced_rows(running, query)
+            if running.is_paused:
+                refuse_other_columns(running, query)
+        with self._replaced(change) as keep:
+            if is_preview:
+                diff: PlanDiff | None = self.pipeline.diff(self._wanted())
+            else:
+                self._check_claims(change)
+                named = next((one for one in change.queries if one.name == change.name), next(iter(change.queries), None))
+                try:
+                    diff = self._change({}, of=named)
+                finally:
+                    keep()
+                self._feed_written()
+        return [] if diff is None else _lines(diff, change)
+
+    @contextmanager
+    def _replaced(self, change: QueryChange) -> Iterator[Callable[[], None]]:
+        """Let queries be others meanwhile; and for good where the pipeline is of these when `keep` is called."""
+        before = [(running, running.query, running.pipeline) for running in change.queries]
+        views, is_kept = self._views, False
+
+        def keep() -> None:
+            nonlocal is_kept
+            is_kept = self._views is not views
+
+        self._replacing = change
+        for running, query in change.queries.items():
+            running.query = query
+            if not running.is_paused:
+                running.pipeline = OwnView(self._group, running.name, query.schema)
+        try:
+            yield keep
+        finally:
+            self._replacing = None
+            if not is_kept:
+                for running, old, view in before:
+                    running.query, running.pipeline = old, view
+
+    def _check_claims(self, change: QueryChange) -> None:
+        """Refuse a change after which two live rows would claim a key of a table."""
+        writers = [one for one in change.queries if one.writer is not None and not one.is_paused]
+        claims = {one: self._claims_beside(one) for one in writers}
+        if not any(claims.values()):
+            return
+        diff = self.pipeline.diff(self._wanted())
+        by_table: dict[str, list[Running]] = {}
+        for running in writers:
+            if claims[running] is not None and running.writes is not None and diff.views[running.name].status == "changed":
+                by_table.setdefault(running.writes, []).append(running)
+        for queries in by_table.values():
+            claimed = [(diff.views[one.name].delta, one.writer.names) for one in queries if one.writer is not None]
+            held = claims[queries[0]]
+            assert held is not None  # noqa: S101 - only these are listed
+            held.check(claimed, queries[0].name)
+
+    @abstractmethod
+    def _check_options(self, query: Query) -> None:
+        """Refuse settings that the pipeline cannot give a query."""
+
+    @abstractmethod
+    def _feed_written(self) -> None:
+        """Let tables take the rows of queries that wait for them."""
+
+
+def _lines(diff: PlanDiff, change: QueryChange) -> list[str]:
+    """Return what a change did: to stages, and to each query."""
+    first, *_ = diff.lines()
+    views = [str(diff.views[one.name]) for one in change.queries if one.name in diff.views]
+    return [first, *views] if views else []
