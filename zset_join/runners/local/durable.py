@@ -44,6 +44,7 @@ from zset_join.core.tick import Tick
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.runners.common.bucket_receipt import dues_after, histories_after
 from zset_join.runners.common.start_checks import check_stages
+from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.dead_letters import write_dead_letters
 from zset_join.runners.local.directory_plans import DirectoryChange, described_plan, digest_of, written_plan
@@ -101,8 +102,9 @@ class PipelineDirectory:
         history: InputHistory | None,
         *,
         snapshot_after_bytes: int,
+        workers: Workers | None = None,
     ) -> None:
-        self._plan = plan
+        self._plan, self._workers = plan, Workers(1) if workers is None else workers
         self._watermarks = watermarks
         self._contents = contents
         self._history = history
@@ -196,6 +198,7 @@ class PipelineDirectory:
                 plan=self._plan,
                 checkpoint=self.checkpoint,
                 options=self._options,
+                workers=self._workers,
                 is_timed=self._is_timed,
                 effects=self.effects,
                 opened=opened,

@@ -291,7 +291,7 @@ class QueryChanges:
         contents = None if self._contents is None else evolution.contents(self._contents)
         counts = epoch_counts({}, answered, [], {}) if standing.epoch else self.progress
         letters = dead_letters(standing.epoch, answered.rejected)
-        states = MemoryStates(plan, self._options, known=evolution.operators()) if memory is not None else None
+        states = None if memory is None else MemoryStates(plan, self._options, evolution.operators(), memory.workers)
         unused, outputs = evolution.unused() if memory is not None else [], self._outputs
         change = DirectoryChange(
             plan=plan,
