@@ -11,8 +11,8 @@ A step behind a stage (a join, an aggregate) becomes one of the plan where this 
 
 Records that may leave columns out are whole only behind the state, so a step over them is one behind a stage.
 
-Limits: other steps behind a stage are refused. Behind a filter over upserts, a step is given the rows that did not pass as well, with NULL in
-every column but the key.
+Limits: other steps behind a stage are refused. Behind a filter over upserts, a step is given the rows that did not pass as
+well, with NULL in every column but the key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import ChangelogMode
-from zset_join.expressions.rows import named
+from zset_join.expressions.rows import columns_read, named
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
 from zset_join.plan.row_steps import RowStep as PlanStep
@@ -246,6 +246,12 @@ def lowered(root: Root, streams: Callable[[PlanSource], SourceStream], steps: Ma
                     left[id(step)] = ours
                     return replace(node, child=child)
                 return Apply(child, ours, node.hides)
+            case Apply(step=SelectStep() as step):
+                child = visit(node.child)
+                gone = {*node.child.relation.schema.names} - {*child.relation.schema.names}
+                kept = tuple((name, tree) for name, tree in step.columns if not columns_read(tree) & gone)
+                names = {name for name, _ in kept}
+                return Apply(child, SelectStep(kept), tuple(name for name in node.hides if name in names))
             case Apply():
                 return replace(node, child=visit(node.child))
             case Merge():
