@@ -19,9 +19,11 @@ from typing import Any
 from zset_join.storage.folder import Folder
 from zset_join.storage.sealed import seal, unseal
 
-__all__ = ["PLANS", "ChangedPlan", "read_changed_plan", "write_changed_plan"]
+__all__ = ["CHANGED_TO", "PLANS", "ChangedPlan", "read_changed_plan", "write_changed_plan"]
 
 PLANS = "plans"
+CHANGED_TO = "changed to "
+"""What the offsets of an epoch begin with in which the query changed; the digest of the plan follows."""
 _FORMAT = 1
 
 

@@ -16,6 +16,7 @@ from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query import several
 from zset_join.query.reading import Reading, readings_of
+from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.dead_letters import dead_letters
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from zset_join.stages.stage import StageOptions
     from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["QueryChanges", "plan_of_change"]
+__all__ = ["QueryChanges", "plan_of_change", "plan_of_program"]
 
 
 class QueryChanges:
@@ -72,11 +73,12 @@ class QueryChanges:
     _publish: Callable[[], None]
 
     @progress_line("comparing with another query")
-    def diff(self, view: View | Mapping[str, View]) -> PlanDiff:
+    def diff(self, view: View | Mapping[str, View] | PlannedQuery) -> PlanDiff:
         """Return what another query would answer otherwise over everything that was accepted so far. Nothing changes.
 
         Args:
             view: the new query: a view, or all views by name; a view of before that is not among them would be dropped.
+                Another runner gives a planned query.
 
         Raises:
             PlanError: the query cannot be planned.
@@ -109,7 +111,7 @@ class QueryChanges:
     @progress_line("changing the query")
     def evolve(
         self,
-        view: View | Mapping[str, View],
+        view: View | Mapping[str, View] | PlannedQuery,
         *,
         outputs: Outputs | OutputsByView | None = None,
         new_table: str | Mapping[str, str] | None = None,
@@ -238,7 +240,7 @@ class QueryChanges:
     def _evolved(
         self,
         evolution: Evolution,
-        view: View | Mapping[str, View],
+        view: View | Mapping[str, View] | PlannedQuery,
         outputs: Outputs | OutputsByView | None,
         new_table: str | Mapping[str, str] | None,
         opened: DurableEpoch | None,
@@ -274,7 +276,7 @@ class QueryChanges:
     def _go_over(
         self,
         evolution: Evolution,
-        view: View | Mapping[str, View],
+        view: View | Mapping[str, View] | PlannedQuery,
         answered: AnsweredEpoch,
         begins: Mapping[str, ZSet],
         changed: PipelineOutputs,
@@ -284,7 +286,11 @@ class QueryChanges:
         """Become a pipeline of the new query: everything that can fail is made first."""
         standing, memory, directory = evolution.standing, self._memory, self._directory
         plan = evolution.plan if directory is None or not standing.epoch else evolution.durable_plan()
-        readings = readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
+        if isinstance(view, PlannedQuery):
+            readings, has_several = view.readings, view.has_several
+        else:
+            has_several = isinstance(view, Mapping)
+            readings = readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
         watermarks = self._watermarks.of_plan(plan, evolution.known_times())
         taking = RowTaking(plan, readings, is_strict=self._options.on_bad_input == "error")
         engine = Engine(plan, watermarks, quarantines=self._options.on_bad_input == "quarantine")
@@ -314,7 +320,7 @@ class QueryChanges:
         self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
         self._contents, self._outputs, self._readings = contents, changed, readings
         changed.go_on()
-        self._has_several, self._views = isinstance(view, Mapping), view if isinstance(view, Mapping) else None
+        self._has_several, self._views = has_several, view if isinstance(view, Mapping) else None
         names = {source.name for source in plan.sources}
         self._dropped_sources = (self._dropped_sources | {source.name for source in self.plan.sources}) - names
         self.plan = plan
@@ -363,12 +369,21 @@ class QueryChanges:
         )
 
 
-def plan_of_change(view: View | Mapping[str, View], before: QueryPlan) -> QueryPlan:
+def plan_of_change(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:
     """Return the plan of a query; the only view of one is the only view of the other, whatever it is called."""
     if isinstance(view, Mapping):
         return several.plan_of(view, keep_state=before.keep_state)
-    plan = view.plan(keep_state=before.keep_state)
-    return plan if len(before.views) > 1 else replace(plan, views=(replace(plan.view(), name=before.name),))
+    plan = view.plan if isinstance(view, PlannedQuery) else view.plan(keep_state=before.keep_state)
+    is_one = len(before.views) == len(plan.views) == 1
+    return replace(plan, views=(replace(plan.view(), name=before.name),)) if is_one else plan
+
+
+def plan_of_program(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:
+    """Return the plan of a query of another program, which may call the only view by a name or not."""
+    if isinstance(view, Mapping) and len(view) == len(before.views) == 1:
+        (only,) = view.values()
+        return plan_of_change(only, before)
+    return plan_of_change(view, before)
 
 
 def _view_name(what: str, name: str | None, views: Iterable[str]) -> OptionError:

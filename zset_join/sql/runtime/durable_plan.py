@@ -24,6 +24,7 @@ from zset_join.query import View, appends
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sinks.sink import Sink
 from zset_join.sql.dml.shared_epochs import in_order, named_error
+from zset_join.sql.parse.secrets import refuse_kept_credentials
 from zset_join.sql.runtime.completing import completed_table
 from zset_join.sql.runtime.declarations import Catalogued, Declaration, Declarations, described_table, table_of
 from zset_join.sql.runtime.in_directory import claim_directory
@@ -259,6 +260,7 @@ class DurablePlan(ProcessRuntime):
         if self._is_restoring:
             yield
             return
+        refuse_kept_credentials(statement)
         before = _entries(self)
         self._statement, self._counts = (statement, dict(self.catalog.settings), before), False
         try:

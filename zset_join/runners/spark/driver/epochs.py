@@ -28,6 +28,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.reading import (
     START_OVER,
@@ -36,19 +37,24 @@ from zset_join.checkpoint.reading import (
     has_commits,
     read_committed,
     read_record,
+    record_name,
+    stored_description,
 )
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
 from zset_join.core.shown_values import shown_names, shown_value
 from zset_join.core.tick import Tick
+from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
 from zset_join.runners.common.rejected import Rejected
 from zset_join.runners.local.dead_letters import SCHEMA as DEAD_LETTERS
 from zset_join.runners.local.dead_letters import PartlyRead
+from zset_join.runners.local.outputs import Outputs, OutputsByView
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.place import Place
 from zset_join.runners.local.processing_time import processing_time_us
+from zset_join.runners.local.stopped import check_streams
 from zset_join.runners.spark.driver.choosing import memory_budget, refuse_first_rows, refuse_outgrown, state_bytes
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.collected import CollectedLayout, SourceRows
@@ -145,6 +151,8 @@ class DriverEpochs:
         heartbeat: brings an epoch when something is due though no row comes; None where nothing waits for a time.
         lock: held while an epoch runs.
         after_begin: called at the end of a start, while the checkpoint is held.
+        has_ended: the query has changed, and another object runs its epochs; this one takes none any more.
+        given_through: the epoch that functions were given last by the object before; None: it follows from Spark's files.
     """
 
     settings: DriverSettings
@@ -155,6 +163,8 @@ class DriverEpochs:
     progress: ProgressLog = field(default_factory=ProgressLog)
     lock: threading.RLock = field(default_factory=threading.RLock)
     after_begin: Callable[[], None] = _nothing
+    has_ended: bool = False
+    given_through: int | None = None
     _pipeline: Pipeline[Any] | None = None
     _query_id: str = ""
     _topic_ids: Mapping[str, Any] = field(default_factory=dict)
@@ -211,7 +221,8 @@ class DriverEpochs:
         for sink in self._spark_sinks():
             sink.session = session or SparkSession.active()
             if isinstance(sink, FrameSink):
-                sink.goes_on_behind(_completed_epoch(options.checkpoint_location))
+                known = self.given_through
+                sink.goes_on_behind(_completed_epoch(options.checkpoint_location) if known is None else known)
         place = Place(
             location=options.checkpoint_location,
             query_id=query_id,
@@ -272,6 +283,8 @@ class DriverEpochs:
         """
         try:
             with self.lock:
+                if self.has_ended:
+                    raise _has_ended(self.location, epoch)
                 if epoch:
                     self._run(batch, epoch)
                     return
@@ -303,6 +316,26 @@ class DriverEpochs:
         with self.lock:
             yield
 
+    def evolve(self, query: PlannedQuery, outputs: Outputs | OutputsByView) -> PlanDiff:
+        """Change the query between two epochs; outputs get the difference. This object takes no epoch any more.
+
+        Args:
+            query: the new one.
+            outputs: new outputs, of several views by name; a view that has none here keeps its own.
+
+        Raises:
+            ZsetJoinError: as `Pipeline.evolve`; where the change does not count, the query goes on as it was.
+        """
+        with self.lock:
+            pipeline = self.opened()
+            before = pipeline.plan
+            check_streams(before, query.plan, stored_description(self.location) or {})
+            try:
+                diff = pipeline.evolve(query, outputs=outputs or None)
+            finally:
+                self.has_ended = pipeline.plan is not before
+        return diff
+
     def backup(self, directory: str | Path) -> Savepoint:
         """Copy checkpoint and outputs between two epochs, also after the query has stopped."""
         with self.pause():
@@ -330,14 +363,14 @@ class DriverEpochs:
         pipeline = self.opened()
         for sink in self._spark_sinks():
             sink.session = session
-        started = time.perf_counter()
+        started, number = time.perf_counter(), epoch
         seconds: dict[str, float] = {}
         read = offsets_digest(self.location, epoch)
         checkpoint = pipeline.directory.checkpoint
         if (changed := checkpoint.changed) is not None:
             epoch += changed.changes
-            if epoch == changed.epoch and changed.unseen:  # outputs got it at the start, before the change
-                check_same_batch(checkpoint, changed.unseen[0], read)
+            if epoch == changed.epoch:  # it was taken before the change, and outputs got it then or at the start
+                check_same_batch(checkpoint, _epoch_before(checkpoint, changed), read)
                 return
         is_replay = checkpoint.committed(epoch, read) is not None
         rows: dict[str, Any] = {}
@@ -356,7 +389,8 @@ class DriverEpochs:
         seconds |= {"answer": finished - answering, "total": finished - started}
         held = state_bytes(self.settings.options, pipeline.directory.query_id)
         rounded = {name: round(value, 4) for name, value in seconds.items()}
-        self.progress.entries.append({**pipeline.progress, "replayed": is_replay, "state_bytes": held, "seconds": rounded})
+        counts = {**pipeline.progress, **({"batch": number} if number != epoch else {})}
+        self.progress.entries.append({**counts, "replayed": is_replay, "state_bytes": held, "seconds": rounded})
         _log.info("%s: epoch %d on the driver, %s", self.settings.name, epoch, rounded)
         if self.heartbeat is not None:
             self.heartbeat.wake()
@@ -438,13 +472,39 @@ def _completed_epoch(location: str) -> int | None:
     return newest if is_completed(location, batch) else None
 
 
+def _epoch_before(checkpoint: Checkpoint, changed: ChangedPlan) -> int:
+    """Return the last epoch with input before the last change of the query."""
+    if changed.unseen:
+        return changed.unseen[0]
+    epoch = changed.epoch - 1
+    for _ in range(changed.changes - 1):  # changes that followed each other
+        if checkpoint.files.folder.size(record_name(epoch)) is None:
+            break
+        record = read_record(checkpoint.files, epoch)
+        if record is None or record.offsets is None or not record.offsets.startswith(CHANGED_TO):
+            break
+        epoch -= 1
+    return epoch
+
+
+def _has_ended(location: str, batch: int) -> StateError:
+    return StateError(
+        f"the query of the checkpoint {location} has changed, and batch {batch} came to it as it was before; it was not taken. "
+        "Spark plans it again for the changed query: nothing need be done.",
+        code="QUERY_CHANGED",
+        location=location,
+        batch=batch,
+    )
+
+
 def check_same_batch(checkpoint: Checkpoint, epoch: int, read: str | None) -> None:
     """Refuse a batch of Spark's that is not the one which an epoch before a change of the query has taken.
 
     Raises:
         StateError: `EPOCH_REPLANNED`.
     """
-    record = read_record(checkpoint.files, epoch)
+    is_there = epoch >= 0 and checkpoint.files.folder.size(record_name(epoch)) is not None
+    record = read_record(checkpoint.files, epoch) if is_there else None
     if record is None or record.offsets is None or read is None or record.offsets == read:
         return
     raise StateError(
