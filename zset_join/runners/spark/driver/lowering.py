@@ -27,11 +27,11 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import ChangelogMode
-from zset_join.expressions.rows import columns_read, named
+from zset_join.expressions.rows import named
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, SelectStep, WhereStep
 from zset_join.plan.row_steps import RowStep as PlanStep
-from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, changelog_of, each_root
+from zset_join.plan.tree import Apply, Merge, Node, Operate, Read, Root, changelog_of, each_root, without_order
 from zset_join.runners.spark.driver.translated import translated
 from zset_join.runners.spark.planning.job_settings import job_settings
 from zset_join.runners.spark.planning.placement import BoundStep
@@ -246,14 +246,8 @@ def lowered(root: Root, streams: Callable[[PlanSource], SourceStream], steps: Ma
                     left[id(step)] = ours
                     return replace(node, child=child)
                 return Apply(child, ours, node.hides)
-            case Apply(step=SelectStep() as step):
-                child = visit(node.child)
-                gone = {*node.child.relation.schema.names} - {*child.relation.schema.names}
-                kept = tuple((name, tree) for name, tree in step.columns if not columns_read(tree) & gone)
-                names = {name for name, _ in kept}
-                return Apply(child, SelectStep(kept), tuple(name for name in node.hides if name in names))
             case Apply():
-                return replace(node, child=visit(node.child))
+                return without_order(replace(node, child=visit(node.child)))
             case Merge():
                 return Merge(tuple(map(visit, node.parts)))
             case Operate():
