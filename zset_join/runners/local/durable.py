@@ -319,6 +319,7 @@ class PipelineDirectory:
                 altered=tuple(name for name in sorted(change.begins) if evolution.adds_columns(name)),
                 unseen=unseen,
                 bare_view=change.bare_view,
+                undo_epochs=change.undo_epochs,
                 note=change.note,
             )
             record = CommitRecord(

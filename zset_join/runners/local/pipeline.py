@@ -60,6 +60,7 @@ from zset_join.runners.local.snapshots import Snapshots
 from zset_join.runners.local.stage_states import MemoryStates, with_long_chunks
 from zset_join.runners.local.statistics import explained_budgets, explained_threads, statistics_of
 from zset_join.runners.local.taking import RowTaking
+from zset_join.runners.local.undoing import UNDO_EPOCHS, checked_undo_epochs
 from zset_join.runners.local.unfinished import closed, epoch_gap, out_of_memory, unfinished
 from zset_join.runners.local.watched import PublishedEpochs
 from zset_join.runners.local.watermarks import Watermarks
@@ -97,8 +98,9 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         keep_state: "needed": state holds no more than this query needs. Columns of sources that nothing reads are left out, and
             groups over a many-to-many join keep sums per key in place of pairs; `explain` shows both. "all" keeps rows with all
             columns, and `evolve` can read them later. A planned query keeps what it was planned with.
+        undo_epochs: how many epochs behind a change of the query `undo` can go back; 0: only before the next one.
         threads: how many work on an epoch: the rows of a stage are parted by key, in as many buckets. Answers, checkpoints and
-            saved states are those of one thread; every start may have another number. `explain` lists the stages that stay whole.
+            saved states are those of one thread; every start may have another number. `explain` lists stages that stay whole.
         before_begin: called with `positions` before anything is written down; what it raises refuses the start.
 
     Attributes:
@@ -149,10 +151,12 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         idle_timeout_seconds: float | None = None,
         snapshot_after_bytes: int = 64 * 1024 * 1024,
         keep_state: KeepState = "all",
+        undo_epochs: int = UNDO_EPOCHS,
         threads: int = 1,
         before_begin: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         query = planned(view, keep_state=keep_state)
+        self._undo_epochs = checked_undo_epochs(undo_epochs)
         self._has_several, self.plan, self._readings = query.has_several, query.plan, query.readings
         self._views = view if isinstance(view, Mapping) else None
         if directory is not None:

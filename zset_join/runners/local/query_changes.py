@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutp
 from zset_join.runners.local.progress import epoch_counts
 from zset_join.runners.local.stage_states import MemoryStates
 from zset_join.runners.local.taking import RowTaking
+from zset_join.runners.local.undoing import check_undo, nothing_to_undo, query_before
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
@@ -43,6 +44,21 @@ if TYPE_CHECKING:
 __all__ = ["QueryChanges", "plan_of_change", "plan_of_program"]
 
 
+@dataclass(frozen=True)
+class _Before:
+    """Hold the query before the last change.
+
+    Args:
+        epoch: of the change.
+        views: as it was given, by name; None where it was one, or is read from the directory.
+        query: as it was planned.
+    """
+
+    epoch: int
+    views: Mapping[str, View] | None
+    query: PlannedQuery
+
+
 class QueryChanges:
     """What a pipeline does to come to another query. The attributes are those of `Pipeline`."""
 
@@ -52,6 +68,7 @@ class QueryChanges:
     positions: Mapping[str, Any]
     dead_letters: pa.Table
     _contents: Mapping[str, Contents] | None
+    _before: _Before | None = None
     _dropped_sources: frozenset[str] = frozenset()
     _engine: Engine
     _has_several: bool
@@ -63,6 +80,7 @@ class QueryChanges:
     _processing_time_us: int | None
     _readings: Mapping[str, Reading]
     _taking: RowTaking
+    _undo_epochs: int
     _unfinished: int | None
     _views: Mapping[str, View] | None
     _watermarks: Watermarks
@@ -178,6 +196,47 @@ class QueryChanges:
         self._outputs.settle()
         return diff
 
+    def undo(
+        self,
+        *,
+        outputs: Outputs | OutputsByView | None = None,
+        new_table: str | Mapping[str, str] | None = None,
+        note: Any = None,
+    ) -> PlanDiff:
+        """Go back to the query before the last change: a change like any other. Undone twice it is as it was.
+
+        What the change dropped is built again from rows that are kept, or refused. The query before is kept for `undo_epochs`
+        epochs behind the change, an option of the pipeline.
+
+        Args:
+            outputs: as for `evolve`; outputs that got columns do not lose them, and have to be replaced.
+            new_table: as for `evolve`.
+            note: as for `evolve`.
+
+        Raises:
+            StateError: `NOTHING_TO_UNDO`: the query was never changed; `UNDO_GONE`: too many epochs ago; `UNDO_SOURCES`: the
+                directory was opened again since, and the query before reads a source that the one of now does not.
+            ZsetJoinError: as `evolve`. Nothing has changed.
+
+        >>> from zset_join.pipeline import Pipeline, changes
+        >>> orders = changes("orders", {"id": pa.int64(), "total": pa.int64()}, keys="id")
+        >>> pipeline = Pipeline({"orders": orders})
+        >>> _ = pipeline.step({"orders": [{"id": 1, "total": 5}]})
+        >>> _ = pipeline.add_view("totals", orders.select("total"))
+        >>> pipeline.undo().views["totals"].status, pipeline.views
+        ('dropped', ('orders',))
+        """
+        self._check_usable()
+        changed = None if self._directory is None else self._directory.checkpoint.changed
+        before = self._before
+        if before is None and self._directory is not None and changed is not None:
+            before = _Before(changed.epoch, None, query_before(self._directory.checkpoint, self._readings))
+        if before is None:
+            raise nothing_to_undo("this pipeline" if self._directory is None else self._directory.location, "evolve()")
+        check_undo(self.epoch, before.epoch, self._undo_epochs if changed is None else changed.undo_epochs)
+        view: Mapping[str, View] | PlannedQuery = before.query if before.views is None else before.views
+        return self.evolve(view, outputs=outputs, new_table=new_table, note=note)
+
     @property
     def note(self) -> Any:
         """Return what the last `evolve` of a directory was given to keep with the query; None where it was given nothing."""
@@ -286,11 +345,11 @@ class QueryChanges:
         """Become a pipeline of the new query: everything that can fail is made first."""
         standing, memory, directory = evolution.standing, self._memory, self._directory
         plan = evolution.plan if directory is None or not standing.epoch else evolution.durable_plan()
+        readings, has_several = _readings(view), isinstance(view, Mapping)
         if isinstance(view, PlannedQuery):
-            readings, has_several = view.readings, view.has_several
-        else:
-            has_several = isinstance(view, Mapping)
-            readings = readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
+            has_several = view.has_several
+        before = PlannedQuery(plan=replace(self.plan, state_names=()), readings=self._readings, has_several=self._has_several)
+        undone = _Before(self.epoch, self._views, before)
         watermarks = self._watermarks.of_plan(plan, evolution.known_times())
         taking = RowTaking(plan, readings, is_strict=self._options.on_bad_input == "error")
         engine = Engine(plan, watermarks, quarantines=self._options.on_bad_input == "quarantine")
@@ -309,6 +368,7 @@ class QueryChanges:
             positions=self.positions,
             progress=counts,
             note=note,
+            undo_epochs=self._undo_epochs,
         )
         self._unfinished = self.epoch  # until all of it is taken
         if directory is not None and opened is not None:
@@ -320,9 +380,11 @@ class QueryChanges:
         self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
         self._contents, self._outputs, self._readings = contents, changed, readings
         changed.go_on()
-        self._has_several, self._views = has_several, view if isinstance(view, Mapping) else None
+        self._has_several = has_several
+        self._views, self._before = view if isinstance(view, Mapping) else None, undone
         names = {source.name for source in plan.sources}
-        self._dropped_sources = (self._dropped_sources | {source.name for source in self.plan.sources}) - names
+        had = {source.name for source in self.plan.sources} if standing.epoch else set()  # before it no row has come
+        self._dropped_sources = (self._dropped_sources | had) - names
         self.plan = plan
         if standing.epoch:
             if self._history is not None:
@@ -367,6 +429,12 @@ class QueryChanges:
             gone=self._dropped_sources - frozenset(fresh),
             as_now=as_now,
         )
+
+
+def _readings(view: View | Mapping[str, View] | PlannedQuery) -> Mapping[str, Reading]:
+    if isinstance(view, PlannedQuery):
+        return view.readings
+    return readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
 
 
 def plan_of_change(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:

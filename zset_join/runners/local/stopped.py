@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from zset_join.checkpoint.plan import query_plan
-from zset_join.checkpoint.reading import plan_before, read_committed, stored_description
+from zset_join.checkpoint.reading import changed_plan_of, plan_before, read_committed, stored_description
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
@@ -38,6 +38,7 @@ from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.place import Place, place_of
 from zset_join.runners.local.progress import epoch_counts
 from zset_join.runners.local.query_changes import plan_of_program
+from zset_join.runners.local.undoing import UNDO_EPOCHS, check_undo, nothing_to_undo
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.folder import is_local
@@ -105,6 +106,7 @@ def evolve_directory(directory: str | Path, view: View | Mapping[str, View] | Pl
             positions={} if place.last is None else place.last.positions,
             progress=epoch_counts({}, answered, [], {}),
             note=note,
+            undo_epochs=UNDO_EPOCHS if known is None else known.undo_epochs,
             is_without_outputs=True,
         )
         place.begin()
@@ -124,18 +126,17 @@ def undo_of_directory(directory: str | Path) -> PlanDiff:
         directory: as for `diff_of_directory`.
 
     Raises:
-        StateError: `NOTHING_TO_UNDO`: its query was never changed; or as `evolve_directory`.
+        StateError: `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer ago than its option `undo_epochs`;
+            or as `evolve_directory`.
     """
     location = _location(directory)
     committed = read_committed(location)
     last = None if committed is None else committed.last
     if committed is None or last is None or last.plan is None:
-        raise StateError(
-            f"the query in {location} was not changed behind an epoch, so there is nothing to undo. "
-            "Change it with zset-join evolve.",
-            code="NOTHING_TO_UNDO",
-            location=location,
-        )
+        raise nothing_to_undo(location, "zset-join evolve")
+    changed = changed_plan_of(committed.files.folder, last)
+    assert changed is not None  # noqa: S101 - its record names a plan
+    check_undo(last.epoch + 1, changed.epoch, changed.undo_epochs)
     plan = QueryPlan.from_json(plan_before(committed.files.folder, last)["plan"])
     query = PlannedQuery(plan=replace(plan, state_names=()), readings={}, has_several=len(plan.views) > 1)
     return evolve_directory(location, query)

@@ -43,13 +43,9 @@ from zset_join.checkpoint.reading import (
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
-from zset_join.core.shown_values import shown_names, shown_value
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
-from zset_join.runners.common.rejected import Rejected
-from zset_join.runners.local.dead_letters import SCHEMA as DEAD_LETTERS
-from zset_join.runners.local.dead_letters import PartlyRead
 from zset_join.runners.local.outputs import Outputs, OutputsByView
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.place import Place
@@ -60,6 +56,7 @@ from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.collected import CollectedLayout, SourceRows
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
 from zset_join.runners.spark.driver.memory import refuse_without_memory
+from zset_join.runners.spark.driver.rows_taken import rows_taken, together
 from zset_join.runners.spark.epoch.disk_failures import disk_failure
 from zset_join.runners.spark.epoch.frame_sink import FrameSink, TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
@@ -69,19 +66,14 @@ from zset_join.runners.spark.epoch.offsets import is_completed, offsets_digest
 from zset_join.runners.spark.epoch.progress import ProgressLog
 from zset_join.runners.spark.rows.baseline import resolve_baselines
 from zset_join.runners.spark.rows.user_functions import UserFunction, with_functions
-from zset_join.runners.spark.worker.quarantine import refusal, undecodable_reasons
 from zset_join.sinks.sink import Sink
 from zset_join.stages import StageOptions
 from zset_join.storage.folder import open_folder
 from zset_join.storage.full_disk import nothing_committed
-from zset_join.tools.dead_letters import record_in
 from zset_join.tools.savepoint import Savepoint, backup
-from zset_join.zset import ZSet
 
 __all__ = ["DriverEpochs", "DriverSettings", "spark_query_id"]
 
-_UNREAD = pa.schema([at for at in DEAD_LETTERS if at.name not in {"epoch", "source", "weight"}])
-"""What is told of a row that cannot be read."""
 _log = logging.getLogger("zset_join.epochs")
 
 
@@ -410,7 +402,7 @@ class DriverEpochs:
             refuse_first_rows(size, options, epoch)
             for name, rows in self._rows(self.settings.layout.parted(table), epoch).items():
                 parts.setdefault(name, []).append(rows)
-        return {name: _together(parts.pop(name)) for name in list(parts)}
+        return {name: together(parts.pop(name)) for name in list(parts)}
 
     def _first_tables(self, batch: DataFrame, epoch: int) -> Iterator[pa.Table]:
         """Yield the rows of baselines, then those of the first batch."""
@@ -427,37 +419,8 @@ class DriverEpochs:
         return {name: self._of_source(name, rows, epoch) for name, rows in parted.items()}
 
     def _of_source(self, name: str, rows: SourceRows, epoch: int) -> Any:
-        if not len(rows.rejected):
-            return rows.delta
-        rejected = Rejected()
-        rejected.add(rows.rejected, *undecodable_reasons(rows.raw))
-        if self.settings.options.on_bad_input == "error":
-            key = self.settings.query.plan.source(name).relation.primary_key
-            raise refusal(name, key, rejected, Tick(epoch))
-        return PartlyRead(rows.delta, _letters(rejected))
-
-
-def _together(given: list[Any]) -> Any:
-    """Return the rows of a source, in the order in which they were collected."""
-    if len(given) == 1:
-        return given[0]
-    deltas = [one.rows if isinstance(one, PartlyRead) else one for one in given]
-    unread = [one.unread for one in given if isinstance(one, PartlyRead)]
-    rows = ZSet.concat(deltas, schema=deltas[0].schema)
-    return PartlyRead(rows, pa.concat_tables(unread)) if unread else rows
-
-
-def _letters(rejected: Rejected) -> pa.Table:
-    """Return rows that cannot be read as `Undecodable` has them: records as they came, other rows as JSON."""
-    lines: list[dict[str, Any]] = []
-    for piece in rejected.rows:
-        names = shown_names(piece.rows.schema.names)
-        for at in range(len(piece)):
-            code, reason = rejected.codes[len(lines)], rejected.reasons[len(lines)]
-            row = {name: shown_value(piece.rows.column(name), at) for name in names}
-            told = record_in(reason) or {"row": json.dumps(row, default=str, ensure_ascii=False)}
-            lines.append({"code": code, "reason": reason, **told})
-    return pa.Table.from_pylist(lines, schema=_UNREAD)
+        key = self.settings.query.plan.source(name).relation.primary_key
+        return rows_taken(name, rows, key, epoch, on_bad_input=self.settings.options.on_bad_input)
 
 
 def _completed_epoch(location: str) -> int | None:
