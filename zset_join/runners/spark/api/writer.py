@@ -489,8 +489,7 @@ class JoinStreamWriter:
         limited_join(plan.planned_stages, options.buffer_limit)
         self._check_output()
         encoded_schema(plan.output.schema, format_named("weight"))
-        session = plan.session
-        stages = [one.stage for one in plan.planned_stages]
+        session, stages = plan.session, [one.stage for one in plan.planned_stages]
         compile_rest_in_background()
         warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         check_session(session)
