@@ -10,6 +10,7 @@ Names are written as Spark's (`checkpointLocation`); case and underscores do not
 | `execution` | `executors` | `executors`: a task per bucket; `driver`: one pipeline in the driver process; `auto` |
 | `driverMemory` | half of the memory | maximum bytes of state of a query that runs on the driver |
 | `expectedStateBytes` | from files of sources | bytes of state that `execution="auto"` expects of a new query |
+| `driverThreads` | 1 | threads that work on an epoch on the driver, 1 to 64; every start may have another number |
 | `maxDeltaBytes` | 1 GiB | maximum bytes of rows per epoch on the driver; 0: no limit |
 | `buckets` | cores of the session | partitions of the state, 1 to 4096; stored in the checkpoint, changed by `rescale` |
 | `onBadInput` | `error` | `error`: the epoch fails; `quarantine`: bad rows go to `deadLetterPath`, the rest is processed |
@@ -79,6 +80,7 @@ _SPELLED = {
     "execution": "execution",
     "drivermemory": "driverMemory",
     "expectedstatebytes": "expectedStateBytes",
+    "driverthreads": "driverThreads",
     "maxdeltabytes": "maxDeltaBytes",
     "buckets": "buckets",
     "onbadinput": "onBadInput",
@@ -362,6 +364,7 @@ class QueryOptions:
     execution: ExecutionMode = "executors"
     driver_memory: int | None = None
     expected_state_bytes: int | None = None
+    driver_threads: int = 1
     max_delta_bytes: int = 1 << 30
     snapshot_after_bytes: int = 64 * 1024 * 1024
     retain_input_log: bool = False
@@ -433,6 +436,7 @@ class QueryOptions:
             execution=cast("ExecutionMode", execution),
             driver_memory=None if memory is None else _whole("driverMemory", memory, 1, 2**62),
             expected_state_bytes=None if expected is None else _whole("expectedStateBytes", expected, 0, 2**62),
+            driver_threads=_whole("driverThreads", given.get("driverthreads", 1), 1, 64),
             max_delta_bytes=_whole("maxDeltaBytes", given.get("maxdeltabytes", 1 << 30), 0, 2**62),
             snapshot_after_bytes=_whole("snapshotAfterBytes", given.get("snapshotafterbytes", 64 * 1024 * 1024), 0, 2**62),
             retain_input_log=_flag("retainInputLog", given.get("retaininputlog", False)),

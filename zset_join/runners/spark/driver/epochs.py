@@ -50,6 +50,7 @@ from zset_join.runners.local.outputs import Outputs, OutputsByView
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.place import Place
 from zset_join.runners.local.processing_time import processing_time_us
+from zset_join.runners.local.statistics import explained_threads
 from zset_join.runners.local.stopped import check_streams
 from zset_join.runners.spark.driver.choosing import memory_budget, refuse_first_rows, refuse_outgrown, state_bytes
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
@@ -233,6 +234,7 @@ class DriverEpochs:
             options=given.stage_options,
             idle_timeout_seconds=options.idle_timeout_seconds,
             snapshot_after_bytes=options.snapshot_after_bytes,
+            threads=options.driver_threads,
             before_begin=self._check_topics,
         )
 
@@ -259,7 +261,7 @@ class DriverEpochs:
                 f"Runs on the driver: budget {memory_budget(self.settings.options):,} bytes of state",
                 self.settings.query.plan.explain(buckets=1),
             ]
-        )
+        ) + explained_threads(self.settings.query.plan, self.settings.stage_options, self.settings.options.driver_threads)
 
     def next_due(self) -> tuple[int, int] | None:
         """Return the last epoch, and the processing time at which a stage must be asked though no row comes; None for never."""
