@@ -10,7 +10,7 @@
     zset-join diff DIRECTORY shop:view             what another query would answer otherwise; --markdown, --all
     zset-join evolve DIRECTORY shop:view           let it be one of another query; a .sql file instead of shop:view
     zset-join position OUTPUT...                   which epoch each output holds, and the newest one that all do; --json
-    zset-join rescale CHECKPOINT 8                 another number of buckets
+    zset-join rescale CHECKPOINT 8                 another number of buckets; --execution driver: the other mode
 
 SQL in this process, without Java:
 
@@ -143,30 +143,27 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("--all", metavar="PATH", help="write every row that differs as Parquet to this directory")
     diff.set_defaults(run=_diff)
 
-    evolve = verbs.add_parser(
-        "evolve", help="let a directory be one of another query; outputs get the difference at its next start"
-    )
+    evolve = verbs.add_parser("evolve", help="let a directory be one of another query; outputs get the difference")
     evolve.add_argument("directory", help="of a pipeline that does not run, or the checkpointLocation of a query on the driver")
     evolve.add_argument("program", metavar="QUERY", help=_OTHER_QUERY)
     _dialect_option(evolve)
     evolve.set_defaults(run=_evolve)
+
     undo = verbs.add_parser("undo", help="let a directory be one of the query before its last change")
     undo.add_argument("directory", help="as for evolve")
     undo.set_defaults(run=_evolve, program=None)
-
-    rescale = verbs.add_parser("rescale", help="give a checkpoint another number of buckets")
-    rescale.add_argument("checkpoint", help="checkpointLocation")
-    rescale.add_argument("buckets", type=int)
+    rescale = verbs.add_parser("rescale", help="give a checkpoint another number of buckets, or move it to the other mode")
+    rescale.add_argument("checkpoint")
+    chosen = rescale.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("buckets", type=int, nargs="?")
+    chosen.add_argument("--execution", choices=("driver", "executors"), help="the mode to move it to, with one bucket")
     rescale.add_argument("--local-state-dir", help="the query's option localStateDir")
     rescale.add_argument("--cores", type=int, help="cores of the session (all)")
     rescale.set_defaults(run=_rescale)
-
     backup = verbs.add_parser("backup", help="copy a checkpoint and its outputs together")
     backup.add_argument("checkpoint", help="checkpointLocation of a query that does not run")
     backup.add_argument("directory", help="where the savepoint is made; empty or missing")
-    backup.add_argument(
-        "--output", action="append", default=[], help="DuckDB file, Delta table or Parquet changelog; repeatable"
-    )
+    backup.add_argument("--output", action="append", default=[], help="DuckDB file, Delta or Parquet; repeatable")
     backup.set_defaults(run=_backup)
 
     restore = verbs.add_parser("restore", help="bring back a checkpoint and its outputs")
@@ -460,10 +457,13 @@ def _other_query(directory: str, program: str, dialect: str) -> Any:
 
 
 def _rescale(options: argparse.Namespace) -> int:
-    from zset_join.spark import rescale
+    from zset_join.spark import move, rescale
 
-    session = _session(options.cores)
-    _print_line(rescale(options.checkpoint, buckets=options.buckets, session=session, local_state_dir=options.local_state_dir))
+    where, local = options.checkpoint, options.local_state_dir
+    if options.execution is None:
+        _say(rescale(where, buckets=options.buckets, session=_session(options.cores), local_state_dir=local))
+    else:
+        _say(move(where, execution=options.execution, local_state_dir=local))
     return 0
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.changelog.formats.records import ORDERS, debezium, table_of
 from tests.spark.conftest import Collected
@@ -348,3 +349,33 @@ def test_wrong_arguments_are_refused(spark: SparkSession, tmp_path: Path) -> Non
         return str(refused.value.code)
 
     assert [code_of(arguments) for arguments, _ in given] == [code for _, code in given]
+
+
+@pytest.mark.parametrize("execution", ["driver", "executors"])
+def test_one_table_of_records_is_a_view_with_conditions_and_columns(
+    spark: SparkSession, tmp_path: Path, run: Run, execution: str
+) -> None:
+    columns, sink = ["key", "value", "topic", "partition", "offset"], Collected()
+    source = {"db": "shop", "table": "orders"}
+
+    def record(op: str, place: int, before: Any, after: Any) -> dict[str, Any]:
+        value = {"op": op, "before": before, "after": after, "source": {**source, "lsn": place}}
+        identity = {"id": (after or before)["id"]}
+        return dict(zip(columns, (json.dumps(identity), json.dumps(value), "orders", 0, place), strict=True))
+
+    rows = [{"id": n, "amount": n * 10, "note": f"note {n}"} for n in range(4)]
+    updated = {"id": 1, "amount": 5, "note": UNAVAILABLE}
+    given = [record("c", n, None, row) for n, row in enumerate(rows)]
+    given += [record("u", 7, {"id": 1}, updated), record("d", 8, {"id": 2}, None)]
+    orders = changes(
+        stream_of(spark, tmp_path / "orders", pa.Table.from_pylist(given)),
+        format="debezium-json",
+        name="orders",
+        schema="id long, amount long, note string",
+        keys=["id"],
+    )
+
+    shown = orders.select("amount", "note").where(F.col("amount") > 0).select(F.upper("note").alias("shown"))
+    run(shown, sink, execution=execution)
+
+    assert sink.total() == {("NOTE 1",): 1, ("NOTE 3",): 1}
