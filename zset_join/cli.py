@@ -461,9 +461,9 @@ def _rescale(options: argparse.Namespace) -> int:
 
     where, local = options.checkpoint, options.local_state_dir
     if options.execution is None:
-        _say(rescale(where, buckets=options.buckets, session=_session(options.cores), local_state_dir=local))
+        _print_line(rescale(where, buckets=options.buckets, session=_session(options.cores), local_state_dir=local))
     else:
-        _say(move(where, execution=options.execution, local_state_dir=local))
+        _print_line(move(where, execution=options.execution, local_state_dir=local))
     return 0
 
 
