@@ -2,7 +2,7 @@
 
     python -m benchmarks.changed_group --rows 4000000
 
-Figures are CPU seconds of this process (user and system), of one run of each: the change, the rebuild, and inside the change the
+Figures are CPU seconds of this process of one run of each: the change, the rebuild, and inside the change the
 pairing of the kept sides and the loading of the group.
 """
 
@@ -50,7 +50,7 @@ def measured(count: int) -> dict[str, Any]:
     before = joined.groupBy("city").agg(F.sum("total").alias("t"))
     after = joined.groupBy("kind").agg(F.sum("total").alias("t"))
     rows, parts = _rows(count, max(1, count // 40)), dict[str, float]()
-    asked = Rebuilding._asked
+    asked = Rebuilding._answer_of
 
     def timed(self: Rebuilding, number: int, *given: Any, **more: Any) -> Any:
         begun, inside = time.process_time(), sum(parts.values())
@@ -62,7 +62,7 @@ def measured(count: int) -> dict[str, Any]:
     with Pipeline(before) as pipeline:
         pipeline.step(rows)
         begun = time.process_time()
-        with mock.patch.object(Rebuilding, "_asked", timed):
+        with mock.patch.object(Rebuilding, "_answer_of", timed):
             diff = pipeline.evolve(after)
         change, view = time.process_time() - begun, pipeline.view()
     begun = time.process_time()
