@@ -171,3 +171,48 @@ def test_a_change_that_fails_anywhere_leaves_the_old_query_or_the_new_one(
     orders.add((None, 5, 10, "bag", 4))
     query.processAllAvailable()
     assert _stored(tmp_path) == [("ANNA", 1 if counts else 2), ("BOB", 1)]
+
+
+def test_questions_behind_a_change_are_about_the_new_query(
+    orders: Source, customers: Source, running: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _filled(orders, customers)
+    before, after = (_sums(orders, customers, at_least=at) for at in (0, 4))
+    query = running(before, retainInputLog=True)
+    query.evolve(after)
+    orders.add((None, 5, 10, "bag", 4))
+    query.processAllAvailable()
+
+    query.explain()
+    printed = capsys.readouterr().out
+    report, history = query.verify(), query.explain_row({"name": "ANNA"})
+    with query.console(diff=before) as console:
+        shown = console._watched.diff()
+        described = console._watched.overview()["described"]
+
+    assert "order_id" in printed
+    assert (report.equal, report.expected_rows) == (True, 2)
+    assert "bag" in str(history)
+    assert shown["views"][0]["counts"] == {"added": 0, "removed": 0, "changed": 1}
+    assert shown["views"][0]["pairs"] == [[{"name": "ANNA", "n": 1}, {"name": "ANNA", "n": 2}]]
+    assert any("order_id" in line for line in described)
+
+
+def test_a_batch_that_spark_repeats_behind_two_changes_is_not_taken_twice(
+    orders: Source, customers: Source, running: Any, tmp_path: Path
+) -> None:
+    _filled(orders, customers)
+    before, after, sink = _sums(orders, customers, at_least=0), _sums(orders, customers, at_least=4), Collected()
+    query = running(before, sink)
+    batches = query.lastProgress["batchId"] + 1
+    query.evolve(after)
+    query.evolve(before)
+    query.stop()
+    for path in (tmp_path / "checkpoint" / "commits").glob(f"*{batches - 1}*"):
+        path.unlink()  # Spark runs the batch before the changes again
+    orders.add((None, 5, 10, "bag", 4))
+    query = running(before, sink)
+
+    assert len(sink.epochs) == batches + 3
+    assert _by_name(sink) == [("ANNA", 2), ("BOB", 1)]
+    assert query.lastProgress["join"]["batch"] == batches

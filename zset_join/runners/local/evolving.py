@@ -30,7 +30,6 @@ from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.kept_rows import KeptRows, kept_inputs, kept_rows
 from zset_join.runners.local.rebuilding import Rebuilding
 from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
-from zset_join.stages.effect import EffectStage
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
@@ -90,7 +89,7 @@ class Evolution:
         self._check_sources()
         self._match()
         rows = self._kept_rows()
-        now = [state.number for state in self._rebuilt if not state.is_shared and not isinstance(state.stage, EffectStage)]
+        now = [state.number for state in self._rebuilt if not state.is_shared]
         self._old, self._new = (
             Rebuilding(
                 prints=prints,

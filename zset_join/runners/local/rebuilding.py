@@ -26,6 +26,7 @@ from zset_join.plan.row_steps import RowStep, relation_after
 from zset_join.runners.common.stage_bucket import StageBucket
 from zset_join.runners.local.feeding import Feeding, transforms_of
 from zset_join.runners.local.kept_rows import KeptRows, gaps_of
+from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
@@ -204,12 +205,25 @@ class Rebuilding:
         self.fed[number] = sum(map(len, fed))
         if not self.fed[number] and not node.stage.begins_alone:
             return ZSet.empty(shown)
+        fed = self._completed(number, operator, fed)
         answer = ZSet.concat(list(StageBucket.of(node.stage).answer(operator, self.tick, fed)), schema=shown)
         if self.options.on_bad_input == "quarantine":  # else it has raised
             self.rejected += operator.rejections(self.tick, fed).num_rows
         if absorbs:
             operator.absorb(self.tick, fed)
         return answer
+
+    def _completed(self, number: int, operator: DurableOperator, fed: list[ZSet]) -> list[ZSet]:
+        """Return what an operator is fed, with the rows of an external table that it reads: they are fetched now."""
+        node = self.plan.nodes[number]
+        if not has_effect(node.stage):
+            return fed
+        effects = Effects()
+        try:
+            place = EffectPlace(options=self.options, name=node.name)
+            return effects.opened(node.stage, place).completed(operator, self.tick, fed)
+        finally:
+            effects.close()
 
 
 def _fits(there: Relation, wanted: Relation) -> bool:

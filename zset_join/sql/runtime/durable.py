@@ -18,7 +18,8 @@ does so within `once`.
 Memory: the rows of all tables and queries. Cost: of an INSERT, one commit; of CREATE and DROP, what they build, and one commit.
 
 Known limits: operators of all queries have the options that are set when the first one is made. Of a table that a connector
-fills, everything that came is kept. A query that joins by time, or keeps first rows, has to be made before there are rows.
+fills, everything that came is kept. Joins by time that share an
+index of versions have to be made before there are rows. A lookup join over rows that are there looks all of them up now.
 """
 
 from __future__ import annotations

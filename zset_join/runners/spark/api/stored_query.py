@@ -319,7 +319,7 @@ class StoredQuery:
         """
         return self._tools.view_rows(view, values, most_rows=most_rows)
 
-    def console(self, *, port: int = 0) -> Console:
+    def console(self, *, port: int = 0, diff: Any = None) -> Console:
         """Serve a page about the query on this machine until it is closed; see `zset_join.console`.
 
         It reads the checkpoint; verification, the history of a row and rows of the view are answered by this process. Close it
@@ -327,10 +327,11 @@ class StoredQuery:
 
         Args:
             port: of 127.0.0.1; 0 takes a free one. The address to open is the attribute `url` of the answer.
+            diff: another query, as for `diff`: the page shows what it would answer otherwise, computed when it is opened there.
 
         Raises:
             MissingPackageError: the extra `console` is not installed.
             StateError: `NO_CHECKPOINT`: this process cannot read the checkpoint, as over Spark Connect to another machine.
             OptionError: the port is taken.
         """
-        return open_query_console(self, self._runner.options, self._runner.dead_letters, port=port)
+        return open_query_console(self, self._runner.options, self._runner.dead_letters, port=port, other=diff)
