@@ -50,11 +50,11 @@ def measured(count: int) -> dict[str, Any]:
     before = joined.groupBy("city").agg(F.sum("total").alias("t"))
     after = joined.groupBy("kind").agg(F.sum("total").alias("t"))
     rows, parts = _rows(count, max(1, count // 40)), dict[str, float]()
-    asked = Rebuilding._answer_of
+    own = Rebuilding._answer_of
 
     def timed(self: Rebuilding, number: int, *given: Any, **more: Any) -> Any:
         begun, inside = time.process_time(), sum(parts.values())
-        answer = asked(self, number, *given, **more)
+        answer = own(self, number, *given, **more)
         spent = time.process_time() - begun - (sum(parts.values()) - inside)
         parts[self.plan.nodes[number].name] = parts.get(self.plan.nodes[number].name, 0.0) + spent
         return answer
