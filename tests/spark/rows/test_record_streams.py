@@ -181,7 +181,7 @@ def test_a_table_in_spark_is_the_one_in_process_with_truncates_values_that_were_
     assert not query.verify(actual_df=emitted.where("id <> 1")).equal
 
 
-def test_a_value_that_nobody_knows_is_bad_input(spark: SparkSession, tmp_path: Path, run: Run) -> None:
+def test_a_value_that_is_unknown_is_bad_input(spark: SparkSession, tmp_path: Path, run: Run) -> None:
     value = {"op": "u", "after": {"id": 1, "note": UNAVAILABLE}, "source": {"lsn": 1}}
     df = stream_of(spark, tmp_path / "orders", table_of({"key": '{"id":1}', "value": json.dumps(value)}))
     orders = changes(df, format="debezium-json", name="orders", schema="id bigint, note string", keys="id")
@@ -322,7 +322,7 @@ def test_the_schema_of_an_envelope_is_taken_from_it(spark: SparkSession, tmp_pat
         ("weight", "id long, _weight int", None, "changelog", ("id",)),
     ],
 )
-def test_formats_of_rows_stand_for_their_arguments(
+def test_formats_of_rows_represent_their_arguments(
     spark: SparkSession, tmp_path: Path, format_name: str, columns: str, keys: Any, mode: str, left: tuple[str, ...]
 ) -> None:
     stream = changes(spark.readStream.schema(columns).json(str(tmp_path)), name="t", format=format_name, keys=keys)
