@@ -162,7 +162,7 @@ def measure(name: str, rows: list[dict[str, pa.Table]], kind: str = "narrow", *,
         checks: compare the view with DuckDB's answer.
 
     Raises:
-        AssertionError: the view is not what DuckDB's batch query says.
+        AssertionError: the view differs from DuckDB's batch query.
     """
     with opened(has_all=kind != "narrow") as session:
         query = session.sql(QUERIES[name])

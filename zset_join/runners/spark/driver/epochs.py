@@ -78,6 +78,10 @@ __all__ = ["DriverEpochs", "DriverSettings", "spark_query_id"]
 _log = logging.getLogger("zset_join.epochs")
 
 
+def _nothing() -> None:
+    """Do nothing at the end of a start."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DriverSettings:
     """What the epochs of a query are run with; it can be pickled.
@@ -139,6 +143,7 @@ class DriverEpochs:
         progress: what the newest epochs did.
         heartbeat: brings an epoch when something is due though no row comes; None where nothing waits for a time.
         lock: held while an epoch runs.
+        after_begin: called at the end of a start, while the checkpoint is held.
         has_ended: the query has changed, and another object runs its epochs; this one takes none any more.
         given_through: the epoch that functions were given last by the object before; None: it follows from Spark's files.
     """
@@ -150,6 +155,7 @@ class DriverEpochs:
     heartbeat: Heartbeat | None = None
     progress: ProgressLog = field(default_factory=ProgressLog)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    after_begin: Callable[[], None] = _nothing
     has_ended: bool = False
     given_through: int | None = None
     _pipeline: Pipeline[Any] | None = None
@@ -243,6 +249,7 @@ class DriverEpochs:
     def begin(self) -> None:
         """Let `join_progress` find the counts of the query: the end of a start that nothing has refused."""
         self.opened()
+        self.after_begin()
         self.progress.publish(self._query_id)
 
     def explanation(self) -> str:
