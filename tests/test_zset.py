@@ -127,7 +127,7 @@ def test_values_that_spark_calls_the_same_are_one_row(kind: pa.DataType, values:
         (pa.timestamp("us"), [datetime.datetime(2024, 1, 1), datetime.datetime(2024, 1, 1, microsecond=1)]),
     ],
 )
-def test_values_that_spark_tells_apart_are_two_rows(kind: pa.DataType, values: list[Any]) -> None:
+def test_values_that_differ_in_spark_are_two_rows(kind: pa.DataType, values: list[Any]) -> None:
     rows = ZSet.of({"x": pa.array(values, kind)}, [2, 3])
 
     assert [weight for _, weight in rows.consolidated().to_pylist()] == [2, 3]
@@ -232,7 +232,7 @@ def test_the_chunks_of_a_table_come_together_in_one_batch() -> None:
     ],
 )
 def test_a_weight_that_is_no_whole_number_is_refused(weights: Any) -> None:
-    with pytest.raises(BadInputError, match="says how many copies") as refused:
+    with pytest.raises(BadInputError, match="is how many copies") as refused:
         ZSet.of({"x": [1, 2]}, weights)
 
     assert refused.value.code == "WEIGHT_NOT_WHOLE"

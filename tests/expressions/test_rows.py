@@ -36,7 +36,7 @@ def test_an_expression_has_a_value_of_its_type_for_every_row(expression, values)
     assert computed.type == value_type(expression, SCHEMA)
 
 
-def test_a_column_is_handed_through_as_it_is():
+def test_a_column_is_passed_through_as_it_is():
     assert compute(left("d"), COLUMNS, 3) is COLUMNS["d"]
 
 

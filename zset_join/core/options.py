@@ -109,12 +109,12 @@ _MOST_BUCKETS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferLimit:
-    """Say how many bytes an append-only join may hold, and what happens at the limit; build it with `of`.
+    """How many bytes an append-only join may hold, and what happens at the limit; build it with `of`.
 
     Args:
         max_bytes: left and right together stay below it; 0 for no limit.
         policy: `abort`, `evict_oldest` or `spill`.
-        on_evict: what becomes of the joined rows of an evicted row: `retract` or `forget`.
+        on_evict: for the joined rows of an evicted row: `retract` or `forget`.
     """
 
     max_bytes: int = DEFAULT_JOIN_MAX_BUFFERED_BYTES
@@ -192,7 +192,7 @@ class BufferLimit:
         another one than the default was requested.
 
         Args:
-            budget: of a join that is asked to be hybrid, None for one in memory.
+            budget: of a hybrid join, None for one in memory.
             cold_store: where `spill` puts rows, as `HotBudget.of` takes it.
 
         Raises:
@@ -207,7 +207,7 @@ class BufferLimit:
             return self, HotBudget.of("hybrid", max_hot_bytes=self.max_bytes, cold_store=cold_store)
         if self.policy != "abort":
             instead = (
-                "max_hot_bytes says already how many bytes stay in memory"
+                "max_hot_bytes already sets how many bytes stay in memory"
                 if self.spills
                 else "the oldest rows may be on disk, where they are not looked for"
             )
@@ -217,7 +217,7 @@ class BufferLimit:
     def of_join(
         self, kind: Any, max_hot_keys: Any, max_hot_bytes: Any, cold_directory: Any, cold_store: Any
     ) -> tuple[Self, HotBudget | None]:
-        """Return the limit and the budget of one join, from its options as they were given; `HotBudget.of` says what they are.
+        """Return the limit and the budget of one join, from its options as they were given; see `HotBudget.of`.
 
         Raises:
             OptionError: as `HotBudget.of` and `beside`.
@@ -252,7 +252,7 @@ class BufferLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotBudget:
-    """Say how much of a hybrid join's state may be in memory; build it with `of`.
+    """How much of a hybrid join's state may be in memory; build it with `of`.
 
     A key is what names a row, its primary key or the row itself, so keys are counted as rows.
 
@@ -345,7 +345,7 @@ class HotBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
-    """Hold the checked options of one query; the module header says what each means.
+    """Hold the checked options of one query; see the module header.
 
     Build it with `from_options`; the defaults here are those of the table.
     """

@@ -5,7 +5,7 @@ then the sum. `consolidated()` brings every distinct row down to one line and dr
 
 Row identity is Spark's: NaN equals NaN, 0.0 equals -0.0, NULL equals NULL. The values kept are those of the first line.
 
-Memory: the columns are shared with whoever made the batch, never copied; weights take 8 bytes a row.
+Memory: the columns are shared with the given batch, never copied; weights take 8 bytes a row.
 Source: the Z-sets of DBSP (Budiu et al., VLDB 2023).
 """
 
@@ -191,7 +191,7 @@ class ZSet:
     def retractions_first(self, rows: int) -> Iterator[ZSet]:
         """Yield the rows as they are, retractions first, in chunks of at most so many rows; those of weight 0 are left out.
 
-        Cost: nothing where they stand so already; else a copy.
+        Cost: nothing where they are in order already; else a copy.
         """
         signs = np.sign(self.weights)
         if signs.all() and not (signs[1:] < signs[:-1]).any():
@@ -256,7 +256,7 @@ class ZSet:
 
         Args:
             x: the column on the horizontal axis.
-            y: the column on the vertical axis, numbers; a row counts as often as its weight says.
+            y: the column on the vertical axis, numbers; a row counts as often as its weight.
 
         Returns:
             An `altair.Chart` where altair is installed, else the `Axes` of matplotlib.
@@ -340,7 +340,7 @@ def _whole(weights: Any) -> npt.NDArray[np.int64]:
     for place, weight in enumerate(values):
         if not _is_whole(weight):
             raise BadInputError(
-                f"the weight of row {place} is {weight!r}; a weight says how many copies of a row come (positive) or go "
+                f"the weight of row {place} is {weight!r}; a weight is how many copies of a row come (positive) or go "
                 "(negative), so give whole numbers between -2^63 and 2^63 - 1.",
                 code="WEIGHT_NOT_WHOLE",
                 row=place,

@@ -4,7 +4,7 @@
           .toDuckDB("view.duckdb", "orders").start()
 
 A query may have several outputs: choose one after the other. Every method returns the builder itself. What PySpark's own
-writer has and makes no sense here (`format`, `outputMode`, `partitionBy`) raises and says what to use instead.
+writer has and makes no sense here (`format`, `outputMode`, `partitionBy`) raises and names what to use instead.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from zset_join.runners.spark.driver.driver_query import DriverQuery
 from zset_join.runners.spark.driver.driver_tools import DriverTools
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.runners.spark.driver.expecting import expected_state
+from zset_join.runners.spark.driver.other_modes import OtherModes
 from zset_join.runners.spark.driver.served import ServedQuery, ServedTools, refuse_missing
 from zset_join.runners.spark.driver.starting import (
     check_mode,
@@ -149,7 +150,7 @@ class JoinStreamWriter:
         continuous: str | None = None,
         availableNow: bool | None = None,  # noqa: N803 - the name PySpark users type
     ) -> JoinStreamWriter:
-        """Say when epochs run; exactly one argument.
+        """Set when epochs run; exactly one argument.
 
         Args:
             processingTime: an interval such as "5 seconds".
@@ -308,7 +309,7 @@ class JoinStreamWriter:
         return self._to(FunctionOutput(function, cast("ChangelogForm", form)))
 
     def toSink(self, sink: Sink) -> JoinStreamWriter:  # noqa: N802 - as toDuckDB
-        """Hand the changes to a sink of your own; see `zset_join.sinks.sink.Sink`."""
+        """Pass the changes to a sink of your own; see `zset_join.sinks.sink.Sink`."""
         if not isinstance(sink, Sink):
             raise OptionError(
                 f"toSink({sink!r}): expected an object with open, last_epoch, write and close; see zset_join.sinks.sink.Sink.",
@@ -357,7 +358,7 @@ class JoinStreamWriter:
         """Check everything and start the query.
 
         Raises:
-            PlanError: an option, the session or the output is not usable; the message says what to do.
+            PlanError: an option, the session or the output is not usable; the message has the cure.
             StateError: the checkpoint belongs to another query.
             SinkError: the output belongs to another query or has other columns.
         """
@@ -430,6 +431,7 @@ class JoinStreamWriter:
             warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         more = self._lookup_options(stages, 1)
         epochs = driver_epochs(query, options, self._sinks, name=self._name or self._query.name, more=more)
+        epochs.after_begin = OtherModes("driver", options, lambda: self._query.placed, self._on_driver).write
         return query, epochs, options
 
     def attach(self) -> StoredQuery:
@@ -487,8 +489,7 @@ class JoinStreamWriter:
         limited_join(plan.planned_stages, options.buffer_limit)
         self._check_output()
         encoded_schema(plan.output.schema, format_named("weight"))
-        session = plan.session
-        stages = [one.stage for one in plan.planned_stages]
+        session, stages = plan.session, [one.stage for one in plan.planned_stages]
         compile_rest_in_background()
         warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         check_session(session)
@@ -513,6 +514,7 @@ class JoinStreamWriter:
             dead_letter_path=quarantine.location,
         )
         runner.name = self._name or runner.name
+        runner.after_begin = OtherModes("executors", options, lambda: self._query.placed, self._on_driver).write
         return runner, tagged, options.checkpoint_location
 
     def _check_output(self) -> None:
@@ -528,7 +530,7 @@ class JoinStreamWriter:
         return {name: value for name, value in self._options.items() if not is_lookup_option(name)}
 
     def _lookup_options(self, stages: Sequence[Stage], buckets: int) -> dict[str, Any]:
-        """Return what lookup joins are told of the job; refuse more tasks than connections."""
+        """Return the job's facts for lookup joins; refuse more tasks than connections."""
         session = self._query.session
         defaults = job_defaults(session, self._options)
         processes = 1 if buckets == 1 else min(buckets, parallelism(session))

@@ -3,9 +3,9 @@
     committed already? -> no: Spark's rows are collected -> the pipeline answers, commits, writes its outputs
                        -> yes (a replay): the outputs that lack it are given the answer that was committed
 
-The law: epoch N is Spark's batch N; the chain of the pipeline decides whether it counts already. The digest of what Spark says
-a batch reads (`offsets/<N>` in its checkpoint) is kept with the epoch, so that a batch of the same number over other input is
-refused.
+The law: epoch N is Spark's batch N; the chain of the pipeline decides whether it counts already. The digest of what Spark
+reports a batch reads (`offsets/<N>` in its checkpoint) is kept with the epoch, so that a batch of the same number over other
+input is refused.
 
 All that is needed is a plan, options and sinks, which can be pickled: over Spark Connect the function runs in a process of
 the server, where the pipeline is opened with the first batch. No JVM is reached but through the batch itself.
@@ -78,6 +78,10 @@ __all__ = ["DriverEpochs", "DriverSettings", "spark_query_id"]
 _log = logging.getLogger("zset_join.epochs")
 
 
+def _nothing() -> None:
+    """Do nothing at the end of a start."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DriverSettings:
     """What the epochs of a query are run with; it can be pickled.
@@ -132,13 +136,14 @@ class DriverEpochs:
     Args:
         settings: what they are run with.
         baseline: the rows that come before those of the first batch, as these are collected; it does not travel.
-        topics: the Kafka topics of its streams, where the JVM beside this process can ask for their ids; they do not travel.
+        topics: the Kafka topics of its streams, where the JVM beside this process can read their ids; they do not travel.
 
     Attributes:
         error: what stopped the query, as it was raised here; None while it runs.
         progress: what the newest epochs did.
         heartbeat: brings an epoch when something is due though no row comes; None where nothing waits for a time.
         lock: held while an epoch runs.
+        after_begin: called at the end of a start, while the checkpoint is held.
         has_ended: the query has changed, and another object runs its epochs; this one takes none any more.
         given_through: the epoch that functions were given last by the object before; None: it follows from Spark's files.
     """
@@ -150,6 +155,7 @@ class DriverEpochs:
     heartbeat: Heartbeat | None = None
     progress: ProgressLog = field(default_factory=ProgressLog)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    after_begin: Callable[[], None] = _nothing
     has_ended: bool = False
     given_through: int | None = None
     _pipeline: Pipeline[Any] | None = None
@@ -243,6 +249,7 @@ class DriverEpochs:
     def begin(self) -> None:
         """Let `join_progress` find the counts of the query: the end of a start that nothing has refused."""
         self.opened()
+        self.after_begin()
         self.progress.publish(self._query_id)
 
     def explanation(self) -> str:
@@ -257,7 +264,7 @@ class DriverEpochs:
         ) + explained_threads(self.settings.query.plan, self.settings.stage_options, self.settings.options.driver_threads)
 
     def next_due(self) -> tuple[int, int] | None:
-        """Return the last epoch, and the processing time at which a stage must be asked though no row comes; None for never."""
+        """Return the last epoch, and the processing time at which a stage must run without input; None for never."""
         pipeline = self._pipeline
         due_us = None if pipeline is None else pipeline.directory.next_time_us()
         return None if pipeline is None or due_us is None else (pipeline.epoch - 1, due_us)

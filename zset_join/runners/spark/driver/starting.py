@@ -19,7 +19,6 @@ from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.runners.spark.driver.on_server import start_on_server
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.frames.facts import is_connect
-from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.planning.stages import hybrid_stages
 from zset_join.runners.spark.rows.baseline import has_baseline, has_start, with_made_start, with_start
 from zset_join.stages import StageOptions
@@ -42,11 +41,12 @@ def check_mode(location: str, mode: str, *, is_served: bool = False) -> None:
     """
     found = stored_mode(location)
     if found is not None and found != mode:
+        moved = f"stop it and move its state with zset-join rescale {location} --execution {mode}"
         session = "from a classic session " if is_served else ""
         raise StateError(
             f'the checkpoint {location} is of a query that runs with execution="{found}", and its state lies in another form '
-            f'than with execution="{mode}". Start it {session}with option("execution", "{found}"), or with a new '
-            "checkpointLocation and a new output.",
+            f'than with execution="{mode}". Start it {session}with option("execution", "{found}"), or {moved}, or start with a '
+            "new checkpointLocation and a new output.",
             code="EXECUTION_CHANGED",
             location=location,
             found=found,
@@ -95,7 +95,7 @@ def driver_epochs(
         sinks=sinks,
         dead_letters=place,
         name=name,
-        inputs=tuple(_described(stream) for stream in query.streams.values()),
+        inputs=tuple(stream.described for stream in query.streams.values()),
         functions=tuple(dict.fromkeys(one for stream in query.streams.values() for one in stream.functions)),
     )
     baselines = {known: stream.baseline for known, stream in query.streams.items() if stream.baseline is not None}
@@ -109,8 +109,20 @@ def driver_epochs(
 
 
 def in_stored_order(query: DriverQuery, location: str) -> DriverQuery:
-    """Return a query with its streams in the order in which its checkpoint has them: Spark's own files number them."""
-    described = (stored_description(location) or {}).get("inputs", ())
+    """Return a query with its streams in the order in which its checkpoint has them: Spark's own files number them.
+
+    Args:
+        query: the query.
+        location: `checkpointLocation`.
+
+    Raises:
+        StateError: `STORAGE_FAILED`: there can be no directory.
+    """
+    try:
+        stored = stored_description(location)
+    except NotADirectoryError as error:
+        raise _no_place(location, error) from error
+    described = (stored or {}).get("inputs", ())
     known = [name for one in described if (name := one["name"]) in query.streams]
     return replace(query, streams={name: query.streams[name] for name in dict.fromkeys([*known, *query.streams])})
 
@@ -135,11 +147,6 @@ def streamed_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
     return rows
 
 
-def _described(stream: SourceStream) -> dict[str, Any]:
-    described: dict[str, Any] = {"name": stream.name, "operation": list(stream.operation)}
-    return {**described, **({"baseline": True} if stream.baseline is not None else {})}
-
-
 def make_place(location: str) -> None:
     """Make the directory of a checkpoint, so that it is our error that says why it cannot be.
 
@@ -151,8 +158,12 @@ def make_place(location: str) -> None:
     try:
         make_directories(local_path(location))
     except OSError as error:
-        raise StateError(
-            f"the checkpoint {location} cannot be made: {error}. Give a checkpointLocation where this process may write.",
-            code="STORAGE_FAILED",
-            location=location,
-        ) from error
+        raise _no_place(location, error) from error
+
+
+def _no_place(location: str, error: OSError) -> StateError:
+    return StateError(
+        f"the checkpoint {location} cannot be made: {error}. Give a checkpointLocation where this process may write.",
+        code="STORAGE_FAILED",
+        location=location,
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -71,6 +71,12 @@ class SourceStream:
     made_of: tuple[SourceStream, tuple[RowStep, ...]] | None = field(default=None, repr=False)
 
     @property
+    def described(self) -> dict[str, Any]:
+        """Return what a checkpoint remembers of it, JSON-ready."""
+        described: dict[str, Any] = {"name": self.name, "operation": list(self.operation)}
+        return {**described, **({"baseline": True} if self.baseline is not None else {})}
+
+    @property
     def row_source(self) -> object:
         """Return what is the same object for the same rows, whatever they are called."""
         return self.prepared
@@ -93,7 +99,7 @@ class SourceStream:
         return self.dataframe.sparkSession
 
     def explained(self) -> str:
-        """Return what `explain` says of the stream."""
+        """Return the lines of `explain` for the stream."""
         facts: list[str] = [self.mode]
         if self.keys:
             facts.append(f"keys=[{', '.join(self.keys)}]")
