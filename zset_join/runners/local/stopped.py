@@ -251,8 +251,8 @@ def check_streams(before: QueryPlan, after: QueryPlan, described: Mapping[str, A
         if stored is not None and stored != given["operation"]:
             raise StateError(
                 f'what Spark computes of the stream "{name}" before the first stage was {stored} and is {given["operation"]}. '
-                "The state holds the rows that resulted, so it is not changed in place. Put the new condition or column behind a "
-                "join or group, or start the new query with a checkpointLocation and outputs of its own.",
+                "The state holds the rows that resulted, so it is not changed in place. Put the new condition or column behind "
+                "a join or group, or start the new query with a checkpointLocation and outputs of its own.",
                 code="EVOLVE_STREAM",
                 stream=name,
                 before=stored,
