@@ -254,7 +254,7 @@ def _insert(session: StatementContext, statement: Statement) -> Message | Query:
 def _written_once(session: StatementContext, table: Table, query: Query, statement: Statement) -> Message:
     """Write what a query of stored rows gives, as one epoch; where the statement is run again, it is there already."""
     writer = writer_of(session, table, query, at=statement.place(0))
-    assert isinstance(writer, SinkWriter)  # noqa: S101 - the caller has asked
+    assert isinstance(writer, SinkWriter)  # noqa: S101 - the caller has checked
     try:
         if not writer.begin_once():
             return Message(f"{table.name} has the rows of this statement already")
@@ -398,7 +398,7 @@ def _reset(session: StatementContext, statement: Statement) -> Message:
 
 
 def _statement_set(session: StatementContext, statement: Statement) -> Message | Query:
-    """Take BEGIN STATEMENT SET, END and EXECUTE STATEMENT SET: every INSERT runs from where it stands anyway."""
+    """Take BEGIN STATEMENT SET, END and EXECUTE STATEMENT SET: every INSERT runs from its own place anyway."""
     reader = Reader(statement, 1)
     if reader.word == "INSERT" and statement.words[0] == "EXECUTE":
         return _insert(session, replace(statement, tokens=statement.tokens[1:]))

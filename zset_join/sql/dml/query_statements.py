@@ -1,8 +1,8 @@
-"""A query as a statement: SELECT, and what comes after it.
+"""A query as a statement: SELECT, and its tail.
 
     SELECT ... EMIT CHANGELOG SETTINGS max_hot_keys = 1000
 
-The tail is taken off before the rest is parsed, so no dialect of the parser needs to know it.
+The tail is taken off before the rest is parsed, so no dialect of the parser needs to read it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def bind_query(session: StatementContext, statement: Statement, begin: int = 0, 
     """Bind the query that begins at a token; EMIT CHANGELOG and SETTINGS are taken off its end.
 
     Args:
-        session: knows the names.
+        session: resolves the names.
         statement: the whole of it.
         begin: the token.
         is_named: the query of a view, which others may read as of its PROCTIME().

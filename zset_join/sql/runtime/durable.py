@@ -115,7 +115,7 @@ class DirectoryRuntime(DurableChanges):
         """Count the rows of a query that has begun, or stop it where one of them has a key that another row claims."""
         if claims is None:
             return
-        assert running.writer is not None  # noqa: S101 - as the caller knows
+        assert running.writer is not None  # noqa: S101 - as the caller checks
         contents = [(running.pipeline.contents(), running.writer.names)]
         try:
             claims.check(contents, running.name)
@@ -284,7 +284,7 @@ class DirectoryRuntime(DurableChanges):
             self._take({table.name: rows}, now_us, once=self._once)
 
     def read(self, *, wait_seconds: float, rounds: int | None = None) -> int:
-        """Take what has come in the files and topics of tables, each round as one epoch; return the number of rounds."""
+        """Take the new rows in the files and topics of tables, each round as one epoch; return the number of rounds."""
         done = 0
         while rounds is None or done < rounds:
             polled: dict[str, Any] = {}

@@ -4,13 +4,13 @@
 
 A feed gives the rows of its table as they come, decoded: a table of rows for an append table, a ZSet of changes for others.
 JSON of Debezium, Canal, Maxwell and keyed records with empty values (`upsert-json`, and every `upsert-kafka`), in topics and in
-files, become changes of the table by a pipeline of their own, which knows the rows that updates replace.
+files, become changes of the table by a pipeline of their own, which keeps the rows that updates replace.
 
 Edge cases: a plain JSON record that cannot be read is refused with its offset, or put aside with
 `on_bad_input = 'quarantine'`; names a record lacks are NULL, others are passed
 over. Columns `METADATA FROM 'offset'` and others (`metadata_of`) are filled from the record.
 
-Known limits: Kafka is read from the beginning of its topic; where a session in memory stands is forgotten when it ends. One
+Known limits: Kafka is read from the beginning of its topic; the position of a session in memory is forgotten when it ends. One
 with a directory goes on (`zset_join.sql.tables.table_sources`).
 """
 
@@ -165,7 +165,7 @@ class FileFeed:
 
 
 class RecordDecoder:
-    """Turn records into changes of their table, by a pipeline that knows the rows updates replace.
+    """Turn records into changes of their table, by a pipeline that keeps the rows updates replace.
 
     Args:
         table: of the records.
@@ -365,7 +365,7 @@ class GeneratedFeed:
 
 
 def record_options(table: Table) -> RecordOptions:
-    """Return how records of changes are read: which columns hold what they say beside their row."""
+    """Return how records of changes are read: which columns hold their metadata."""
     known = metadata_of(table.options)
     metadata = {known[one.metadata]: one.name for one in table.columns if one.metadata is not None}
     return RecordOptions(metadata=metadata, **encodings_of(table.options))

@@ -68,7 +68,7 @@ def read_file(table: Table, file: Path) -> pa.Table:
     """Return the rows of a file.
 
     Raises:
-        SqlError: it is not in the format it is said to be in, or has no column of the table.
+        SqlError: it is not in its declared format, or has no column of the table.
         BadInputError: a line that is no row of the table.
     """
     rows, unread = _read(table, file, is_first_enough=True)
