@@ -12,6 +12,7 @@ from typing import Any
 
 from zset_join.core.errors import PlanError
 from zset_join.core.relation import Relation
+from zset_join.core.shown_values import shown_buckets
 from zset_join.expressions import Expression
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.temporal_join import TemporalJoin
@@ -224,7 +225,7 @@ class TemporalJoinStage(Stage):
         lines = [
             self.title,
             f"  emit={options.emit}: {emitted}; path: {path}",
-            f'  remembers: versions of "{right}", {kept}; in {buckets or "one per core"} buckets by key',
+            f'  remembers: versions of "{right}", {kept}; {shown_buckets(buckets, "key")}',
             f"  frees: {freed}",
             f"  late rows: {self.shape.late}; the watermark is the smaller one of both sides",
         ]

@@ -67,7 +67,7 @@ def test_rows_are_explained_by_what_the_view_shows_and_groups_by_their_rows(ask:
     assert emitted(unseen) == [[((1,), 1)], []]
     assert emitted(letters) == [[((2, 5), 1)], [((1, 5), 1)]]
     assert ask(shown, label="no such label").events == ()
-    with pytest.raises(OptionError, match="more than 1 rows of the join have had these values") as refused:
+    with pytest.raises(OptionError, match="more than 1 row of the join had these values") as refused:
         ask(shown, label="PEN", most_rows=1)
     assert refused.value.code == "ROW_QUESTION"
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from zset_join.core.errors import PlanError, SqlError
+from zset_join.core.shown_values import counted
 from zset_join.expressions.rows import named
 from zset_join.sql.ddl.sink_statements import written_table
 from zset_join.sql.dml.query_statements import bind_query, bound_by
@@ -208,7 +209,7 @@ def _renamed(query: Query, names: tuple[str, ...] | None, *, at: Place) -> Query
     check_distinct(names, "the view", at)
     if len(names) != len(query.columns):
         raise SqlError(
-            f"the view names {len(names)} columns ({', '.join(names)}), and its query has {len(query.columns)} "
+            f"the view names {counted(len(names), 'column')} ({', '.join(names)}), and its query has {len(query.columns)} "
             f"({', '.join(query.columns)}). Name each, once.",
             code="INSERT_COLUMNS",
             at=at,

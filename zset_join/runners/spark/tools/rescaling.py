@@ -50,6 +50,7 @@ from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.core.errors import OptionError, StateError, ZsetJoinError
 from zset_join.core.options import BufferLimit, QueryOptions
 from zset_join.core.progress_line import progress_line
+from zset_join.core.shown_values import counted
 from zset_join.core.tick import Tick
 from zset_join.runners.spark.planning.job_settings import job_settings, wanted_settings
 from zset_join.runners.spark.planning.normalise import slot_bucket
@@ -94,8 +95,8 @@ class RescaleReport:
 
     def __str__(self) -> str:
         if self.before == self.buckets:
-            return f"the checkpoint has {self.buckets} buckets already; nothing was done"
-        return f"{self.before} buckets became {self.buckets}: {self.rows} rows, after epoch {self.epoch}"
+            return f"the checkpoint has {counted(self.buckets, 'bucket')} already; nothing was done"
+        return f"{counted(self.before, 'bucket')} became {self.buckets}: {counted(self.rows, 'row')}, after epoch {self.epoch}"
 
 
 @progress_line("rescaling the state")
