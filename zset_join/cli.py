@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_CHECKPOINT = "checkpointLocation, or directory of a pipeline"
+_DIRECTORY = "directory of a stopped pipeline, or checkpointLocation of a stopped query on the driver"
 _OTHER_QUERY = (
     "the other query: MODULE:NAME of a view, of views by name, or of a function that returns one; or a .sql file with one "
     "SELECT, or a CREATE MATERIALIZED VIEW for each view"
@@ -95,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     row.add_argument("--most-rows", type=int, default=1_000, help="maximum rows to print (1000)")
 
     plan = verbs.add_parser("plan", help="print the plan in a checkpoint, without the query's program")
-    plan.add_argument("checkpoint", help="checkpointLocation, or directory of a pipeline")
+    plan.add_argument("checkpoint", help=_CHECKPOINT)
     plan.add_argument("--json", action="store_true", help="as JSON, which QueryPlan.from_json reads")
     plan.set_defaults(run=_plan)
 
@@ -105,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     state.set_defaults(run=_state)
 
     letters = verbs.add_parser("dead-letters", help="list quarantined rows, and send records again")
-    letters.add_argument("checkpoint", help="checkpointLocation, or directory of a pipeline")
+    letters.add_argument("checkpoint", help=_CHECKPOINT)
     letters.add_argument("--path", help="the query's option deadLetterPath")
     letters.add_argument("--stream", help="dead letters of one stream")
     letters.add_argument("--epoch", type=int, help="dead letters of one epoch")
@@ -138,19 +140,13 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("--all", metavar="PATH", help="write every differing row as Parquet to this directory")
     diff.set_defaults(run=_diff)
 
-    evolve = verbs.add_parser(
-        "evolve", help="continue a directory with another query; outputs get the difference at the next start"
-    )
-    evolve.add_argument(
-        "directory", help="directory of a stopped pipeline, or checkpointLocation of a stopped query on the driver"
-    )
+    evolve = verbs.add_parser("evolve", help="continue a directory with another query; outputs get the difference")
+    evolve.add_argument("directory", help=_DIRECTORY)
     evolve.add_argument("program", metavar="QUERY", help=_OTHER_QUERY)
     _dialect_option(evolve)
     evolve.set_defaults(run=_evolve)
     undo = verbs.add_parser("undo", help="return a directory to the query before its last change")
-    undo.add_argument(
-        "directory", help="directory of a stopped pipeline, or checkpointLocation of a stopped query on the driver"
-    )
+    undo.add_argument("directory", help=_DIRECTORY)
     undo.set_defaults(run=_evolve, program=None)
 
     rescale = verbs.add_parser("rescale", help="change the number of buckets of a checkpoint")
@@ -178,11 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     console.add_argument("checkpoint", help="checkpointLocation, directory of a pipeline, or bundle")
     console.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (a free one)")
     console.add_argument("--dead-letters", metavar="PATH", help="the query's option deadLetterPath")
-    console.add_argument(
-        "--metrics-token-file",
-        metavar="FILE",
-        help="file with the token for /metrics; created if missing",
-    )
+    console.add_argument("--metrics-token-file", metavar="FILE", help="file with the token for /metrics; created if missing")
     console.add_argument(
         "--diff",
         metavar="QUERY",
@@ -191,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
     _dialect_option(console)
     console.set_defaults(run=_console)
     bundle = verbs.add_parser("bundle", help="write what the console shows of a checkpoint into one file")
-    bundle.add_argument("checkpoint", help="checkpointLocation, or directory of a pipeline")
+    bundle.add_argument("checkpoint", help=_CHECKPOINT)
     bundle.add_argument("--output", default="zset-join-bundle.tar.gz", help="a new file (zset-join-bundle.tar.gz)")
     bundle.add_argument("--rows", action="store_true", help="include values of rows")
     bundle.set_defaults(run=_bundle)
@@ -211,7 +203,7 @@ def _parser() -> argparse.ArgumentParser:
         ("top", "show the counts of the newest epoch, until Ctrl-C", _top),
     ):
         verb = verbs.add_parser(name, help=text)
-        verb.add_argument("checkpoint", help="checkpointLocation, or directory of a pipeline")
+        verb.add_argument("checkpoint", help=_CHECKPOINT)
         verb.set_defaults(run=run)
     verb.add_argument("--seconds", type=float, default=1.0, help="seconds between two updates (1)")
     verbs.add_parser("demo", help="three tables change and a view follows, in seconds").set_defaults(run=_demo)

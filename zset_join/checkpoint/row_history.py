@@ -491,7 +491,7 @@ def _value(shown: pa.Schema, name: str, value: Any) -> pa.Scalar:
         return scalar
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise OptionError(
-            f'{value!r} is no value of the column "{name}" ({kind}): {error}', code="ROW_QUESTION", column=name, value=value
+            f'{value!r} is not a value of the column "{name}" ({kind}): {error}', code="ROW_QUESTION", column=name, value=value
         ) from error
 
 

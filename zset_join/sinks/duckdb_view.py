@@ -443,7 +443,7 @@ class DuckDBViewSink:
         if layout["key"] != list(self._key) or kept.names != now.names or kept.types != now.types:
             raise SinkError(
                 f"{self._described} was made with key {layout['key']} and columns [{_columns(kept)}]; the query now "
-                f"has key {list(self._key)} and columns [{_columns(now)}]. Bring the query back, or start a new view "
+                f"has key {list(self._key)} and columns [{_columns(now)}]. Restore the query, or start a new view "
                 f"and checkpoint.",
                 code="SINK_SCHEMA",
                 table=self.table,

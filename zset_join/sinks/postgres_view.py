@@ -361,8 +361,7 @@ class PostgresViewSink:
         if stored["key"] != list(self._key) or kept.names != self._schema.names or kept.types != self._schema.types:
             raise SinkError(
                 f"{self._described} was made with key {stored['key']} and columns {kept.names}; the query now has key "
-                f"{list(self._key)} and columns {self._schema.names}, or columns of other types. Bring the query back, "
-                "or start a "
+                f"{list(self._key)} and columns {self._schema.names}, or columns of other types. Restore the query, or start a "
                 "new view and checkpoint.",
                 code="SINK_SCHEMA",
                 table=self.table,

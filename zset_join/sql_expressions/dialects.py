@@ -451,7 +451,8 @@ def _without_window_words(statement: Statement, tokens: tuple[Token, ...]) -> li
             last = -1
             if before[0] == "SESSION":
                 raise SqlError(
-                    "SESSION windows are not offered: they depend on the rows between. Group by a column that says which.",
+                    "SESSION windows are not offered: they depend on the rows between. Group by a column that "
+                    "identifies the session.",
                     code="NOT_OFFERED",
                     at=Place(statement.text, tokens[place - 2].start),
                 )

@@ -57,7 +57,7 @@ def unknown(node: exp.Expr, statement: Statement, offered: Collection[str]) -> S
     if isinstance(node, exp.AggFunc):
         called = written_name(node, statement.text).upper() or node.sql_name()
         return SqlError(
-            f"the aggregate {called} is offered in SELECT and HAVING. Aggregate in a subquery, and ask what it gives.",
+            f"the aggregate {called} is offered in SELECT and HAVING. Aggregate in a subquery, and use its result.",
             code="NOT_OFFERED",
             at=at,
         )

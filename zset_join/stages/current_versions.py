@@ -193,7 +193,7 @@ def current_sql(stage: CurrentVersionsStage, inputs: Sequence[BatchTable], scope
     if versions.history is None:
         raise PlanError(
             f'verify() cannot compute which versions of "{stage.source.name}" hold: they are the answer of an earlier stage; '
-            "in which order they came only the state has.",
+            "only the state has their order of arrival.",
             code="NOT_VERIFIABLE",
             kind=stage.kind,
         )

@@ -311,7 +311,7 @@ def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], 
         raise PlanError(
             f'verify() can compare a join by processing time only where "{stage.left.name}" is a source that rows are only '
             f"added to, and "
-            f'"{stage.right.name}" a source: what other rows met at their time is known to the state alone.',
+            f'"{stage.right.name}" a source: what other rows met at their time is only in the state.',
             code="NOT_VERIFIABLE",
             kind=stage.kind,
         )

@@ -357,7 +357,7 @@ def temporal_sql(stage: TemporalJoinStage, inputs: Sequence[BatchTable], scope: 
     """Return, for each left row that counts, the newest version at or before its time that counts for it.
 
     Raises:
-        PlanError: what a row met when it came is known to the state alone.
+        PlanError: what a row met when it came is only in the state.
     """
     return _temporal(stage, inputs, scope, is_tied=False)
 
@@ -390,7 +390,7 @@ def _untimed(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, scop
     emit, mark = stage.options.emit, scope.times.watermark_us
     why = None
     if emit == "once":
-        why = 'what was there when each row came, which with emit="once" decides, is known to the state alone'
+        why = 'what was there when each row came, which with emit="once" decides, is only in the state'
     elif stage.right.mode == "upsert" and right.history is None:
         why = f'the versions of "{stage.right.name}" are upserts by key, and only the newest of each is known'
     if why is not None:

@@ -287,7 +287,7 @@ def _header(source: Folder) -> dict[str, Any]:
     data = source.read(_HEADER)
     if data is None:
         raise StateError(
-            f"{source.location} is no savepoint, or an unfinished one: it has no {_HEADER}. Give the directory of a "
+            f"{source.location} is not a completed savepoint: it has no {_HEADER}. Give the directory of a "
             "backup that was completed.",
             code="NO_SAVEPOINT",
             location=source.location,

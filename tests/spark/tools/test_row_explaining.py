@@ -105,7 +105,7 @@ def test_rows_are_explained_by_what_the_view_shows_and_groups_by_their_rows(ask:
         ),
         (shown, {"item": "pen"}, 'the output has no column "item"'),
         (shown, {"id": None}, "names no value"),
-        (by_name, {"who": 7}, "is no value of the column"),
+        (by_name, {"who": 7}, "is not a value of the column"),
     ],
 )
 def test_a_question_without_an_answer_is_refused(

@@ -156,7 +156,7 @@ class _Causes:
                 if len(causes) > self._most_changes:
                     raise OptionError(
                         f"explain_row({dict(self._row)!r}): more than {counted(self._most_changes, 'change')} of epoch "
-                        f"{self._past.epoch} made these rows; request fewer rows, or raise most_changes.",
+                        f"{self._past.epoch} made these rows; select fewer rows, or raise most_changes.",
                         code="ROW_QUESTION",
                         epoch=self._past.epoch,
                     )

@@ -333,7 +333,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
 
         Raises:
             OptionError: the pipeline was told not to keep them; or `VIEW_NAME`, see `QueryPlan.view`.
-            BadInputError: a source that goes through no stage has retracted what was not there.
+            BadInputError: a source that goes through no stage has retracted an absent row.
         """
         return repeated(self.contents(name), self.plan.output_of(self.plan.view(name).name).schema)
 

@@ -124,8 +124,7 @@ def undo_of_directory(directory: str | Path) -> PlanDiff:
     last = None if committed is None else committed.last
     if committed is None or last is None or last.plan is None:
         raise StateError(
-            f"the query in {location} was not changed behind an epoch, so there is nothing to undo. "
-            "Change it with zset-join evolve.",
+            f"the query in {location} has no change to undo. Change it with zset-join evolve.",
             code="NOTHING_TO_UNDO",
             location=location,
         )

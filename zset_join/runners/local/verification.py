@@ -52,7 +52,7 @@ class Verification:
         different_rows: distinct rows whose weights differ.
         differences: the first of them, as (row, expected weight, actual weight).
         unjudged_rows: distinct rows whose weights differ where arrival alone decides between them and others, and the arrival
-            is known to the state alone: a tie behind another stage. They do not count as different.
+            is only in the state: a tie behind another stage. They do not count as different.
     """
 
     equal: bool
@@ -173,7 +173,8 @@ def _connection() -> Iterator[Any]:
             yield connection
         except duckdb.Error as error:
             raise PlanError(
-                f"DuckDB cannot compute the batch query over what came: {error}. It keeps no text that is not UTF-8, and fewer "
+                f"DuckDB cannot compute the batch query over the inputs: {error}. It keeps no text that is not UTF-8, "
+                f"and fewer "
                 "dates and numbers than Arrow does; leave such rows out with where(...), or compare inside Spark.",
                 code="NOT_VERIFIABLE",
             ) from error

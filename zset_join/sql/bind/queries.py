@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from zset_join.core.errors import PlanError, SqlError
-from zset_join.core.shown_values import counted
 from zset_join.expressions import Call, Cast, Column, Expression
 from zset_join.expressions.evaluation import result_type
 from zset_join.expressions.rows import named
@@ -576,8 +575,7 @@ def _compared_whole(left: View, right: View, how: str, state_ttl: StateTtl | Non
     """Return the rows, each once, that are or are not among others; NULL equals NULL."""
     if len(left.columns) != len(right.columns):
         raise PlanError(
-            f"one side has {counted(len(left.columns), 'column')}, the other {len(right.columns)}; select as many.",
-            code="UNION_TYPES",
+            f"one side has {len(left.columns)} columns, the other {len(right.columns)}; select as many.", code="UNION_TYPES"
         )
     pairs = zip(left.columns, right.columns, strict=True)
     condition = together([Call("eq_null_safe", (Column("left", one), Column("right", other))) for one, other in pairs])

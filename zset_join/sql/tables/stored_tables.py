@@ -260,7 +260,7 @@ class StoredTables:
                 raise StateError(
                     f'the files of table "{name}" are numbered from 0 on without holes, and {directory} has {one} where '
                     f"{number:012d} was expected: a file was lost or added by another program, or the directory was written "
-                    "by an early version. Bring the directory of the session back as a whole, or begin with a new one.",
+                    "by an early version. Restore the whole directory of the session, or begin with a new one.",
                     code="DAMAGED_FILE",
                     table=name,
                     file=str(directory / one),
@@ -324,7 +324,7 @@ class StoredTableSink:
             return digest is not None
         raise SinkError(
             f"{self!r} holds the epoch {epoch} of this query, and it is another one than the checkpoint's: an older checkpoint "
-            "was restored beside it, or the other way round. Bring back the session's directory as a whole, or begin with a "
+            "was restored beside it, or the other way round. Restore the session's whole directory, or begin with a "
             "new one.",
             code="SINK_OTHER_CHAIN",
             sink=repr(self),

@@ -180,7 +180,7 @@ def one_statement(view: BatchView, *, of_ties: bool = False) -> str:
     for part in [*view.parts, *(view.tied_parts if of_ties else ())]:
         if part.opaque is not None:
             raise PlanError(
-                f"verify() cannot ask DuckDB for the step {part.opaque.text}, which is Spark's own: {part.opaque.reason}.",
+                f"verify() cannot compute in DuckDB the step {part.opaque.text}, which is Spark's own: {part.opaque.reason}.",
                 code="NOT_VERIFIABLE",
                 step=part.opaque.text,
             )

@@ -311,7 +311,7 @@ def _of_records(
     if schema is not None:
         if keys is None:
             raise PlanError(
-                f'changes "{name}": schema is given and keys is not; name the primary key with keys=[...], or say keys=[] for '
+                f'changes "{name}": schema is given and keys is not; name the primary key with keys=[...], or set keys=[] for '
                 "a table without one, whose records must have whole old rows.",
                 code="MISSING_PRIMARY_KEY",
                 name=name,

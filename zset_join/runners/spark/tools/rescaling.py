@@ -310,8 +310,8 @@ def _with_state(opened: Checkpoint, stages: Mapping[str, Stage]) -> dict[str, St
     unknown = sorted(names - set(stages))
     if unknown:
         raise StateError(
-            f"the checkpoint {opened.files.folder.location} holds state of the stages {unknown}, which the plan written down "
-            "in it does not describe: it was made by another version of the library. Nothing was changed. Keep the number of "
+            f"the checkpoint {opened.files.folder.location} holds state of the stages {unknown}, which its stored "
+            f"plan does not describe: it was made by another version of the library. Nothing was changed. Keep the number of "
             "buckets, or start the query again with a new checkpointLocation and output.",
             code="UNKNOWN_STAGE",
             stages=unknown,

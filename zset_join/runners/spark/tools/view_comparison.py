@@ -51,7 +51,7 @@ class VerificationReport:
         left_out_rows: distinct rows that are missing because the output can never hold them: dead letters of that output with
             the code `SINK_VALUE`.
         unjudged_rows: distinct rows whose weights differ where arrival alone decides between them and others, and the arrival
-            is known to the state alone: a tie behind another stage, of a table that was given, or behind a snapshot.
+            is only in the state: a tie behind another stage, of a table that was given, or behind a snapshot.
         differences: the first of them, as (row, expected weight, actual weight).
         sample: the share that was checked; None for all rows. The counts are those of the sample.
         sampled_by: the output columns by whose hash the sample was chosen.
