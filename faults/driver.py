@@ -27,7 +27,7 @@ import pyarrow as pa
 from faults.histories import History
 from faults.outputs import ChangelogOutput, Output, SinkOutput
 from faults.sinks import SINKS
-from zset_join.checkpoint import checkpoint as checkpoint_module
+from zset_join.checkpoint import clearing as clearing_module
 from zset_join.checkpoint import local_state as local_state_module
 from zset_join.checkpoint import record as record_module
 from zset_join.checkpoint.bucket import BucketState, StageContext
@@ -312,7 +312,7 @@ def tiny_thresholds() -> Iterator[None]:
     """Let logs be merged and records be forgotten after a few epochs, and nobody wait long for a lock."""
     with (
         mock.patch.object(record_module, "MERGE_AFTER_FILES", _MERGE_AFTER_FILES),
-        mock.patch.object(checkpoint_module, "_RECORDS_KEPT", _RECORDS_KEPT),
+        mock.patch.object(clearing_module, "_RECORDS_KEPT", _RECORDS_KEPT),
         mock.patch.object(local_state_module, "_PATIENCE_SECONDS", _PATIENCE_SECONDS),
     ):
         yield

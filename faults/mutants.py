@@ -26,6 +26,7 @@ from zset_join.checkpoint import log as log_module
 from zset_join.checkpoint import record as record_module
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.clearing import Clearing
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry
 from zset_join.checkpoint.local_state import LocalState, Stamp
 from zset_join.checkpoint.log import LogEntry
@@ -195,11 +196,11 @@ def _lock_for_everyone(path: str | Path) -> FileLock:
     return FileLock(str(path), os.open(path, os.O_WRONLY | os.O_CREAT))
 
 
-def _collects_at_once(self: Checkpoint, before: CommittedState, record: CommitRecord) -> None:
+def _collects_at_once(self: Clearing, before: CommittedState, record: CommitRecord) -> None:
     """Remove what the new record does not list, without waiting for the next one."""
     listed = {name for history in before.histories.values() for name in history.file_names()}
     for name in sorted(listed - record.state_files()):
-        self.files.folder.remove(name)
+        self._folder.remove(name)
 
 
 def _believes_bytes(self: CheckpointFiles, entry: FileEntry, found: Any) -> Any:
@@ -266,7 +267,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "garbage_collected_at_once",
         "files of the epoch before are removed before the output has the epoch",
-        _replaced(Checkpoint, "_collect_garbage", _collects_at_once),
+        _replaced(Clearing, "after", _collects_at_once),
         _kills,
     ),
     Mutant(

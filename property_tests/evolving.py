@@ -20,10 +20,10 @@ from property_tests.laws import LawBrokenError
 from property_tests.pipeline_plans import Rows, drawn_steps, drawn_view
 from zset_join.core.errors import StateError
 from zset_join.evolution.differences import PlanDiff
-from zset_join.evolution.fingerprints import Fingerprints
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, View
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.plan.fingerprints import Fingerprints
 from zset_join.zset import ZSet
 
 __all__ = ["Outcome", "changed_queries_hold"]

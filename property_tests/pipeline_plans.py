@@ -188,6 +188,8 @@ def search(seeds: Sequence[int]) -> None:
 def run_view(seed: int, directory: Path) -> int:
     """Hold the view of a seed against all laws; return the rows compared.
 
+    The directory and the saved state are gone on with by another number of threads every time.
+
     Raises:
         ViewDiffersError: a law is broken.
     """
@@ -198,16 +200,17 @@ def run_view(seed: int, directory: Path) -> int:
         known = {name: one for name, one in step.items() if name in plain.sources}
         emitted = _bag(plain.step(known, processing_time=number))
         rows += verified(plain, seed)
-        with Pipeline(view, directory / "lasting", snapshot_after_bytes=2_000) as lasting:
+        threads = 1 + (seed + number) % 4
+        with Pipeline(view, directory / "lasting", snapshot_after_bytes=2_000, threads=threads) as lasting:
             _same(emitted, _bag(lasting.step(known, processing_time=number)), f"seed {seed}, epoch {number}: reopened")
             _same(emitted, _bag(lasting.step(known, epoch=number)), f"seed {seed}, epoch {number}: answered again")
             _same(_bag(plain.contents()), _bag(lasting.contents()), f"seed {seed}, epoch {number}: the view of a directory")
         saved.save(directory / "saved")
         saved.close()
-        saved = Pipeline(view)
+        saved = Pipeline(view, threads=5 - threads)
         saved.load(directory / "saved")
         _same(emitted, _bag(saved.step(known, processing_time=number)), f"seed {seed}, epoch {number}: saved and loaded")
-    parted = Pipeline(view)
+    parted = Pipeline(view, threads=2)
     for step in halved(steps):
         parted.step({name: one for name, one in step.items() if name in parted.sources})
     _same(_bag(plain.contents()), _bag(parted.contents()), f"seed {seed}: halved epochs")

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from property_tests.aggregate_preaggregated import build_preaggregated
 from property_tests.aggregate_reference import build_reference_aggregate
 from property_tests.aggregate_shapes import AggregateSpec, aggregate_specs, build_aggregate
+from property_tests.bucketed_shapes import build_bucketed_aggregate, build_bucketed_join
 from property_tests.lasting_shapes import build_lasting_aggregate, build_lasting_join, lasting_live_rows
 from property_tests.lookup_shapes import LookupSpec, build_lookup, lookup_specs
 from property_tests.reference_join import ReferenceJoin
@@ -390,6 +391,20 @@ def registered_lasting() -> Iterator[Registered]:
     yield dataclasses.replace(group, name=f"lasting-{group.name}", build=build_lasting_aggregate, live_rows=lasting_live_rows)
 
 
+def registered_buckets() -> Iterator[Registered]:
+    """Yield the entries of operators in buckets, on which several threads work."""
+    build = partial(build_bucketed_join, inside=build_hash_join, residuals=RESIDUAL_EXPRESSIONS)
+    modes: tuple[tuple[str, tuple[Mode, Mode]], ...] = (
+        ("full", ("changelog", "append")),
+        ("left", ("upsert", "upsert")),
+        ("inner", ("upsert", "changelog")),
+    )
+    for how, pair in modes:
+        yield registered_join("bucketed", how, pair, build=build, live_rows=hash_join_live_rows)
+    group = registered_aggregate("changelog")
+    yield dataclasses.replace(group, name=f"bucketed-{group.name}", build=build_bucketed_aggregate)
+
+
 def _lookup_live_rows(operator: Operator) -> int:
     """Count the left rows of the snapshot; what each was joined with is remembered beside them."""
     return sum(weight != 0 for weight in operator.snapshot()["left"].column("_zset_weight").to_pylist())
@@ -432,6 +447,7 @@ _ENTRIES: tuple[Registered, ...] = (
     *(registered_view(kind, mode) for kind in VIEW_KINDS for mode in VIEW_MODES),
     *map(registered_lookup, LOOKUP_MODES),
     *registered_lasting(),
+    *registered_buckets(),
     *(Registered(f"route-{mode}", route_specs(mode), build_route, hash_join_live_rows) for mode in ROUTE_MODES),
     *(Registered(f"latest-{mode}", latest_specs(mode), build_latest, hash_join_live_rows) for mode in ROUTE_MODES),
     *(

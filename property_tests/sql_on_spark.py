@@ -1,4 +1,4 @@
-"""Every statement of the fixtures inside Spark, and the answer of the session in process beside it.
+"""Every query of the fixtures as a query of Spark's, and the answer of the session in process beside it.
 
     python -m property_tests.sql_on_spark                    plan, run and compare all of them
     python -m property_tests.sql_on_spark --plan-only        make the view of every query, run none
@@ -6,7 +6,8 @@
     python -m property_tests.sql_on_spark --minutes 20       those with joins and groups first, as many as there is time for
 
 The law: a query that is planned in process is planned inside Spark, and over the same rows it has the same contents; or it is
-refused there by name. Tables that are read from outside have no rows here: their queries are planned and not run.
+refused there by name. What runs is `Query.view` with a `writeStream` of its own: Spark reads the rows of tables from files.
+Tables that are read from outside have no rows here: their queries are planned and not run.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -28,10 +31,15 @@ import pyarrow.types as pt
 
 from tests.sql.test_documents import FILES, read
 from zset_join.core.errors import ZsetJoinError
+from zset_join.core.relation import Relation
 from zset_join.plan.tree import Merge, Node, Operate
+from zset_join.runners.local.contents import Contents, repeated
+from zset_join.sinks.sink import SinkProgress
 from zset_join.spark import local_session
 from zset_join.sql import Query, Session, connect
 from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.results import sorted_rows
+from zset_join.zset import ZSet, single_batch
 
 __all__ = ["main", "sweep"]
 
@@ -89,9 +97,8 @@ def sweep(
             connect(dialect=dialect, clock=lambda: _NOW) as here,
             connect(dialect=dialect, clock=lambda: _NOW, engine="spark", spark=spark) as there,
         ):
-            there.catalog.settings["execution"] = execution
             before, began = Counter(tally.counts), time.monotonic()
-            _File(name, here, there, tally).run(plan_only=plan_only, seconds=left)
+            _File(name, here, there, tally, execution).run(plan_only=plan_only, seconds=left)
             tally.files[name] = tally.counts - before
             found = ", ".join(f"{what}: {count}" for what, count in sorted(tally.files[name].items()))
             _report(f"file {place + 1} of {len(chosen)} {name} ({time.monotonic() - began:.1f} s): {found or 'no query'}")
@@ -99,16 +106,16 @@ def sweep(
 
 
 class _File:
-    def __init__(self, name: str, here: Session, there: Any, tally: Tally) -> None:
+    def __init__(self, name: str, here: Session, there: Session, tally: Tally, execution: str) -> None:
         self._name = name
         self._here = here
         self._there = there
         self._tally = tally
+        self._execution = execution
 
     def run(self, *, plan_only: bool, seconds: float | None) -> None:
         """Run the statements of the file on both engines, then its queries."""
         queries: list[tuple[str, Query, Query]] = []
-        self._there.mode = "once"
         for mark, text in read(self._name):
             if mark.startswith("+FUNCTION"):
                 for session in (self._here, self._there):
@@ -162,7 +169,7 @@ class _File:
         except ZsetJoinError as error:
             expected, refusal = None, error
         try:
-            there = other.table()
+            there = self._run(other)
             found = _counted(there)
         except Exception as error:  # noqa: BLE001 - every error is reported
             if expected is None:
@@ -187,6 +194,16 @@ class _File:
                 flush=True,
             )
 
+    def _run(self, query: Query) -> pa.Table:
+        """Return what a query holds, run as a streaming query of Spark's."""
+        sink = _Kept(query.schema)
+        with TemporaryDirectory() as place:
+            writer = query.view.writeStream.option("execution", self._execution).option("checkpointLocation", f"{place}/cp")
+            writer = writer.option("localStateDir", f"{place}/local").trigger(availableNow=True)
+            policy = query.settings.get("on_bad_input", "error")
+            writer.option("onBadInput", policy).toSink(sink).start().awaitTermination()
+        return sorted_rows(sink.contents(), query.bound)
+
     def _failed(self, text: str, what: str) -> None:
         self._tally.counts["failed"] += 1
         self._tally.failures.append((self._name, text, what))
@@ -199,7 +216,8 @@ class _File:
     def _fill(self) -> None:
         chance = random.Random(7)
         for table in list(self._here.catalog.tables.values()):
-            if table.lookup is None and not _reads_outside(table):
+            is_in_both = self._there.catalog.tables.get(table.name) is not None
+            if is_in_both and table.lookup is None and not _reads_outside(table):
                 given = [one for one in table.columns if one.is_given and one.name != table.delta_column]
                 known = {*table.primary_key, *(table.watermark or ())[:1]}
                 rows = pa.table(
@@ -208,6 +226,39 @@ class _File:
                 )
                 for session in (self._here, self._there):
                     session.insert(table.name, rows)
+
+
+class _Kept:
+    """Keep the contents of a view; a sink for one run.
+
+    Args:
+        schema: its columns.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._contents = Contents(schema)
+
+    def open(self, output: Relation, query_id: str) -> None:
+        """Do nothing: the columns are known."""
+
+    def last_epoch(self) -> int | None:
+        """Return that there is none."""
+        return None
+
+    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
+        """Take a delta."""
+        for chunk in chunks:
+            rows = single_batch(pa.Table.from_batches([chunk.rows]).cast(self._schema))
+            self._contents.add(ZSet(rows, chunk.weights))
+        return SinkProgress(epoch, 0, 0, 0.0)
+
+    def close(self) -> None:
+        """Keep what was taken."""
+
+    def contents(self) -> pa.Table:
+        """Return every row as often as it is there."""
+        return repeated(self._contents.rows(), self._schema)
 
 
 def _outcome(session: Session, text: str) -> Any:

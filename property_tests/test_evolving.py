@@ -13,7 +13,8 @@ from property_tests.evolving import Outcome, changed_queries_hold
 from property_tests.laws import LawBrokenError
 from property_tests.profiles import profile_name
 from zset_join.core.errors import ZsetJoinError
-from zset_join.evolution import derivation, fingerprints
+from zset_join.evolution import derivation
+from zset_join.plan import fingerprints
 from zset_join.runners.local import evolving, kept_rows, rebuilding
 
 CASES = {"push": range(8), "scout": range(200), "nightly": range(20_000)}

@@ -41,7 +41,7 @@ import importlib.metadata
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -50,7 +50,6 @@ from zset_join.core.errors import OptionError, ZsetJoinError
 from zset_join.core.extras import needed_for
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from zset_join.runners.spark.api.writer import JoinStreamWriter
@@ -132,11 +131,12 @@ def _parser() -> argparse.ArgumentParser:
     position.add_argument("--json", action="store_true", help="as JSON")
     position.set_defaults(run=_position)
 
-    diff = verbs.add_parser("diff", help="print the rows that another query would change; writes nothing")
-    diff.add_argument("directory", help="directory of a stopped pipeline")
+    diff = verbs.add_parser("diff", help="print the rows that another query would change; changes nothing")
+    diff.add_argument("directory", help="directory of a pipeline, or checkpointLocation of a query on the driver; it may run")
     diff.add_argument("program", metavar="QUERY", help=_OTHER_QUERY)
     _dialect_option(diff)
     diff.add_argument("--markdown", action="store_true", help="print Markdown for a pull request, with samples")
+    diff.add_argument("--lease-seconds", type=float, default=600.0, help="of a running query: maximum seconds of a read (600)")
     diff.add_argument("--all", metavar="PATH", help="write every differing row as Parquet to this directory")
     diff.set_defaults(run=_diff)
 
@@ -178,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     console.add_argument(
         "--diff",
         metavar="QUERY",
-        help="a changed query, FILE.sql or MODULE:FUNCTION: show the rows it would change (of a stopped pipeline)",
+        help="a changed query, FILE.sql or MODULE:FUNCTION: show the rows it would change; the query may run",
     )
     _dialect_option(console)
     console.set_defaults(run=_console)
@@ -348,9 +348,11 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _explain_row(options: argparse.Namespace) -> int:
     _refuse_statements(options.program, "explain-row")
+    from zset_join.tools.row_values import row_values
+
     writer = _writer(options)
     with writer.attach() as stored:
-        _say(stored.explain_row(_row(options.values, stored.schema), most_rows=options.most_rows))
+        _say(stored.explain_row(row_values(options.values, stored.schema), most_rows=options.most_rows))
     return 0
 
 
@@ -412,7 +414,7 @@ def _position(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    diff = _diff_of(options.directory, options.program, options.dialect)
+    diff = _diff_of(options.directory, options.program, options.dialect, options.lease_seconds)
     if options.all is not None:
         diff.write_parquet(options.all)
     _say(diff.to_markdown() if options.markdown else diff)
@@ -481,7 +483,7 @@ def _console(options: argparse.Namespace) -> int:
     if is_bundle(options.checkpoint):
         console = open_console(WatchedBundle(options.checkpoint), port=options.port, metrics_token=token)
     else:
-        diff = None if options.diff is None else partial(_diff_of, options.checkpoint, options.diff, options.dialect)
+        diff = None if options.diff is None else partial(_diff_of, options.checkpoint, options.diff, options.dialect, 600.0)
         answers = QueryAnswers(diff=diff)
         watched = WatchedCheckpoint(options.checkpoint, answers, dead_letters=options.dead_letters)
         console = open_console(watched, port=options.port, metrics_token=token)
@@ -491,11 +493,15 @@ def _console(options: argparse.Namespace) -> int:
     return 0
 
 
-def _diff_of(checkpoint: str, program: str, dialect: str) -> Any:
-    """Return what another query would answer otherwise over the directory of a pipeline that does not run."""
-    from zset_join.runners.local.stopped import diff_of_directory
+def _diff_of(checkpoint: str, program: str, dialect: str, lease_seconds: float) -> Any:
+    """Return what another query would answer otherwise over a directory, whose query may run."""
+    from zset_join.runners.local.pinned import diff_wherever
 
-    return diff_of_directory(checkpoint, _other_query(checkpoint, program, dialect))
+    def on_pinned(epoch: int) -> None:
+        _say(f"the query runs: comparing at epoch {epoch}, held for {lease_seconds:.0f} seconds at most", sys.stderr)
+
+    query = _other_query(checkpoint, program, dialect)
+    return diff_wherever(checkpoint, query, lease_seconds=lease_seconds, on_pinned=on_pinned)
 
 
 def _bundle(options: argparse.Namespace) -> int:
@@ -572,26 +578,6 @@ def _no_program(program: str, why: str) -> OptionError:
         code="PROGRAM",
         program=program,
     )
-
-
-def _row(values: Sequence[str], schema: pa.Schema) -> Mapping[str, Any]:
-    """Return COLUMN=VALUE arguments as values of the columns."""
-    import pyarrow as pa
-
-    row: dict[str, Any] = {}
-    for text in values:
-        name, sign, value = text.partition("=")
-        if not sign:
-            raise OptionError(f"{text!r}: expected COLUMN=VALUE.", code="ROW_QUESTION", value=text)
-        if name not in schema.names or not value:
-            row[name] = None
-            continue
-        kind = schema.field(name).type
-        try:
-            row[name] = pa.scalar(value).cast(kind).as_py()
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise OptionError(f"{text!r}: {error}", code="ROW_QUESTION", value=text) from error
-    return row
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from zset_join.core.errors import OptionError, SinkError, StateError
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.runners.local.stopped import undo_of_directory
 from zset_join.sinks.duckdb_view import DuckDBViewSink
 
 ORDERS = changes("orders", {"id": pa.int64(), "who": pa.string(), "total": pa.int64()}, keys="id")
@@ -214,3 +215,50 @@ def test_columns_are_added_to_a_source_of_a_changed_query(tmp_path: Path) -> Non
         again.drop_view("a")
     with Pipeline({"p": PEOPLE, "j": views["j"]}, tmp_path) as third:
         assert sorted(map(str, third.view("j")["paid"].to_pylist())) == ["None"] * 6 + ["True"]
+
+
+@pytest.mark.parametrize("is_opened_again", [False, True])
+def test_undo_is_the_query_before_and_lasts(tmp_path: Path, is_opened_again: bool) -> None:
+    with Pipeline({"a": BY_CITY}, tmp_path) as pipeline:
+        pipeline.step(ROWS)
+        before = held(pipeline)
+        pipeline.evolve({"a": LARGE})
+        assert held(pipeline) != before
+        if not is_opened_again:
+            pipeline.undo()
+    with Pipeline({"a": LARGE if is_opened_again else BY_CITY}, tmp_path) as again:
+        if is_opened_again:
+            again.undo()
+        assert held(again) == before
+        again.undo()
+        again.undo()
+    with Pipeline({"a": BY_CITY}, tmp_path) as third:
+        assert (held(third), third.epoch) == (before, 5)
+
+
+def test_undo_has_an_end_by_its_option(tmp_path: Path) -> None:
+    with Pipeline(BY_CITY, tmp_path, undo_epochs=1) as pipeline:
+        with pytest.raises(StateError, match="NOTHING_TO_UNDO"):
+            pipeline.undo()
+        pipeline.step(ROWS)
+        pipeline.evolve(LARGE)
+        pipeline.step({})
+        pipeline.undo()
+        pipeline.step({})
+        pipeline.step({})
+        with pytest.raises(StateError, match="UNDO_GONE"):
+            pipeline.undo()
+    with pytest.raises(StateError, match="UNDO_GONE"):
+        undo_of_directory(tmp_path)
+    with pytest.raises(OptionError, match="UNDO_EPOCHS"):
+        Pipeline(BY_CITY, undo_epochs=-1)
+
+
+def test_undo_behind_a_start_needs_the_sources_that_it_reads(tmp_path: Path) -> None:
+    with Pipeline({"a": PEOPLE, "b": ORDERS}, tmp_path) as pipeline:
+        pipeline.drop_view("a")
+        pipeline.undo()
+        pipeline.step(ROWS)
+        pipeline.drop_view("a")
+    with Pipeline({"b": ORDERS}, tmp_path) as again, pytest.raises(StateError, match="UNDO_SOURCES"):
+        again.undo()

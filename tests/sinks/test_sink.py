@@ -45,7 +45,6 @@ from zset_join.sinks.printed import PrintSink
 from zset_join.sinks.record_texts import RECORD_FORMS
 from zset_join.sinks.sink import DIGESTS_KEPT, ChainedSink, DatabaseSink, Sink, is_replay
 from zset_join.sinks.unfit_values import SelectiveSink
-from zset_join.sql.tables.stored_tables import StoredTableSink
 from zset_join.storage.operations import observe
 from zset_join.zset import ZSet
 
@@ -386,9 +385,7 @@ def test_every_sink_of_the_product_knows_the_chain_of_epochs_and_is_searched() -
     keeps_no_rows = {FunctionSink, PrintSink}
     found = sinks_of_the_product()
 
-    # What a session inside Spark keeps is looked at in tests/sql/test_stored_tables.py.
-    keeps_no_rows |= {one for one in found if one.__module__ == "zset_join.sql.runtime.spark_pipeline"}
-    assert found == {kind.sink for kind in SINKS.values()} | set(SERVED) | keeps_no_rows | {StoredTableSink}
+    assert found == {kind.sink for kind in SINKS.values()} | set(SERVED) | keeps_no_rows
     assert [one for one in found - keeps_no_rows if not hasattr(one, "has") or not accepts_argument(one.write, "link")] == []
     assert {type(made.make(Path("never-opened"))) for made in MAKERS.values()} == {kind.sink for kind in SINKS.values()}
 

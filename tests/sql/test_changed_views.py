@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import SinkError, ZsetJoinError
+from zset_join.operators.join import HashJoin
 from zset_join.sql import Session, connect
 from zset_join.zset import ZSet
 
@@ -76,6 +77,16 @@ def test_stages_that_stay_are_fed_nothing_in_a_directory(tmp_path: Path) -> None
 
         assert "keeps 3 of 5 stages, builds aggregate-3 (3 rows), aggregate-4 (2 rows)" in text  # both tables, and their join
         assert _shown(session) == {"by_city": [("oslo", 3), ("rome", 2)], "cities": [(2,)]}
+
+
+def test_a_new_view_is_built_in_one_pass_where_bad_input_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    right = HashJoin.rejections
+    monkeypatch.setattr(HashJoin, "rejections", lambda self, *given: (counted.append(1), right(self, *given))[1])
+    with connect(directory=tmp_path) as session:
+        session.sql(_TABLES + _VIEWS)
+
+        assert (_shown(session)["by_city"], counted) == ([("oslo", 14), ("rome", 7)], [])
 
 
 def test_an_output_outside_gets_exactly_what_differs(where: Path | None, tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from zset_join.core.errors import SqlError, StateError
+from zset_join.lookup.sources.function import FunctionSource
 from zset_join.sql import Query, Session, connect
 from zset_join.storage.sealed import seal
 
@@ -311,3 +313,29 @@ def test_versions_of_a_table_that_a_query_writes_are_refused(tmp_path: Path) -> 
             "CREATE MATERIALIZED VIEW most AS SELECT max(rate) AS most FROM rates; INSERT INTO raw VALUES ('a', 3, NULL)"
         )
         assert session.views()["most"].to_pylist() == [{"most": 3}]
+
+
+def test_a_lookup_join_is_added_over_rows_that_are_there_and_keeps_what_it_was_given(tmp_path: Path) -> None:
+    schema = pa.schema({"id": pa.int32(), "name": pa.string()})
+    fetched: list[list[int]] = []
+
+    def look_up(keys: pa.Table) -> pa.Table:
+        fetched.append(keys.column("id").to_pylist())
+        return pa.table({"id": keys.column("id"), "name": [f"v{len(fetched)}"] * keys.num_rows}, schema=schema)
+
+    outside = FunctionSource(name="dim", schema=schema, function=look_up)
+    with connect(directory=tmp_path) as session:
+        session.register_lookup(outside)
+        session.sql("CREATE TABLE s (id INT, k INT, PRIMARY KEY (id)); CREATE MATERIALIZED VIEW m AS SELECT sum(k) AS t FROM s")
+        session.sql("INSERT INTO s VALUES (1, 7), (2, 8)")
+        joined = "SELECT s.id, d.name FROM s JOIN dim FOR SYSTEM_TIME AS OF PROCTIME() AS d ON s.k = d.id"
+        session.sql(f"CREATE MATERIALIZED VIEW j AS {joined}")
+        session.sql("INSERT INTO s VALUES (3, 7); DELETE FROM s WHERE id = 1")
+        session.sql("CREATE MATERIALIZED VIEW named AS SELECT name, count(*) AS n FROM j GROUP BY name")
+    with connect(directory=tmp_path) as session:
+        session.register_lookup(outside)
+        session.sql("DELETE FROM s WHERE id = 2; INSERT INTO s VALUES (4, 9)")
+        shown = {name: sorted(map(tuple, map(dict.values, rows.to_pylist()))) for name, rows in session.views().items()}
+
+    assert shown == {"j": [(3, "v2"), (4, "v3")], "m": [(16,)], "named": [("v2", 1), ("v3", 1)]}
+    assert fetched == [[7, 8], [7], [9]]

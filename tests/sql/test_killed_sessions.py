@@ -34,14 +34,17 @@ STATEMENTS = (
     "CREATE TABLE newest (customer STRING, total INT, PRIMARY KEY (customer))",
     "INSERT INTO newest SELECT customer, total FROM log WHERE total > 0",
     "INSERT INTO files SELECT city, total FROM cities",
-    "INSERT INTO kept SELECT id, total FROM orders",
+    "CREATE VIEW priced AS SELECT id, total FROM orders WHERE total > 6",
+    "INSERT INTO kept SELECT id, total FROM priced",
     "INSERT INTO orders VALUES (1, 'ada', 5), (2, 'bob', 7)",
     "CREATE MATERIALIZED VIEW most AS SELECT max(total) AS most FROM joined",
     "INSERT INTO orders VALUES (2, 'ada', 8), (3, 'bob', 1)",
     "INSERT INTO log VALUES ('ada', 1), ('bob', 2), ('ada', 3)",
     "DROP MATERIALIZED VIEW most",
     "CREATE MATERIALIZED VIEW counts AS SELECT customer, count(*) AS n FROM orders GROUP BY customer",
+    "ALTER VIEW priced AS SELECT id, total FROM orders",
     "INSERT INTO customers VALUES ('bob', 'oslo')",
+    f"ALTER MATERIALIZED VIEW joined AS {JOINED} WHERE o.total > 1",
 )
 
 
@@ -106,7 +109,7 @@ def check(place: Path) -> None:
             files[row["city"], row["total"]] += row["_tp_delta"]
     with Session(directory=place / "state") as session:
         views = {name: Counter(tuple(row.values()) for row in rows.to_pylist()) for name, rows in session.views().items()}
-        assert views["joined"] == wanted(JOINED)
+        assert views["joined"] == wanted(f"{JOINED} WHERE o.total > 1")
         assert views["counts"] == wanted("SELECT customer, count(*) FROM orders GROUP BY customer")
         assert "most" not in views
         assert held(session, "SELECT * FROM cities") == wanted(BY_CITY)

@@ -17,11 +17,12 @@ from zset_join.core.errors import PlanError, SqlError
 from zset_join.spark import appends
 from zset_join.sql import Session, connect
 from zset_join.sql.running_files import run_file
+from zset_join.tools.dead_letters import read_letters
 
 
 @pytest.fixture
 def session(spark: SparkSession) -> Iterator[Session]:
-    with connect(engine="spark", spark=spark, dialect="timeplus") as opened:
+    with connect(engine="spark", spark=spark, dialect="timeplus", keep_inputs=True) as opened:
         yield opened
 
 
@@ -174,9 +175,9 @@ def test_what_records_of_changes_say_beside_their_rows_is_in_columns_inside_spar
     (tmp_path / "1.json").write_text(f"{change(7, None, ada)}\n{change(8, None, {'id': 2, 'name': 'Bob'})}\n")
     schema = "key STRING, value STRING, topic STRING, partition INT, offset LONG"
     monkeypatch.setattr(
-        "zset_join.sql.runtime.on_spark.kafka_records", lambda *_, **__: spark.readStream.schema(schema).json(str(tmp_path))
+        "zset_join.sql.runtime.spark_tables.kafka_records", lambda *_, **__: spark.readStream.schema(schema).json(str(tmp_path))
     )
-    with connect(engine="spark", spark=spark, dialect="flink") as shop:
+    with connect(engine="spark", spark=spark, dialect="flink", keep_inputs=True) as shop:
         shop.sql(CUSTOMERS)
         running = query(shop, "SELECT * FROM customers").start()
         (tmp_path / "2.json").write_text(f"{change(9, ada, eve)}\n{change(10, {'id': 2, 'name': 'Bob'}, None)}\n")
@@ -245,10 +246,10 @@ def test_a_bad_row_of_a_file_is_a_dead_letter_with_its_file_inside_spark(spark: 
         running = session.sql(rows).start(name="q")
         session.read()
         shown = sorted(tuple(row.values()) for row in running.table().to_pylist())
-    letters = spark.read.parquet(str(next((tmp_path / "session").rglob("quarantine")))).select("code", "reason").collect()
+    letters = read_letters(tmp_path / "session" / "pipeline").to_pylist()
 
     assert shown == [("csv", 1, 2), ("json", 1, 2), ("parquet", 1, 2)]
-    assert sorted((one.reason.partition("file a.")[2].partition(":")[0], one.code) for one in letters) == [
+    assert sorted((one["reason"].partition("file a.")[2].partition(":")[0], one["code"]) for one in letters) == [
         ("csv", "NOT_NULL"), ("csv", "UNDECODABLE_RECORD"), ("csv", "UNDECODABLE_VALUE"),
         ("json", "NOT_NULL"), ("json", "UNDECODABLE_RECORD"), ("json", "UNDECODABLE_VALUE"), ("parquet", "NOT_NULL"),
     ]  # fmt: skip

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,7 @@ from zset_join.core.errors import SqlError, StateError
 from zset_join.pipeline import Pipeline
 from zset_join.sql import connect
 from zset_join.sql.tables.catalog import Table
-from zset_join.sql.tables.stored_tables import StoredTables
 from zset_join.sql.tables.table_sources import TableSource, decoded_rows, source_of
-from zset_join.storage.operations import Operation, observe
 
 KAFKA = "WITH ('connector' = 'kafka', 'topic' = 't', 'properties.bootstrap.servers' = 'b:1', 'format' = 'debezium-json')"
 
@@ -32,11 +28,11 @@ def as_they_are(_: Table, rows: pa.Table) -> pa.Table:
     return rows
 
 
-def test_generated_rows_go_on_behind_a_position(tmp_path: Path) -> None:
+def test_generated_rows_go_on_behind_a_position() -> None:
     table = declared(
         "CREATE TABLE g (v INT) WITH ('connector'='datagen', 'number-of-rows'='20', 'rows-per-second'='10', 'seed'='3')"
     )
-    source = source_of(table, StoredTables(tmp_path), as_they_are)
+    source = source_of(table, as_they_are)
     source.open(None)
     _, position = source.poll(wait_seconds=0.0)
     second, end = source.poll(wait_seconds=0.0)
@@ -48,7 +44,7 @@ def test_generated_rows_go_on_behind_a_position(tmp_path: Path) -> None:
 
 def files_of(place: Path) -> TableSource:
     table = declared(f"CREATE TABLE f (v INT) WITH ('connector'='filesystem', 'path'='{place / 'in'}', 'format'='json')")
-    return source_of(table, StoredTables(place / "none"), as_they_are, names=place / "read")
+    return source_of(table, as_they_are, names=place / "read")
 
 
 def put(place: Path, name: str, value: int) -> None:
@@ -93,30 +89,6 @@ def test_names_that_were_lost_or_changed_are_refused(tmp_path: Path, text: str) 
 
     with pytest.raises(StateError, match="missing or damaged"):
         files_of(tmp_path).open(position)
-
-
-def note(seen: list[str], operation: Operation, act: Callable[[], Any]) -> Any:
-    seen.append(operation.kind)
-    return act()
-
-
-def test_a_look_at_a_stored_table_takes_no_operation_and_an_insert_as_many_as_ever(tmp_path: Path) -> None:
-    table = declared("CREATE TABLE t (v INT)")
-    stored, rows = StoredTables(tmp_path), pa.table({"v": pa.array([1], pa.int32())})
-    stored.make(table)
-    source, counts = source_of(table, stored, as_they_are), []
-    source.open(None)
-    for _ in range(20):
-        seen: list[str] = []
-        with observe(partial(note, seen)):
-            stored.write(table, rows)
-            inserted = len(seen)
-            source.poll(wait_seconds=0.0)
-            source.poll(wait_seconds=0.0)
-        counts.append((inserted, len(seen)))
-
-    assert set(counts) == {counts[0]}
-    assert counts[0][0] == counts[0][1]
 
 
 def record(operation: str, before: Any, after: Any, at: int) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from zset_join.core.errors import BadInputError, SqlError, ZsetJoinError
 from zset_join.plan import merging
+from zset_join.plan.fingerprints import Fingerprints
 from zset_join.runners.local.changing import ChangingPipeline
 from zset_join.sql import Session, connect
 from zset_join.sql.tables.view_groups import GroupView
@@ -151,15 +151,13 @@ def _bag(table: pa.Table) -> list[Any]:
 
 def _shares_any_stage(patch: pytest.MonkeyPatch) -> None:
     """Plant: stages are one whatever is before them."""
-    patch.setattr(merging, "_identity", lambda node, feeds: (node.stage.kind, len(feeds)))
+    patch.setattr(Fingerprints, "_of_node", lambda _, node: f"{node.stage.kind} {len(node.feeds)}")
+    patch.setattr(merging, "_origins", len)
 
 
 def _forgets_conditions(patch: pytest.MonkeyPatch) -> None:
     """Plant: the steps of a feed do not count."""
-    right = merging._identity
-    patch.setattr(
-        merging, "_identity", lambda node, feeds: right(node, [[replace(feed, steps=()) for feed in given] for given in feeds])
-    )
+    patch.setattr(Fingerprints, "text", lambda self, feeds: str([self.origin(feed.origin) for feed in feeds]))
 
 
 def _begins_empty(patch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,11 @@ from typing import Any
 from zset_join.storage.folder import Folder
 from zset_join.storage.sealed import seal, unseal
 
-__all__ = ["PLANS", "ChangedPlan", "read_changed_plan", "write_changed_plan"]
+__all__ = ["CHANGED_TO", "PLANS", "ChangedPlan", "read_changed_plan", "write_changed_plan"]
 
 PLANS = "plans"
+CHANGED_TO = "changed to "
+"""What the offsets of an epoch begin with in which the query changed; the digest of the plan follows."""
 _FORMAT = 1
 
 
@@ -43,6 +45,7 @@ class ChangedPlan:
         unseen: epochs before it that outputs may lack, since the change was made without them; the record lists their parts.
         bare_view: the view whose outputs are owned by the id of the query alone; those of others by id and name. Empty: the
             only view, where the program gives it without a name.
+        undo_epochs: how many epochs behind it the change can be undone.
         note: kept with the change for its caller, JSON-ready.
     """
 
@@ -57,6 +60,7 @@ class ChangedPlan:
     altered: tuple[str, ...] = ()
     unseen: tuple[int, ...] = ()
     bare_view: str | None = None
+    undo_epochs: int = 1000
     note: Any = None
 
     @property

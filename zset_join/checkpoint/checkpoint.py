@@ -6,6 +6,7 @@
         ├── stages.json             what it takes to build its operators without its program
         ├── plans/<digest>.json     what the query has changed to since, named by a commit record
         ├── owners/                 which driver this checkpoint belongs to
+        ├── leases/                 who reads the files of an epoch meanwhile, and until when
         ├── commits/<epoch>.json    one record per epoch, written last
         ├── rescalings/             one record per change of the number of buckets, written last
         ├── log/<stage>-<bucket>/   input deltas, one file per epoch that had rows
@@ -16,8 +17,8 @@ The law: `commit` is atomic; before it the epoch left nothing a reader would see
 is on the disk. Epochs come without holes. A record that exists is never replaced: a replayed epoch is answered from
 it. Opening changes no file; `begin` does, once nothing can refuse the start any more.
 
-The two newest epochs can be gone back to: files that no record lists any more are removed one epoch later. That also leaves
-them to a task that lags behind.
+The two newest epochs can be gone back to: files that no record lists any more are removed one epoch later, unless a lease
+holds them. That also leaves them to a task that lags behind.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from typing import Any
 
 from zset_join.checkpoint.added_columns import added_columns
 from zset_join.checkpoint.bucket import StageContext
-from zset_join.checkpoint.changed_plans import ChangedPlan, write_changed_plan
+from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan, write_changed_plan
+from zset_join.checkpoint.clearing import Clearing
 from zset_join.checkpoint.earlier_descriptions import is_earlier, is_same_plan
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
@@ -43,7 +45,6 @@ from zset_join.checkpoint.reading import (
     OF_PLAN,
     PLAN_FIELD,
     PLAN_FILE,
-    RECORD_NAME,
     START_OVER,
     CommittedState,
     changed_plan_of,
@@ -67,7 +68,6 @@ __all__ = ["Checkpoint"]
 
 _log = logging.getLogger("zset_join.checkpoint")
 
-_RECORDS_KEPT = 10
 _SWEEP_EVERY = 256
 
 
@@ -118,7 +118,7 @@ class Checkpoint:
         self._unwritten: Mapping[str, Any] | None = None
         self._first_buckets, self._has_added_columns = self._check_format(description, buckets, plan)
         self._digest = self._digest_of_first()
-        self._garbage: list[str] = []
+        self._clearing = Clearing(self._folder)
         self._folder.sync_names("commits")  # a record that is seen may be built upon: from now on it survives a power cut
         self._folder.sync_names(RESCALINGS)
         self.last = read_last(self.files)
@@ -271,7 +271,7 @@ class Checkpoint:
         if self._owner is not None:
             self._owner.check()
         digest = write_changed_plan(self._folder, changed)
-        committed = self.commit(replace(record, plan=digest, offsets=f"changed to {digest}"))
+        committed = self.commit(replace(record, plan=digest, offsets=f"{CHANGED_TO}{digest}"))
         self.changed, self._plan = changed, changed.plan
         return committed
 
@@ -392,7 +392,7 @@ class Checkpoint:
     def _tidy_up(self, before: CommittedState, record: CommitRecord) -> None:
         """Remove what a committed epoch leaves without a use; what cannot be removed is logged, and left to a later sweep."""
         try:
-            self._collect_garbage(before, record)
+            self._clearing.after(before, record)
             if self._owner is not None and record.epoch % _SWEEP_EVERY == _SWEEP_EVERY - 1:
                 self._sweep()
         except OSError as error:
@@ -403,35 +403,9 @@ class Checkpoint:
                 error,
             )
 
-    def _collect_garbage(self, before: CommittedState, record: CommitRecord) -> None:
-        """Remove what the record before the last one listed and nobody lists any more."""
-        removable, self._garbage = self._garbage, []
-        if before.last is not None:
-            listed = {name for history in before.histories.values() for name in history.file_names()}
-            self._garbage = sorted((listed | before.last.state_files()) - record.state_files())
-            self._garbage += [part.file.name for part in before.last.parts if part.file.name.startswith("delta/")]
-        if record.epoch >= _RECORDS_KEPT:
-            removable.append(record_name(record.epoch - _RECORDS_KEPT))
-        for name in removable:
-            self._folder.remove(name)
-
     def _sweep(self) -> None:
-        """Remove what dead attempts and drivers left behind: files of epochs before the last one that no record lists."""
-        if self.last is None:
-            return
-        listed = self.last.state_files() | {part.file.name for part in self.last.parts}
-        for histories in (self.histories, self.before(self.last.epoch)):
-            listed |= {name for history in histories.values() for name in history.file_names()}
-        for under in ("log", "snapshot", "delta"):
-            for name in list(self._folder.names(under)):
-                epoch = name.rpartition("/")[2].partition("-")[0]
-                if epoch.isdecimal() and int(epoch) < self.last.epoch and name not in listed:
-                    self._folder.remove(name)
-        for name in [*self._folder.names("commits"), *self._folder.names(RESCALINGS)]:
-            match = RECORD_NAME.fullmatch(name)
-            numbers = (int(match[1]), 0) if match is not None else rescaling_numbers(name)
-            if numbers is not None and numbers[0] <= self.last.epoch - _RECORDS_KEPT:
-                self._folder.remove(name)
+        if self.last is not None:
+            self._clearing.sweep(self.last, (self.histories, self.before(self.last.epoch)))
 
     def _wants_snapshot(self, history: BucketHistory) -> bool:
         return not self._retain_input_log and history.has_outgrown(self._snapshot_after_bytes)

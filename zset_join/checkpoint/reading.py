@@ -40,6 +40,7 @@ __all__ = [
     "no_checkpoint",
     "plan_before",
     "plan_missing",
+    "query_of",
     "read_committed",
     "read_format",
     "read_last",
@@ -101,9 +102,14 @@ def stored_plan(location: str) -> Mapping[str, Any]:
         StateError: it is missing or damaged.
     """
     folder = checkpoint_folder(location)
-    known = read_query(folder)
+    return plan_in(location, read_query(folder))
+
+
+def plan_in(location: str, known: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the plan of what `read_query` or `query_of` gave; the errors are those of `stored_plan`."""
     if known is not None and PLAN_FIELD in known:
         return dict(known[PLAN_FIELD])
+    folder = checkpoint_folder(location)
     data = folder.read(PLAN_FILE)
     if data is None:
         raise plan_missing(location)
@@ -277,9 +283,22 @@ def read_query(folder: Folder) -> dict[str, Any] | None:
     known = read_format(folder)
     if known is None or next(iter(folder.names(PLANS)), None) is None:
         return known
-    last = read_last(CheckpointFiles(folder, str(known["query_id"])))
-    changed = None if last is None else changed_plan_of(folder, last)
-    if last is None or changed is None or known.get(OF_PLAN) == last.plan:
+    return query_of(folder, known, read_last(CheckpointFiles(folder, str(known["query_id"]))))
+
+
+def query_of(folder: Folder, known: dict[str, Any], record: CommitRecord | None) -> dict[str, Any]:
+    """Return the description and the plan of a query, as it was in the epoch of a record.
+
+    Args:
+        folder: of the checkpoint.
+        known: what `read_format` gave.
+        record: of the epoch; None before the first.
+
+    Raises:
+        StateError: the plan that the record names is damaged.
+    """
+    changed = None if record is None else changed_plan_of(folder, record)
+    if record is None or changed is None or known.get(OF_PLAN) == record.plan:
         return known
     return {**known, "description": changed.description, PLAN_FIELD: changed.plan}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from zset_join.core.errors import StateError
 from zset_join.evolution.derivation import columns_wanted, unmet_conditions
@@ -19,7 +19,9 @@ _CURE = (
 _Near = tuple[str, Sequence[RowStep], Sequence[str], Sequence[str]]
 
 
-def no_rows(feed: Feed, columns: Sequence[str], reader: str, near: Sequence[_Near]) -> StateError:
+def no_rows(
+    feed: Feed, columns: Sequence[str], reader: str, near: Sequence[_Near], dropped: Collection[str] = ()
+) -> StateError:
     """Return the error of rows of a source that are not there.
 
     Args:
@@ -27,9 +29,21 @@ def no_rows(feed: Feed, columns: Sequence[str], reader: str, near: Sequence[_Nea
         columns: of the source.
         reader: who wants it.
         near: of what is kept of the source: where, after which steps, which columns, and where no NULL is kept.
+        dropped: columns of the source that the plan before left out by `keep_state="needed"`.
     """
     wanted = columns_wanted(feed.steps)
     wanted = set(columns) if wanted is None else wanted
+    never = sorted(wanted & set(dropped))
+    if never:
+        return StateError(
+            f'{reader} needs the columns {never} of "{feed.origin}", and no state has them: with keep_state="needed" the '
+            f'query before left out what it did not read. Build the pipeline with keep_state="all" where its query is to '
+            f"change. {_CURE}",
+            code="EVOLVE_DROPPED",
+            source=feed.origin,
+            reader=reader,
+            columns=never,
+        )
     reasons = [f"{what} {_lack(feed, wanted, steps, kept, gaps)}" for what, steps, kept, gaps in near]
     why = "no stage keeps them" if not reasons else "; ".join(reasons)
     return StateError(

@@ -3,23 +3,22 @@
     merged, places = merged_plan(running, added)      the stages of `running` first, as they are; those of `added` behind them
     left, places = plan_without(merged, "by_day")     the stages that serve no other view are gone
 
-The law: a merged plan answers each view as the plan it came from. A stage of the added plan is one of the running plan where it
-does the same to the same rows, and its answer follows from these alone (`Stage.follows_from_rows`) or no row has come to it:
-what the running stage has answered so far is then what the added one has answered over the same tables. All other stages of the
-added plan are stages of their own, and so are joins that look up in one table of a plan.
+The law: a merged plan answers each view as the plan it came from. A stage of the added plan is one of the running plan where
+both have one fingerprint (`zset_join.plan.fingerprints`), and its answer follows from its rows alone (`follows_from_rows` of a
+stage) or no row has come to it: what the running stage has answered so far is then what the added one has answered over the
+same tables. All other stages of the added plan are stages of their own, and so are joins that look up in one table of a plan.
 
 Cost: the stages of both plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import Feed, QueryPlan, SharedIndex, StageNode
 from zset_join.plan.row_steps import OpaqueStep
-from zset_join.plan.unnamed import text_of
-from zset_join.stages.written import write_relation
 
 __all__ = ["are_mergeable", "merged_plan", "plan_without"]
 
@@ -40,19 +39,20 @@ def merged_plan(plan: QueryPlan, added: QueryPlan, *, untouched: Collection[str]
         untouched: sources that have had no rows.
     """
     nodes = list(plan.nodes)
-    known: dict[Hashable, int] = {}
+    known: dict[str, int] = {}
+    prints, those_added = Fingerprints(plan).nodes, Fingerprints(added).nodes
     settled: dict[str | int, bool] = {source.name: source.name in untouched for source in plan.sources}
     for node in plan.nodes:
         if _is_settled(node, settled):
-            known.setdefault(_identity(node, node.feeds), node.number)
+            known.setdefault(prints[node.number], node.number)
     for number in (number for index in plan.shared for number in index.readers):
         known = {identity: one for identity, one in known.items() if one != number}
     apart = {number for index in added.shared for number in index.readers}
     places: dict[int, int] = {}
     for node in added.nodes:
         feeds = tuple(_moved(given, places) for given in node.feeds)
-        place = None if node.number in apart else known.get(_identity(node, feeds))
-        if place is None:
+        place = None if node.number in apart else known.get(those_added[node.number])
+        if place is None or _origins(nodes[place].feeds) != _origins(feeds):
             place = len(nodes)
             nodes.append(StageNode(place, node.stage, feeds))
         places[node.number] = place
@@ -119,10 +119,8 @@ def _is_settled(node: StageNode, settled: dict[str | int, bool]) -> bool:
     return False
 
 
-def _identity(node: StageNode, feeds: Sequence[Sequence[Feed]]) -> Hashable:
-    """Return what is equal for stages that do the same to the same rows."""
-    fed = tuple(tuple((feed.origin, *(text_of(step.to_json()) for step in feed.steps)) for feed in given) for given in feeds)
-    return text_of(node.stage.to_json()), text_of(write_relation(node.stage.output)), fed
+def _origins(feeds: Sequence[Sequence[Feed]]) -> list[list[str | int]]:
+    return [[feed.origin for feed in given] for given in feeds]
 
 
 def _moved(feeds: Iterable[Feed], places: Mapping[int, int]) -> tuple[Feed, ...]:

@@ -2,7 +2,7 @@
 
     session = zset_join.sql.Session()                                             in memory, in this process
     session = zset_join.sql.Session(directory="shop")                             it lasts: run its statements again to go on
-    session = zset_join.sql.Session(engine="spark", directory="/data/shop")       inside Spark
+    session = zset_join.sql.Session(engine="spark", directory="/data/shop")       the same; Spark reads
 
     session.sql("CREATE TABLE orders (id INT, customer STRING, total INT, PRIMARY KEY (id))")
     revenue = session.sql("SELECT customer, sum(total) AS revenue FROM orders GROUP BY customer").start()
@@ -58,8 +58,7 @@ class Session:
         clock: returns the processing time in microseconds since 1970; default: the wall clock.
         directory: where inserted rows, state and positions are kept, so that the same statements run again go on where they
             were; of one session at a time. Default: in memory, inside Spark a temporary one.
-        keep_inputs: let running queries keep every change that comes, for `Running.verify()`; inside Spark the checkpoint has
-            them.
+        keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
 
     Attributes:
         writes: whether INSERT INTO ... SELECT writes; where not, it is only planned.
@@ -100,7 +99,7 @@ class Session:
         if engine == "spark":
             with needed_for("engine='spark'"):
                 from zset_join.sql.runtime.on_spark import SparkRuntime
-            self.runtime = SparkRuntime(spark, dialect=dialect, clock=clock, directory=directory)
+            self.runtime = SparkRuntime(spark, dialect=dialect, clock=clock, directory=directory, keep_inputs=keep_inputs)
         elif directory is not None:
             from zset_join.sql.runtime.durable import DirectoryRuntime
 
@@ -187,7 +186,7 @@ class Session:
         if self.runtime.adopt(name, rows, keys=key, watermark=watermark):
             return
         self._restore()
-        table, held = registered(name, rows, keys=key, watermark=watermark)
+        table, held = registered(name, self.runtime.given(name, rows), keys=key, watermark=watermark)
         if self.runtime.declare(table) and held.num_rows:
             self.insert(name, held)
 
@@ -332,11 +331,6 @@ class Session:
         """
         self.runtime.resume(running)
 
-    @property
-    def changes_queries(self) -> bool:
-        """Return whether queries that run can become others; inside Spark they cannot."""
-        return self.runtime.changes_queries
-
     def change(self, change: QueryChange, *, is_preview: bool = False) -> list[str]:
         """Let queries become others, all or none; who reads their changes gets the difference as one epoch.
 
@@ -400,9 +394,6 @@ class Session:
 
         A paused one shows what it held, and with a directory one that an error stopped what it took last. Cost: of an epoch, a
         reference per query; of a call, the rows that came since the last.
-
-        Raises:
-            SqlError: `NOT_OFFERED`: inside Spark every query has epochs of its own.
         """
         self._restore()
         return self.runtime.views()

@@ -18,12 +18,23 @@ from sqlglot import exp
 from zset_join.core.errors import SqlError
 from zset_join.core.shown_values import near
 
-__all__ = ["Place", "SqlWarning", "check_distinct", "near", "pick", "place_of", "without_credentials", "written_name"]
+__all__ = [
+    "Place",
+    "SqlWarning",
+    "check_distinct",
+    "credentials_in",
+    "near",
+    "pick",
+    "place_of",
+    "without_credentials",
+    "written_name",
+]
 
 _Entry = TypeVar("_Entry")
 _WIDTH = 160
 _SECRET_OPTION = re.compile(r"('[^']*(?:password|secret|token|sasl|ssl)[^']*'\s*=\s*)('(?:[^']|'')*'?)", re.IGNORECASE)
 _SECRET_IN_URL = re.compile(r"([?&;][\w.-]*(?:password|pwd|secret|token|key|sig)[\w.-]*=)([^&;'\s]*)", re.IGNORECASE)
+_EMPTY_PASSWORD = re.compile(r"password\s*=\s*[\"']{2}", re.IGNORECASE)
 _USER_IN_URL = re.compile(r"(?<=//)[^/'\s]*(?=@)")
 
 
@@ -72,6 +83,20 @@ def without_credentials(text: str) -> str:
     starred = _SECRET_OPTION.sub(lambda at: at[1] + re.sub(r"[^'\n]", "*", at[2]), text)
     starred = _SECRET_IN_URL.sub(lambda at: at[1] + "*" * len(at[2]), starred)
     return _USER_IN_URL.sub(lambda at: "*" * len(at[0]), starred)
+
+
+def credentials_in(text: str) -> str | None:
+    """Return the option or address of a statement that holds a password or token; None where none does.
+
+    >>> credentials_in("'password' = 'hush'"), credentials_in("'password' = '', 'properties.sasl.mechanism' = 'PLAIN'")
+    ("the option 'password'", None)
+    """
+    for match in _SECRET_OPTION.finditer(text):
+        is_secret = re.search(r"password|secret|token", f"{match[1]}{match[2]}", re.IGNORECASE) is not None
+        if is_secret and re.fullmatch(r"'+", match[2]) is None and not _EMPTY_PASSWORD.search(match[2]):
+            return f"the option {match[1].partition('=')[0].strip()}"
+    in_url = any(match[2] for match in _SECRET_IN_URL.finditer(text))
+    return "an address" if in_url or any(match[0].partition(":")[2] for match in _USER_IN_URL.finditer(text)) else None
 
 
 def place_of(node: exp.Expr | None, text: str) -> Place | None:

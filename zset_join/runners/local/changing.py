@@ -180,5 +180,5 @@ class ChangingPipeline(Pipeline[dict[str, ZSet]]):
         self._watermarks = self._watermarks.of_plan(plan, known)
         self._taking = RowTaking(plan, self._readings, is_strict=self._options.on_bad_input == "error")
         self._engine = Engine(plan, self._watermarks, quarantines=self._options.on_bad_input == "quarantine")
-        self._memory = MemoryStates(plan, self._options, operators)
+        self._memory = MemoryStates(plan, self._options, operators, self._in_memory("take_over()").workers)
         self._publish()

@@ -39,6 +39,7 @@ class DirectoryChange:
         positions: how far sources have been read.
         progress: counts of the epoch.
         note: see `ChangedPlan`.
+        undo_epochs: for how many epochs it can be undone.
         is_without_outputs: outputs are given the epoch, and those before it that they lack, by the next start.
     """
 
@@ -50,6 +51,7 @@ class DirectoryChange:
     bare_view: str | None
     positions: Mapping[str, Any]
     progress: Mapping[str, Any]
+    undo_epochs: int
     note: Any = None
     is_without_outputs: bool = False
 

@@ -23,13 +23,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.checkpoint.added_columns import conformed_rows, conformed_zset
+from zset_join.checkpoint.added_columns import conformed_zset
 from zset_join.checkpoint.answer_parts import ArrowParts, read_arrow_parts
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.changed_plans import ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
-from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
+from zset_join.checkpoint.log import LogEntry, merge_logs, write_log
 from zset_join.checkpoint.owner import Ownership, claimed_query_id
 from zset_join.checkpoint.reading import (
     checkpoint_folder,
@@ -37,16 +37,18 @@ from zset_join.checkpoint.reading import (
     stored_query_id,
 )
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
-from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
+from zset_join.checkpoint.snapshot import SnapshotEntry, write_snapshot
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.progress_line import ProgressLine, progress_line
 from zset_join.core.tick import Tick
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.runners.common.bucket_receipt import dues_after, histories_after
 from zset_join.runners.common.start_checks import check_stages
+from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.dead_letters import write_dead_letters
 from zset_join.runners.local.directory_plans import DirectoryChange, described_plan, digest_of, written_plan
+from zset_join.runners.local.directory_rows import WEIGHT, input_folder, load_inputs, view_folder, view_rows
 from zset_join.runners.local.durable_epoch import DurableEpoch
 from zset_join.runners.local.engine import AnsweredEpoch
 from zset_join.runners.local.evolving import Evolution
@@ -58,13 +60,11 @@ from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.storage.full_disk import EpochOutcome, nothing_committed, reporting_full_disk
-from zset_join.zset import ZSet, single_batch
+from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, due_of
 
 __all__ = ["PipelineDirectory"]
 
-_VIEW = "view"
-_WEIGHT = "__weight"
 _MOST_UNSEEN = 8
 _CURES: Mapping[EpochOutcome, str] = {
     "open": "give the pipeline the rows of this epoch once more",
@@ -101,8 +101,9 @@ class PipelineDirectory:
         history: InputHistory | None,
         *,
         snapshot_after_bytes: int,
+        workers: Workers | None = None,
     ) -> None:
-        self._plan = plan
+        self._plan, self._workers = plan, Workers(1) if workers is None else workers
         self._watermarks = watermarks
         self._contents = contents
         self._history = history
@@ -196,6 +197,7 @@ class PipelineDirectory:
                 plan=self._plan,
                 checkpoint=self.checkpoint,
                 options=self._options,
+                workers=self._workers,
                 is_timed=self._is_timed,
                 effects=self.effects,
                 opened=opened,
@@ -290,9 +292,9 @@ class PipelineDirectory:
         sources = (*self._sources, *(one for one in plan.sources if one.name not in {known.name for known in self._sources}))
         for number, view in enumerate(plan.views):
             rows = change.begins[view.name] if evolution.begins(view.name) else change.answers[view.name]
-            self._carry_view(histories, view.name, _folder(plan, number), evolution, tick, rows)
+            self._carry_view(histories, view.name, view_folder(plan, number), evolution, tick, rows)
         if self._history is not None:
-            histories |= {key: there[key] for at in range(len(self._sources)) if (key := f"{_input(at)}/0") in there}
+            histories |= {key: there[key] for at in range(len(self._sources)) if (key := f"{input_folder(at)}/0") in there}
         known, self._plan, self._sources = self._sources, plan, sources
         try:
             self._log_inputs(histories, tick, {})
@@ -317,6 +319,7 @@ class PipelineDirectory:
                 altered=tuple(name for name in sorted(change.begins) if evolution.adds_columns(name)),
                 unseen=unseen,
                 bare_view=change.bare_view,
+                undo_epochs=change.undo_epochs,
                 note=change.note,
             )
             record = CommitRecord(
@@ -464,37 +467,16 @@ class PipelineDirectory:
         if self._contents is not None:
             for number, (name, contents) in enumerate(self._contents.items()):
                 line.now(f"reading view {name}", done=number, of=len(self._contents))
-                for delta in self._view_rows(name, record.histories.get(f"{self._folder(number)}/0", BucketHistory())):
+                kept = record.histories.get(f"{self._folder(number)}/0", BucketHistory())
+                for delta in view_rows(self.checkpoint.files, kept, self._plan.output_of(name).schema):
                     contents.add(delta)
         if self._history is not None:
             line.now("reading the kept inputs")
-            self._load_inputs(record, self._history)
+            load_inputs(self.checkpoint.files, record, self._sources, self._history)
 
     def _folder(self, number: int) -> str:
         """Return what the log of a view is called, by its place in the plan."""
-        return _folder(self._plan, number)
-
-    def _view_rows(self, name: str, history: BucketHistory) -> Iterator[ZSet]:
-        schema = self._plan.output_of(name).schema
-        if history.snapshot is not None:
-            table = read_snapshot(self.checkpoint.files, history.snapshot)["view"]
-            weights = single_batch(table.select([_WEIGHT])).column(0).to_numpy()
-            rows = conformed_rows(single_batch(table.drop_columns([_WEIGHT])), schema)
-            yield ZSet(rows.cast(schema), weights)
-        for log in history.logs:
-            for logged in read_log(self.checkpoint.files, log, schemas=[schema]):
-                yield logged.deltas[0]
-
-    def _load_inputs(self, record: CommitRecord, history: InputHistory) -> None:
-        epochs: dict[int, tuple[Tick, dict[str, ZSet]]] = {}
-        for number, source in enumerate(self._sources):
-            logs = record.histories.get(f"{_input(number)}/0", BucketHistory()).logs
-            for log in logs:
-                for logged in read_log(self.checkpoint.files, log, schemas=[source.relation.schema]):
-                    epochs.setdefault(logged.tick.epoch, (logged.tick, {}))[1][source.name] = logged.deltas[0]
-        for epoch in range(record.epoch + 1):
-            tick, deltas = epochs.get(epoch, (Tick(epoch), {}))
-            history.add(epoch, tick.processing_time_us, deltas)
+        return view_folder(self._plan, number)
 
     def _log_inputs(self, histories: dict[str, BucketHistory], tick: Tick, deltas: Mapping[str, ZSet]) -> None:
         """Keep what came, where it is to be kept: one line per epoch of the first source, also where that had no rows."""
@@ -502,11 +484,11 @@ class PipelineDirectory:
             return
         files = self.checkpoint.files
         for number, source in enumerate(self._sources):
-            key = f"{_input(number)}/0"
+            key = f"{input_folder(number)}/0"
             tail = histories.get(key, BucketHistory()).small_tail()
-            merged = merge_logs(files, f"log/{_input(number)}-0", tail) if tail else None
+            merged = merge_logs(files, f"log/{input_folder(number)}-0", tail) if tail else None
             delta = deltas.get(source.name, ZSet.empty(source.relation.schema))
-            log = write_log(files, f"log/{_input(number)}-0", tick=tick, deltas=[delta], is_due=number == 0)
+            log = write_log(files, f"log/{input_folder(number)}-0", tick=tick, deltas=[delta], is_due=number == 0)
             _keep(histories, key, histories.get(key, BucketHistory()).after(merged=merged, log=log))
 
     def _log_views(self, histories: dict[str, BucketHistory], tick: Tick, answers: Mapping[str, ZSet]) -> None:
@@ -520,7 +502,7 @@ class PipelineDirectory:
         merged: LogEntry | None = None
         if history.has_outgrown(self._snapshot_after_bytes):
             rows = contents.rows()
-            table = pa.Table.from_batches([rows.rows]).append_column(_WEIGHT, pa.array(rows.weights))
+            table = pa.Table.from_batches([rows.rows]).append_column(WEIGHT, pa.array(rows.weights))
             newest = history.logs[-1]
             snapshot = write_snapshot(
                 files,
@@ -533,14 +515,6 @@ class PipelineDirectory:
             merged = merge_logs(files, f"log/{folder}-0", history.small_tail())
         log = write_log(files, f"log/{folder}-0", tick=tick, deltas=[delta])
         _keep(histories, f"{folder}/0", history.after(snapshot=snapshot, merged=merged, log=log))
-
-
-def _folder(plan: QueryPlan, number: int) -> str:
-    return f"{_VIEW}-{number}" if len(plan.views) > 1 else _VIEW
-
-
-def _input(number: int) -> str:
-    return f"input-{number}"
 
 
 def _claim(place: Place) -> tuple[Ownership, str]:

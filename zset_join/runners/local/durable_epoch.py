@@ -16,7 +16,8 @@ from zset_join.core.tick import Tick
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.runners.common.bucket_receipt import BucketReceipt
 from zset_join.runners.common.stage_bucket import GLOBAL_BUCKET, log_input, report, report_due
-from zset_join.runners.local.stage_states import operators_of
+from zset_join.runners.common.workers import Workers
+from zset_join.runners.local.stage_states import built, operators_of
 from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
@@ -35,6 +36,7 @@ class DurableEpoch:
         options: what operators take from the options of a query.
         opened: closes what is opened here.
         tick: the epoch.
+        workers: they work on the buckets of a stage.
         is_timed: per stage, whether its operator waits for times.
         effects: what queries external systems.
         entered: gets every state that is opened, before it is.
@@ -43,6 +45,7 @@ class DurableEpoch:
     plan: QueryPlan
     checkpoint: Checkpoint
     options: StageOptions
+    workers: Workers
     is_timed: Sequence[bool]
     effects: Effects
     opened: ExitStack
@@ -64,7 +67,7 @@ class DurableEpoch:
             state.context = replace(state.context, tick=tick)
         else:
             state = BucketState(
-                self.checkpoint.stage(node.name, tick), 0, lambda directory: node.stage.build(self.options, directory)
+                self.checkpoint.stage(node.name, tick), 0, lambda directory: built(node, self.options, directory, self.workers)
             )
             self.entered.append(state)
             self.states[node.number] = self.opened.enter_context(state)

@@ -22,15 +22,14 @@ from dataclasses import dataclass, replace
 from zset_join.core.added_columns import adds_columns
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff, ViewDiff, difference
-from zset_join.evolution.fingerprints import Fingerprints
 from zset_join.evolution.refusals import source_changed
+from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import QueryPlan, StateNode
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.kept_rows import KeptRows, kept_inputs, kept_rows
 from zset_join.runners.local.rebuilding import Rebuilding
 from zset_join.runners.local.watermarks import KnownTimes, SourceTime, Watermarks
-from zset_join.stages.effect import EffectStage
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
@@ -40,7 +39,7 @@ __all__ = ["Evolution", "Standing"]
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Say where a pipeline stands, as an evolution reads it.
+    """Hold the place of a pipeline, as an evolution reads it.
 
     Args:
         plan: of the pipeline.
@@ -90,7 +89,7 @@ class Evolution:
         self._check_sources()
         self._match()
         rows = self._kept_rows()
-        now = [state.number for state in self._rebuilt if not state.is_shared and not isinstance(state.stage, EffectStage)]
+        now = [state.number for state in self._rebuilt if not state.is_shared]
         self._old, self._new = (
             Rebuilding(
                 prints=prints,
@@ -98,6 +97,7 @@ class Evolution:
                 empty=self._empty_sources(prints.plan),
                 options=standing.options,
                 tick=Tick(standing.epoch, standing.processing_time_us),
+                dropped=dict(standing.plan.dropped),
                 as_now=now if standing.as_now and prints is self._after else (),
             )
             for prints in (self._before, self._after)

@@ -19,7 +19,7 @@ import pyarrow.types as pt
 
 from zset_join.aggregates.value_codecs import codec_of
 from zset_join.core.relation import Relation
-from zset_join.evolution.fingerprints import FeedPrint, Fingerprints
+from zset_join.plan.fingerprints import FeedPrint, Fingerprints
 from zset_join.plan.query_plan import PlanSource, StateNode
 from zset_join.plan.unnamed import text_of
 from zset_join.runners.local.contents import Contents

@@ -40,6 +40,7 @@ from zset_join.query.reading import Reading
 from zset_join.query.several import PlannedQuery, planned
 from zset_join.query.view import View
 from zset_join.runners.common.epoch_spans import write_epoch_span
+from zset_join.runners.common.workers import Workers
 from zset_join.runners.local.contents import Contents, repeated
 from zset_join.runners.local.dead_letters import dead_letters
 from zset_join.runners.local.directory_plans import plan_of_directory
@@ -57,8 +58,9 @@ from zset_join.runners.local.replaying import no_dead_letters, replay_letters
 from zset_join.runners.local.saved import SavedState, lasts, load_state, save_state
 from zset_join.runners.local.snapshots import Snapshots
 from zset_join.runners.local.stage_states import MemoryStates, with_long_chunks
-from zset_join.runners.local.statistics import explained_budgets, statistics_of
+from zset_join.runners.local.statistics import explained_budgets, explained_threads, statistics_of
 from zset_join.runners.local.taking import RowTaking
+from zset_join.runners.local.undoing import UNDO_EPOCHS, checked_undo_epochs
 from zset_join.runners.local.unfinished import closed, epoch_gap, out_of_memory, unfinished
 from zset_join.runners.local.watched import PublishedEpochs
 from zset_join.runners.local.watermarks import Watermarks
@@ -96,6 +98,9 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         keep_state: "needed": state holds no more than this query needs. Columns of sources that nothing reads are left out, and
             groups over a many-to-many join keep sums per key in place of pairs; `explain` shows both. "all" keeps rows with all
             columns, and `evolve` can read them later. A planned query keeps what it was planned with.
+        undo_epochs: how many epochs behind a change of the query `undo` can go back; 0: only before the next one.
+        threads: how many work on an epoch: the rows of a stage are parted by key, in as many buckets. Answers, checkpoints and
+            saved states are those of one thread; every start may have another number. `explain` lists stages that stay whole.
         before_begin: called with `positions` before anything is written down; what it raises refuses the start.
 
     Attributes:
@@ -146,9 +151,12 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         idle_timeout_seconds: float | None = None,
         snapshot_after_bytes: int = 64 * 1024 * 1024,
         keep_state: KeepState = "all",
+        undo_epochs: int = UNDO_EPOCHS,
+        threads: int = 1,
         before_begin: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         query = planned(view, keep_state=keep_state)
+        self._undo_epochs = checked_undo_epochs(undo_epochs)
         self._has_several, self.plan, self._readings = query.has_several, query.plan, query.readings
         self._views = view if isinstance(view, Mapping) else None
         if directory is not None:
@@ -172,11 +180,12 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         self._unfinished: int | None = None
         self._watching = PublishedEpochs()
         self._is_closed = False
+        self._workers = Workers(threads)
         self._memory: MemoryStates | None = None
         self._directory: PipelineDirectory | None = None
         sinks = outputs_by_view(self.plan, outputs, has_several=self._has_several)
         if directory is None:
-            self._memory = MemoryStates(self.plan, self._options)
+            self._memory = MemoryStates(self.plan, self._options, workers=self._workers)
         else:
             self._directory = PipelineDirectory(
                 directory,
@@ -186,6 +195,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
                 self._contents,
                 self._history,
                 snapshot_after_bytes=snapshot_after_bytes,
+                workers=self._workers,
             )
         changed = None if self._directory is None else self._directory.checkpoint.changed
         is_told = changed is not None and changed.bare_view != ""
@@ -437,7 +447,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         """Return what the query does and what it must remember."""
         with explained_for(self._options.more):
             text = self.plan.explain(buckets=1)
-        return text + explained_budgets(self._options)
+        return text + explained_budgets(self._options) + explained_threads(self.plan, self._options, self._workers.threads)
 
     def explain(self) -> None:
         """Print what the query does and what it must remember."""
@@ -451,7 +461,7 @@ class Pipeline(PipelineQuestions, Snapshots, QueryChanges, Generic[Answer]):
         try:
             self._outputs.close()
         finally:
-            for held in (self._memory, self._directory):
+            for held in (self._memory, self._directory, self._workers):
                 if held is not None:
                     held.close()
 

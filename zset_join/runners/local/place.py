@@ -25,6 +25,8 @@ class PipelineOptions(TypedDict, total=False):
     idle_timeout_seconds: float | None
     snapshot_after_bytes: int
     keep_state: KeepState
+    undo_epochs: int
+    threads: int
     before_begin: Callable[[Mapping[str, Any]], None] | None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
 from zset_join.query import several
 from zset_join.query.reading import Reading, readings_of
+from zset_join.query.several import PlannedQuery
 from zset_join.query.view import View
 from zset_join.runners.local.contents import Contents
 from zset_join.runners.local.dead_letters import dead_letters
@@ -26,6 +27,7 @@ from zset_join.runners.local.outputs import Outputs, OutputsByView, PipelineOutp
 from zset_join.runners.local.progress import epoch_counts
 from zset_join.runners.local.stage_states import MemoryStates
 from zset_join.runners.local.taking import RowTaking
+from zset_join.runners.local.undoing import check_undo, nothing_to_undo, query_before
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.sinks.sink import Sink
 from zset_join.zset import ZSet
@@ -39,7 +41,22 @@ if TYPE_CHECKING:
     from zset_join.stages.stage import StageOptions
     from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["QueryChanges", "plan_of_change"]
+__all__ = ["QueryChanges", "plan_of_change", "plan_of_program"]
+
+
+@dataclass(frozen=True)
+class _Before:
+    """Hold the query before the last change.
+
+    Args:
+        epoch: of the change.
+        views: as it was given, by name; None where it was one, or is read from the directory.
+        query: as it was planned.
+    """
+
+    epoch: int
+    views: Mapping[str, View] | None
+    query: PlannedQuery
 
 
 class QueryChanges:
@@ -51,6 +68,7 @@ class QueryChanges:
     positions: Mapping[str, Any]
     dead_letters: pa.Table
     _contents: Mapping[str, Contents] | None
+    _before: _Before | None = None
     _dropped_sources: frozenset[str] = frozenset()
     _engine: Engine
     _has_several: bool
@@ -62,6 +80,7 @@ class QueryChanges:
     _processing_time_us: int | None
     _readings: Mapping[str, Reading]
     _taking: RowTaking
+    _undo_epochs: int
     _unfinished: int | None
     _views: Mapping[str, View] | None
     _watermarks: Watermarks
@@ -72,11 +91,12 @@ class QueryChanges:
     _publish: Callable[[], None]
 
     @progress_line("comparing with another query")
-    def diff(self, view: View | Mapping[str, View]) -> PlanDiff:
+    def diff(self, view: View | Mapping[str, View] | PlannedQuery) -> PlanDiff:
         """Return what another query would answer otherwise over everything that was accepted so far. Nothing changes.
 
         Args:
             view: the new query: a view, or all views by name; a view of before that is not among them would be dropped.
+                Another runner gives a planned query.
 
         Raises:
             PlanError: the query cannot be planned.
@@ -109,7 +129,7 @@ class QueryChanges:
     @progress_line("changing the query")
     def evolve(
         self,
-        view: View | Mapping[str, View],
+        view: View | Mapping[str, View] | PlannedQuery,
         *,
         outputs: Outputs | OutputsByView | None = None,
         new_table: str | Mapping[str, str] | None = None,
@@ -176,6 +196,47 @@ class QueryChanges:
         self._outputs.settle()
         return diff
 
+    def undo(
+        self,
+        *,
+        outputs: Outputs | OutputsByView | None = None,
+        new_table: str | Mapping[str, str] | None = None,
+        note: Any = None,
+    ) -> PlanDiff:
+        """Go back to the query before the last change: a change like any other. Undone twice it is as it was.
+
+        What the change dropped is built again from rows that are kept, or refused. The query before is kept for `undo_epochs`
+        epochs behind the change, an option of the pipeline.
+
+        Args:
+            outputs: as for `evolve`; outputs that got columns do not lose them, and have to be replaced.
+            new_table: as for `evolve`.
+            note: as for `evolve`.
+
+        Raises:
+            StateError: `NOTHING_TO_UNDO`: the query was never changed; `UNDO_GONE`: too many epochs ago; `UNDO_SOURCES`: the
+                directory was opened again since, and the query before reads a source that the one of now does not.
+            ZsetJoinError: as `evolve`. Nothing has changed.
+
+        >>> from zset_join.pipeline import Pipeline, changes
+        >>> orders = changes("orders", {"id": pa.int64(), "total": pa.int64()}, keys="id")
+        >>> pipeline = Pipeline({"orders": orders})
+        >>> _ = pipeline.step({"orders": [{"id": 1, "total": 5}]})
+        >>> _ = pipeline.add_view("totals", orders.select("total"))
+        >>> pipeline.undo().views["totals"].status, pipeline.views
+        ('dropped', ('orders',))
+        """
+        self._check_usable()
+        changed = None if self._directory is None else self._directory.checkpoint.changed
+        before = self._before
+        if before is None and self._directory is not None and changed is not None:
+            before = _Before(changed.epoch, None, query_before(self._directory.checkpoint, self._readings))
+        if before is None:
+            raise nothing_to_undo("this pipeline" if self._directory is None else self._directory.location, "evolve()")
+        check_undo(self.epoch, before.epoch, self._undo_epochs if changed is None else changed.undo_epochs)
+        view: Mapping[str, View] | PlannedQuery = before.query if before.views is None else before.views
+        return self.evolve(view, outputs=outputs, new_table=new_table, note=note)
+
     @property
     def note(self) -> Any:
         """Return what the last `evolve` of a directory was given to keep with the query; None where it was given nothing."""
@@ -238,7 +299,7 @@ class QueryChanges:
     def _evolved(
         self,
         evolution: Evolution,
-        view: View | Mapping[str, View],
+        view: View | Mapping[str, View] | PlannedQuery,
         outputs: Outputs | OutputsByView | None,
         new_table: str | Mapping[str, str] | None,
         opened: DurableEpoch | None,
@@ -274,7 +335,7 @@ class QueryChanges:
     def _go_over(
         self,
         evolution: Evolution,
-        view: View | Mapping[str, View],
+        view: View | Mapping[str, View] | PlannedQuery,
         answered: AnsweredEpoch,
         begins: Mapping[str, ZSet],
         changed: PipelineOutputs,
@@ -284,14 +345,18 @@ class QueryChanges:
         """Become a pipeline of the new query: everything that can fail is made first."""
         standing, memory, directory = evolution.standing, self._memory, self._directory
         plan = evolution.plan if directory is None or not standing.epoch else evolution.durable_plan()
-        readings = readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
+        readings, has_several = _readings(view), isinstance(view, Mapping)
+        if isinstance(view, PlannedQuery):
+            has_several = view.has_several
+        before = PlannedQuery(plan=replace(self.plan, state_names=()), readings=self._readings, has_several=self._has_several)
+        undone = _Before(self.epoch, self._views, before)
         watermarks = self._watermarks.of_plan(plan, evolution.known_times())
         taking = RowTaking(plan, readings, is_strict=self._options.on_bad_input == "error")
         engine = Engine(plan, watermarks, quarantines=self._options.on_bad_input == "quarantine")
         contents = None if self._contents is None else evolution.contents(self._contents)
         counts = epoch_counts({}, answered, [], {}) if standing.epoch else self.progress
         letters = dead_letters(standing.epoch, answered.rejected)
-        states = MemoryStates(plan, self._options, known=evolution.operators()) if memory is not None else None
+        states = None if memory is None else MemoryStates(plan, self._options, evolution.operators(), memory.workers)
         unused, outputs = evolution.unused() if memory is not None else [], self._outputs
         change = DirectoryChange(
             plan=plan,
@@ -303,6 +368,7 @@ class QueryChanges:
             positions=self.positions,
             progress=counts,
             note=note,
+            undo_epochs=self._undo_epochs,
         )
         self._unfinished = self.epoch  # until all of it is taken
         if directory is not None and opened is not None:
@@ -314,9 +380,11 @@ class QueryChanges:
         self._memory, self._engine, self._taking, self._watermarks = states, engine, taking, watermarks
         self._contents, self._outputs, self._readings = contents, changed, readings
         changed.go_on()
-        self._has_several, self._views = isinstance(view, Mapping), view if isinstance(view, Mapping) else None
+        self._has_several = has_several
+        self._views, self._before = view if isinstance(view, Mapping) else None, undone
         names = {source.name for source in plan.sources}
-        self._dropped_sources = (self._dropped_sources | {source.name for source in self.plan.sources}) - names
+        had = {source.name for source in self.plan.sources} if standing.epoch else set()  # before it no row has come
+        self._dropped_sources = (self._dropped_sources | had) - names
         self.plan = plan
         if standing.epoch:
             if self._history is not None:
@@ -363,12 +431,27 @@ class QueryChanges:
         )
 
 
-def plan_of_change(view: View | Mapping[str, View], before: QueryPlan) -> QueryPlan:
+def _readings(view: View | Mapping[str, View] | PlannedQuery) -> Mapping[str, Reading]:
+    if isinstance(view, PlannedQuery):
+        return view.readings
+    return readings_of(several.bindings_of(view) if isinstance(view, Mapping) else view.bindings)
+
+
+def plan_of_change(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:
     """Return the plan of a query; the only view of one is the only view of the other, whatever it is called."""
     if isinstance(view, Mapping):
         return several.plan_of(view, keep_state=before.keep_state)
-    plan = view.plan(keep_state=before.keep_state)
-    return plan if len(before.views) > 1 else replace(plan, views=(replace(plan.view(), name=before.name),))
+    plan = view.plan if isinstance(view, PlannedQuery) else view.plan(keep_state=before.keep_state)
+    is_one = len(before.views) == len(plan.views) == 1
+    return replace(plan, views=(replace(plan.view(), name=before.name),)) if is_one else plan
+
+
+def plan_of_program(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:
+    """Return the plan of a query of another program, which may call the only view by a name or not."""
+    if isinstance(view, Mapping) and len(view) == len(before.views) == 1:
+        (only,) = view.values()
+        return plan_of_change(only, before)
+    return plan_of_change(view, before)
 
 
 def _view_name(what: str, name: str | None, views: Iterable[str]) -> OptionError:

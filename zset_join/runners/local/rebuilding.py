@@ -11,7 +11,7 @@ Cost: every row that is read is fed once. Memory: all rows of an input, and of a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -19,13 +19,14 @@ import pyarrow as pa
 from zset_join.core.relation import Relation
 from zset_join.core.tick import Tick
 from zset_join.evolution.derivation import derived_steps, null_rejected
-from zset_join.evolution.fingerprints import Fingerprints
 from zset_join.evolution.refusals import by_time, no_rows
+from zset_join.plan.fingerprints import Fingerprints
 from zset_join.plan.query_plan import Feed
 from zset_join.plan.row_steps import RowStep, relation_after
 from zset_join.runners.common.stage_bucket import StageBucket
 from zset_join.runners.local.feeding import Feeding, transforms_of
 from zset_join.runners.local.kept_rows import KeptRows, gaps_of
+from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import DurableOperator
@@ -53,6 +54,7 @@ class Rebuilding:
         options: what operators take from the options of a query.
         tick: the epoch that is built up to.
         built: the operators to fill, by the number of their stage; what else is needed is built for the moment.
+        dropped: columns that the plan before left out, by source.
         as_now: numbers of stages that are built as if all their rows came now, though their answer depends on when rows come.
 
     Attributes:
@@ -68,6 +70,7 @@ class Rebuilding:
     tick: Tick
     built: dict[int, DurableOperator] = field(default_factory=dict)
     as_now: Collection[int] = ()
+    dropped: Mapping[str, Collection[str]] = field(default_factory=dict)
     fed: dict[int, int] = field(default_factory=dict)
     read: dict[str, int] = field(default_factory=dict)
     rejected: int = 0
@@ -142,7 +145,7 @@ class Rebuilding:
                 return _Part(one, steps)
         if isinstance(feed.origin, str):
             near = [(one.what, one.feeds[0].steps, one.relation.schema.names, one.gaps) for one in beside]
-            raise no_rows(feed, names, reader, near)
+            raise no_rows(feed, names, reader, near, self.dropped.get(feed.origin, ()))
         self.check_stage(feed.origin)
         return _Part(None, feed=feed)
 
@@ -202,11 +205,25 @@ class Rebuilding:
         self.fed[number] = sum(map(len, fed))
         if not self.fed[number] and not node.stage.begins_alone:
             return ZSet.empty(shown)
+        fed = self._completed(number, operator, fed)
         answer = ZSet.concat(list(StageBucket.of(node.stage).answer(operator, self.tick, fed)), schema=shown)
-        self.rejected += operator.rejections(self.tick, fed).num_rows
+        if self.options.on_bad_input == "quarantine":  # else it has raised
+            self.rejected += operator.rejections(self.tick, fed).num_rows
         if absorbs:
             operator.absorb(self.tick, fed)
         return answer
+
+    def _completed(self, number: int, operator: DurableOperator, fed: list[ZSet]) -> list[ZSet]:
+        """Return what an operator is fed, with the rows of an external table that it reads: they are fetched now."""
+        node = self.plan.nodes[number]
+        if not has_effect(node.stage):
+            return fed
+        effects = Effects()
+        try:
+            place = EffectPlace(options=self.options, name=node.name)
+            return effects.opened(node.stage, place).completed(operator, self.tick, fed)
+        finally:
+            effects.close()
 
 
 def _fits(there: Relation, wanted: Relation) -> bool:

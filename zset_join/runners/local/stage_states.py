@@ -13,12 +13,15 @@ from typing import Protocol
 from zset_join.core.tick import Tick
 from zset_join.operators.shared_table import SharedTable
 from zset_join.plan.query_plan import QueryPlan, StateNode
+from zset_join.runners.common.bucketed import in_buckets, why_in_one_bucket
+from zset_join.runners.common.parting import parted_when_large
+from zset_join.runners.common.workers import Workers
 from zset_join.stages.effect import EffectPlace, Effects, has_effect
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 from zset_join.zset.protocol import NOTHING_DUE, DurableOperator, NextDue, due_of, is_timed
 
-__all__ = ["MemoryStates", "StageStates", "operators_of", "with_long_chunks"]
+__all__ = ["MemoryStates", "StageStates", "built", "operators_of", "why_together", "with_long_chunks"]
 
 _CHUNK_ROWS = 1 << 18
 
@@ -51,17 +54,25 @@ class MemoryStates:
         plan: the plan.
         options: what operators take from the options of a query.
         known: operators that there are already, by the number of their state; the others are built.
+        workers: they work on the buckets of a stage; None: this thread, on one.
     """
 
-    def __init__(self, plan: QueryPlan, options: StageOptions, known: Mapping[int, DurableOperator] | None = None) -> None:
+    def __init__(
+        self,
+        plan: QueryPlan,
+        options: StageOptions,
+        known: Mapping[int, DurableOperator] | None = None,
+        workers: Workers | None = None,
+    ) -> None:
         self.states: dict[int, DurableOperator] = dict(known or {})
         self.operators: dict[int, DurableOperator] = {}
         self.effects = Effects()
         self._plan, self._options = plan, options
+        self.workers = Workers(1) if workers is None else workers
         try:
             for state in plan.states:
                 if state.number not in self.states:
-                    self.states[state.number] = state.stage.build(options, None)
+                    self.states[state.number] = built(state, options, None, self.workers)
                 self.operators |= operators_of(state, self.states[state.number])
         except BaseException:
             self.close()
@@ -101,6 +112,23 @@ class MemoryStates:
         self.effects.close()
         for operator in self.states.values():
             operator.close()
+
+
+def built(state: StateNode, options: StageOptions, directory: str | None, workers: Workers) -> DurableOperator:
+    """Return what keeps a state, where its rows can be parted in as many buckets as there are threads.
+
+    In memory it is in buckets while its epochs are large; over a directory, where an epoch costs more, always.
+    """
+    if workers.threads == 1 or why_together(state, options) is not None:
+        return state.stage.build(options, directory)
+    if directory is None:
+        return parted_when_large(state.stage, options, workers)
+    return in_buckets(state.stage, options, directory, workers)
+
+
+def why_together(state: StateNode, options: StageOptions) -> str | None:
+    """Return why the rows of a state stay in one bucket; None where they are parted by key."""
+    return "several joins look up in it" if state.is_shared else why_in_one_bucket(state.stage, options)
 
 
 def operators_of(state: StateNode, built: DurableOperator) -> dict[int, DurableOperator]:

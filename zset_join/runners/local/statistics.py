@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.runners.local.stage_states import why_together
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.zset.protocol import DurableOperator
 
-__all__ = ["explained_budgets", "statistics_of"]
+__all__ = ["explained_budgets", "explained_threads", "statistics_of"]
 
 
 def statistics_of(
@@ -58,3 +59,16 @@ def explained_budgets(options: StageOptions) -> str:
             cold = budget.describe_cold_store()
             text += f"\nState: of {what} at most {budget.describe()} per stage in memory, the rest on local disk\n  {cold}"
     return text
+
+
+def explained_threads(plan: QueryPlan, options: StageOptions, threads: int) -> str:
+    """Return which stages several threads work on at the same time, and why not on the others, each line after a line break."""
+    if threads == 1:
+        return ""
+    reasons = {state: why_together(state, options) for state in plan.states}
+    parted = [str(number) for state, why in reasons.items() if why is None for number in state.readers]
+    lines = [f"Threads: {threads}; rows are parted by key in stage {', '.join(parted)}" if parted else f"Threads: {threads}"]
+    for state, why in reasons.items():
+        if why is not None:
+            lines.append(f"  stage {', '.join(map(str, state.readers))} stays in one bucket: {why}")
+    return "".join(f"\n{line}" for line in lines)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from zset_join.checkpoint.plan import query_plan
-from zset_join.checkpoint.reading import plan_before, read_committed, stored_description
+from zset_join.checkpoint.reading import changed_plan_of, plan_before, read_committed, stored_description
 from zset_join.core.errors import OptionError, StateError
 from zset_join.core.tick import Tick
 from zset_join.evolution.differences import PlanDiff
@@ -37,12 +37,20 @@ from zset_join.runners.local.evolving import Evolution, Standing
 from zset_join.runners.local.history import InputHistory
 from zset_join.runners.local.place import Place, place_of
 from zset_join.runners.local.progress import epoch_counts
-from zset_join.runners.local.query_changes import plan_of_change
+from zset_join.runners.local.query_changes import plan_of_program
+from zset_join.runners.local.undoing import UNDO_EPOCHS, check_undo, nothing_to_undo
 from zset_join.runners.local.watermarks import Watermarks
 from zset_join.stages.stage import StageOptions
 from zset_join.storage.folder import is_local
 
-__all__ = ["diff_of_directory", "evolve_directory", "undo_of_directory"]
+__all__ = [
+    "check_kept_here",
+    "check_streams",
+    "diff_of_directory",
+    "evolve_directory",
+    "not_kept_here",
+    "undo_of_directory",
+]
 
 _SNAPSHOT_AFTER_BYTES = 64 * 1024 * 1024
 
@@ -98,6 +106,7 @@ def evolve_directory(directory: str | Path, view: View | Mapping[str, View] | Pl
             positions={} if place.last is None else place.last.positions,
             progress=epoch_counts({}, answered, [], {}),
             note=note,
+            undo_epochs=UNDO_EPOCHS if known is None else known.undo_epochs,
             is_without_outputs=True,
         )
         place.begin()
@@ -117,17 +126,17 @@ def undo_of_directory(directory: str | Path) -> PlanDiff:
         directory: as for `diff_of_directory`.
 
     Raises:
-        StateError: `NOTHING_TO_UNDO`: its query was never changed; or as `evolve_directory`.
+        StateError: `NOTHING_TO_UNDO`: its query was never changed; `UNDO_GONE`: longer ago than its option `undo_epochs`;
+            or as `evolve_directory`.
     """
     location = _location(directory)
     committed = read_committed(location)
     last = None if committed is None else committed.last
     if committed is None or last is None or last.plan is None:
-        raise StateError(
-            f"the query in {location} has no change to undo. Change it with zset-join evolve.",
-            code="NOTHING_TO_UNDO",
-            location=location,
-        )
+        raise nothing_to_undo(location, "zset-join evolve")
+    changed = changed_plan_of(committed.files.folder, last)
+    assert changed is not None  # noqa: S101 - its record names a plan
+    check_undo(last.epoch + 1, changed.epoch, changed.undo_epochs)
     plan = QueryPlan.from_json(plan_before(committed.files.folder, last)["plan"])
     query = PlannedQuery(plan=replace(plan, state_names=()), readings={}, has_several=len(plan.views) > 1)
     return evolve_directory(location, query)
@@ -144,7 +153,6 @@ class _Stopped:
     standing: Standing
     watermarks: Watermarks
     opened: DurableEpoch
-    is_inside_spark: bool
 
 
 @contextmanager
@@ -152,14 +160,7 @@ def _stopped(directory: str | Path, view: View | Mapping[str, View] | PlannedQue
     """Open a directory at its newest epoch, and find how its query comes to another one."""
     location = _location(directory)
     plan, described = query_plan(location), stored_description(location) or {}
-    if "keeps_view" not in described:
-        raise OptionError(
-            f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not compared or changed in "
-            "place. Start the new query beside it with a checkpointLocation and outputs of its own, and let readers go over to "
-            "these; or run the query on the driver, mode='driver', from the start.",
-            code="NOT_FROM_HERE",
-            what="evolve",
-        )
+    check_kept_here(location, described)
     watermarks, options = Watermarks(plan), StageOptions(on_bad_input="quarantine")
     contents = {one.name: Contents(plan.output_of(one.name).schema) for one in plan.views} if described["keeps_view"] else None
     history = InputHistory() if described["keeps_inputs"] else None
@@ -194,10 +195,9 @@ def _stopped(directory: str | Path, view: View | Mapping[str, View] | PlannedQue
                     standing=standing,
                     watermarks=watermarks,
                     opened=opened,
-                    is_inside_spark="inputs" in described,
                 )
-                plan = _planned(view, plan)
-                _check_streams(stopped, plan)
+                plan = plan_of_program(view, plan)
+                check_streams(stopped.plan, plan, described)
                 with closing(Evolution(standing, plan)) as evolution:
                     yield stopped, evolution
 
@@ -210,30 +210,61 @@ def _place(location: str, temporary: str) -> Place:
     return Place(location=location, local_state_dir=local, dead_letters=letters, described=described_beside)
 
 
-def _check_streams(stopped: _Stopped, plan: QueryPlan) -> None:
-    """Refuse to change the streams of a query inside Spark, whose own files name them.
+def check_kept_here(location: str, described: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint whose state is not that of a pipeline.
+
+    Raises:
+        OptionError: `NOT_FROM_HERE`.
+    """
+    if "keeps_view" not in described:
+        raise not_kept_here(location)
+
+
+def not_kept_here(location: str) -> OptionError:
+    """Return the error of a checkpoint whose state is not that of a pipeline."""
+    return OptionError(
+        f"{location} is the checkpoint of a query whose state lies in Spark's executors; it is not compared or changed in "
+        "place. Start the new query beside it with a checkpointLocation and outputs of its own, and let readers go over to "
+        "these; or run the query on the driver, mode='driver', from the start.",
+        code="NOT_FROM_HERE",
+        what="evolve",
+    )
+
+
+def check_streams(before: QueryPlan, after: QueryPlan, described: Mapping[str, Any]) -> None:
+    """Refuse to change the streams of a query inside Spark, whose own files name them; a pipeline's may change.
+
+    Args:
+        before: the plan of the checkpoint.
+        after: the new one.
+        described: what the checkpoint is recognised by.
 
     Raises:
         StateError: `EVOLVE_STREAM`.
     """
-    before, after = ({source.name for source in one.sources} for one in (stopped.plan, plan))
-    if stopped.is_inside_spark and before != after:
+    if "inputs" not in described:
+        return
+    known, wanted = ({source.name for source in one.sources} for one in (before, after))
+    if known != wanted:
         raise StateError(
-            f"the new query reads the streams {sorted(after)}, and the one in the checkpoint {sorted(before)}. Spark's own "
+            f"the new query reads the streams {sorted(wanted)}, and the one in the checkpoint {sorted(known)}. Spark's own "
             "files beside it name its streams, so none comes or goes in place. Keep the streams, or start the new query with a "
             "checkpointLocation and outputs of its own.",
             code="EVOLVE_STREAM",
-            before=sorted(before),
-            after=sorted(after),
+            before=sorted(known),
+            after=sorted(wanted),
+        )
+    has_clock = any(one.get("baseline") for one in described["inputs"]) or _waits(before)
+    if _waits(after) and not has_clock:
+        raise StateError(
+            "the new query has stages that wait for a time, and the one in the checkpoint has none. Such a query reads one "
+            "source more inside Spark, which brings epochs when no row comes, and Spark's own files beside the checkpoint name "
+            "its sources. Start the new query with a checkpointLocation and outputs of its own.",
+            code="EVOLVE_STREAM",
+            before=sorted(known),
+            after=sorted(wanted),
         )
 
 
-def _planned(view: View | Mapping[str, View] | PlannedQuery, before: QueryPlan) -> QueryPlan:
-    """Return the plan of a query; one view in place of one is the same view, whatever it is called."""
-    if isinstance(view, PlannedQuery):
-        is_one = len(view.plan.views) == len(before.views) == 1
-        return replace(view.plan, views=(replace(view.plan.view(), name=before.name),)) if is_one else view.plan
-    if isinstance(view, Mapping) and len(view) == len(before.views) == 1:
-        (only,) = view.values()
-        return plan_of_change(only, before)
-    return plan_of_change(view, before)
+def _waits(plan: QueryPlan) -> bool:
+    return any(node.stage.waits_for_time for node in plan.nodes)

@@ -111,10 +111,6 @@ class _Planning:
     def snapshot(self, query: Query) -> pa.Table:
         raise _Planned(query)
 
-    @property
-    def changes_queries(self) -> bool:
-        return self._session.changes_queries
-
     def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:  # noqa: ARG002 - as every session
         assert self.bound is not None  # noqa: S101 - a view is bound before it is changed
         raise _Planned(next((query for one, query in change.queries.items() if one.name == change.name), self.bound))

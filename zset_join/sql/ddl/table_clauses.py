@@ -18,6 +18,7 @@ from zset_join.connectors import tables
 from zset_join.core.errors import SqlError
 from zset_join.expressions.type_rules import kind_of
 from zset_join.sql.parse.readers import Reader
+from zset_join.sql.parse.secrets import with_environment
 from zset_join.sql.tables.catalog import ColumnDefinition
 from zset_join.sql_expressions.places import Place, SqlWarning, near
 
@@ -45,7 +46,7 @@ def add_options(options: dict[str, str], more: Mapping[str, str], at: Place) -> 
     for name, value in more.items():
         if name in options:
             raise SqlError(f"'{name}' is given twice. Keep one.", code="SAID_TWICE", at=at, name=name)
-        options[name] = value
+        options[name] = with_environment(name, value, at)
 
 
 def files_of(reader: Reader) -> dict[str, str]:

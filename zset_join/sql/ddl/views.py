@@ -81,7 +81,7 @@ def create_view(session: StatementContext, reader: Reader, replaces: bool) -> Me
         if unplanned(setting):
             text = f"the setting '{setting}' of a view changes nothing: write it behind the query that reads the view."
             warnings.warn(SqlWarning(text), stacklevel=5)
-    old = session.catalog.views.get(name) if replaces and session.changes_queries else None
+    old = session.catalog.views.get(name) if replaces else None
     if old is not None and not old.is_materialized:
         return _changed(session, view, {}, at=at)
     release(session, name, replaces, at=at)
@@ -105,7 +105,7 @@ def create_materialized_view(session: StatementContext, reader: Reader, replaces
     table = written_table(session, reader) if reader.has("INTO") else None
     view, query = _view(session, reader, name, is_materialized=True)
     fitting = query if table is None else bound_by(session, lambda: fitted(_again(query), table, None, at=at))
-    running = _running(session, name) if replaces and session.changes_queries else None
+    running = _running(session, name) if replaces else None
     if running is not None and running.into == (None if table is None else table.name):
         return _changed(session, view, {running: fitting}, at=at)
     release(session, name, replaces, at=at)
@@ -145,12 +145,6 @@ def alter(session: StatementContext, statement: Statement, begin: int = 0, *, is
         word = "materialized view" if is_materialized else "view"
         known = [one.name for one in session.catalog.views.values() if one.is_materialized == is_materialized]
         raise SqlError(f'there is no {word} "{name}" to alter.{near(name, known)}', code="UNKNOWN_TABLE", at=at, name=name)
-    if not session.changes_queries:
-        raise SqlError(
-            f'inside Spark a query is not altered while it runs. Write CREATE OR REPLACE, which makes "{name}" again.',
-            code="NOT_OFFERED",
-            at=statement.place(0),
-        )
     after = reader.index
     view, query = _view(session, reader, name, is_materialized=is_materialized)
     changes: dict[Running, Query] = {}

@@ -6,7 +6,8 @@ The law: the plan of the pipeline and its declarations become true together. A f
 commit record of the change names its number; a file that no record names is that of a change that did not come true. Before the
 first epoch the newest file counts.
 
-Statements are kept as they were written, with the passwords in them: only the owner of the directory can read the files.
+Statements are kept as they were written; one with a password is refused (`zset_join.sql.parse.secrets`), but for those of
+earlier directories. Only the owner of the directory can read the files.
 """
 
 from __future__ import annotations

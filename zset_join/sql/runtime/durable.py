@@ -18,7 +18,8 @@ does so within `once`.
 Memory: the rows of all tables and queries. Cost: of an INSERT, one commit; of CREATE and DROP, what they build, and one commit.
 
 Known limits: operators of all queries have the options that are set when the first one is made. Of a table that a connector
-fills, everything that came is kept. A query that joins by time, or keeps first rows, has to be made before there are rows.
+fills, everything that came is kept. Joins by time that share an
+index of versions have to be made before there are rows. A lookup join over rows that are there looks all of them up now.
 """
 
 from __future__ import annotations
@@ -49,16 +50,15 @@ from zset_join.sql.runtime.durable_plan import (
     DurableQuery,
     OwnView,
     is_fed,
-    is_inserted,
     options_of,
     sink_of,
 )
 from zset_join.sql.runtime.written_tables import read_with_writers
 from zset_join.sql.tables.catalog import Table
 from zset_join.sql.tables.file_names import file_name
+from zset_join.sql.tables.reserved_columns import refuse_our_columns
 from zset_join.sql.tables.results import Query, Running, has_row_of_nothing, sorted_rows
 from zset_join.sql.tables.settings import stage_options
-from zset_join.sql.tables.stored_tables import refuse_our_columns
 from zset_join.sql.tables.view_groups import GroupView
 from zset_join.sql_expressions.places import SqlWarning
 from zset_join.storage import local
@@ -228,7 +228,7 @@ class DirectoryRuntime(DurableChanges):
         """Return what a query holds over what its tables hold."""
         known = [name for name in sorted(query.bound.reads) if f"{ROWS}{name}" in self._views]
         if any(len(self.catalog.tables[name].hidden) for name in known) and self.pipeline.epoch:
-            view = read_with_writers(query.bound.view, self._written())
+            view = self._fed(read_with_writers(query.bound.view, self._written()))
             diff = self.pipeline.diff({**self._views, _SNAPSHOT: view})
             return sorted_rows(repeated(diff.views[_SNAPSHOT].added, query.schema), query.bound)
         with Pipeline(query.bound.view, options=stage_options(query.settings)) as pipeline:
@@ -259,7 +259,7 @@ class DirectoryRuntime(DurableChanges):
         source = self._source(table, is_kept=False)
         try:
             source.open(None)
-            with Pipeline(table.rows) as pipeline:
+            with Pipeline(self._fed(table.rows)) as pipeline:
                 while True:
                     rows, _ = source.poll(wait_seconds=_WAIT_SECONDS)
                     if rows is None:
@@ -272,7 +272,7 @@ class DirectoryRuntime(DurableChanges):
 
     def check_insert(self, table: Table) -> None:
         """Refuse rows for a table that its connector fills."""
-        if not is_inserted(table):
+        if not self.is_inserted(table):
             raise SqlError(
                 f'"{table.name}" is filled by its connector; insert into a table without one.',
                 code="NOT_A_TABLE",

@@ -24,12 +24,13 @@ from zset_join.query import View, appends
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.sinks.sink import Sink
 from zset_join.sql.dml.shared_epochs import in_order, named_error
+from zset_join.sql.parse.secrets import refuse_kept_credentials
 from zset_join.sql.runtime.completing import completed_table
 from zset_join.sql.runtime.declarations import Catalogued, Declaration, Declarations, described_table, table_of
 from zset_join.sql.runtime.in_directory import claim_directory
 from zset_join.sql.runtime.in_process import ProcessRuntime
 from zset_join.sql.runtime.written_tables import read_with_writers, rows_for
-from zset_join.sql.tables.catalog import Table
+from zset_join.sql.tables.catalog import Catalog, Table
 from zset_join.sql.tables.results import QueryChange, Running
 from zset_join.sql.tables.settings import idle_timeout, stage_options
 from zset_join.sql.tables.sink_tables import SinkWriter
@@ -39,7 +40,7 @@ from zset_join.sql_expressions.dialects import Statement
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
-__all__ = ["BASE", "ROWS", "DurablePlan", "DurableQuery", "OwnView", "is_fed", "is_inserted", "options_of", "sink_of"]
+__all__ = ["BASE", "ROWS", "DurablePlan", "DurableQuery", "OwnView", "is_fed", "options_of", "sink_of"]
 
 BASE = "(session)"
 """A view without rows, so that the pipeline is there before the first table."""
@@ -93,17 +94,27 @@ class DurablePlan(ProcessRuntime):
         dialect: whose SQL statements are written in.
         clock: returns the processing time in microseconds since 1970; None: the wall clock.
         keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
+        catalog: what names represent; None: a new one.
 
     Raises:
         StateError: another session has the directory, or it is laid out otherwise.
     """
 
+    _layout = 2
+
     def __init__(
-        self, directory: str | Path, *, dialect: str, clock: Callable[[], int] | None, keep_inputs: bool = False
+        self,
+        directory: str | Path,
+        *,
+        dialect: str,
+        clock: Callable[[], int] | None,
+        keep_inputs: bool = False,
+        catalog: Catalog | None = None,
     ) -> None:
-        super().__init__(DecodingCatalog(dialect, decoded_rows), dialect=dialect, clock=clock, keep_inputs=keep_inputs)
+        names = DecodingCatalog(dialect, decoded_rows) if catalog is None else catalog
+        super().__init__(names, dialect=dialect, clock=clock, keep_inputs=keep_inputs)
         self._directory = Path(directory).absolute()
-        self._lock = claim_directory(self._directory, 2)
+        self._lock = claim_directory(self._directory, self._layout)
         self._declarations = Declarations(self._directory / "catalog")
         self._declared: list[Declaration] = []
         self._restored: list[Declaration] = []
@@ -201,9 +212,17 @@ class DurablePlan(ProcessRuntime):
         self._views = views
 
     def _forget_everything(self) -> None:
-        self.catalog.tables = {name: one for name, one in self.catalog.tables.items() if one.lookup is not None}
+        self.catalog.tables = {name: one for name, one in self.catalog.tables.items() if self._is_given_again(one)}
         self.catalog.views, self.catalog.functions, self.catalog.sinks, self.catalog.indexes = {}, {}, {}, {}
         self.running.clear()
+
+    def is_inserted(self, table: Table) -> bool:
+        """Return whether rows of a table come by INSERT."""
+        return table.options.get("connector") in {None, "memory"}
+
+    def _is_given_again(self, table: Table) -> bool:
+        """Return whether a program registers a table whenever the session is opened."""
+        return table.lookup is not None
 
     @property
     def pipeline(self) -> Pipeline[dict[str, ZSet]]:
@@ -217,7 +236,7 @@ class DurablePlan(ProcessRuntime):
         try:
             for name in [one.removeprefix(ROWS) for one in views if one.startswith(ROWS)]:
                 table = self.catalog.tables[name]
-                if not is_inserted(table):
+                if not self.is_inserted(table):
                     opened[name] = known = self._sources.get(name) or self._source(table)
                     if name not in self._sources:
                         known.open(positions.get(name))
@@ -230,7 +249,7 @@ class DurablePlan(ProcessRuntime):
 
     def _source(self, table: Table, *, is_kept: bool = True) -> TableSource:
         where = self._directory / "read" if is_kept else None
-        return source_of(table, None, self._all_columns, self.catalog.settings, where)
+        return source_of(table, self._all_columns, self.catalog.settings, where)
 
     def _all_columns(self, table: Table, rows: pa.Table) -> pa.Table:
         return completed_table(table, rows, self._clock(), self.dialect)
@@ -259,6 +278,7 @@ class DurablePlan(ProcessRuntime):
         if self._is_restoring:
             yield
             return
+        refuse_kept_credentials(statement)
         before = _entries(self)
         self._statement, self._counts = (statement, dict(self.catalog.settings), before), False
         try:
@@ -343,9 +363,9 @@ class DurablePlan(ProcessRuntime):
             and table.word != "SINK"
             and name not in outside
             and name not in self._gone
-            and (is_inserted(table) or name in read)
+            and (self.is_inserted(table) or name in read)
         }
-        wanted = {BASE: base_view(), **tables, **queries}
+        wanted = {name: self._fed(view) for name, view in {BASE: base_view(), **tables, **queries}.items()}
         before = self._views or self._order
         order = [name for name in before if name in wanted]
         return {name: wanted[name] for name in [*order, *(one for one in wanted if one not in before)]}
@@ -361,6 +381,10 @@ class DurablePlan(ProcessRuntime):
                 rows = rows_for(running.writer.table, view, running.writer.names, self.dialect)
                 written.setdefault(running.writer.table.name, []).append(rows)
         return written
+
+    def _fed(self, view: View) -> View:
+        """Return a query over its tables as their sources give them."""
+        return view
 
     def _in_order(self) -> list[Running]:
         return in_order([one for one in self.running if not one.is_paused])
@@ -480,11 +504,6 @@ def sink_of(output: object) -> Sink | None:
 def is_fed(running: Running) -> bool:
     """Return whether a query writes rows that replace one another in its table: it never retracts, and the table has a key."""
     return running.writer is not None and bool(running.writer.table.primary_key) and not running.retracts
-
-
-def is_inserted(table: Table) -> bool:
-    """Return whether rows of a table come by INSERT."""
-    return table.options.get("connector") in {None, "memory"}
 
 
 def _entries(runtime: ProcessRuntime) -> dict[str, dict[str, Any]]:

@@ -3,8 +3,8 @@
 | runtime | of | rows and state |
 |---|---|---|
 | `in_memory.MemoryRuntime` | `Session()` | in this process; views share stages |
-| `in_files.DirectoryRuntime` | `Session(directory=...)` | in a directory; they go on after a stop or a crash |
-| `on_spark.SparkRuntime` | `Session(engine="spark")` | a streaming query of Spark each |
+| `durable.DirectoryRuntime` | `Session(directory=...)` | in a directory: one pipeline, which goes on after a stop or a crash |
+| `on_spark.SparkRuntime` | `Session(engine="spark")` | the same; Spark reads files, topics and DataFrames |
 
 The law: statements are bound and dispatched by the session, once; a runtime is given bound queries and complete tables.
 """
@@ -80,6 +80,10 @@ class Runtime(ABC):
         """Make a table of what only this runtime reads, such as a DataFrame; return whether it is one of these."""
         return False
 
+    def given(self, name: str, rows: Any) -> Any:  # noqa: ARG002 - of Spark's
+        """Return what a program registers as something that becomes an Arrow table."""
+        return rows
+
     def check_insert(self, table: Table) -> None:  # noqa: B027 - not all refuse
         """Refuse rows of a program or statement for a table that is filled from elsewhere.
 
@@ -144,11 +148,6 @@ class Runtime(ABC):
     @abstractmethod
     def resume(self, running: Running) -> None:
         """Let a query catch up, and go on."""
-
-    @property
-    def changes_queries(self) -> bool:
-        """Return whether queries that run can become others."""
-        return True
 
     @abstractmethod
     def change(self, change: QueryChange, *, is_preview: bool) -> list[str]:

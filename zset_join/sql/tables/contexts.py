@@ -24,11 +24,6 @@ class StatementContext(QueryRunner, Protocol):
     dialect: str
 
     @property
-    def changes_queries(self) -> bool:
-        """Return whether queries that run can become others."""
-        ...
-
-    @property
     def catalog(self) -> Catalog:
         """Return what names stand for."""
         ...

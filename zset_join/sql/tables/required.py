@@ -69,7 +69,7 @@ def required_value(tree: Any, column: ColumnDefinition, table: str) -> Any:
         SqlError: a column of a type that no text becomes.
     """
     kind = column.type
-    if pt.is_nested(kind) or pt.is_binary(kind):
+    if pt.is_nested(kind):
         raise SqlError(
             f'"{table}": NOT NULL is not offered for {column.name}, of type {kind}, of what a query writes. Leave it out.',
             code="NOT_OFFERED",
@@ -78,4 +78,7 @@ def required_value(tree: Any, column: ColumnDefinition, table: str) -> Any:
     text = Literal(f'NULL in column "{column.name}" of "{table}", which is NOT NULL', pa.string())
     nothing = Call("case", (Call("is_null", (tree,)), Literal("", pa.string()), Literal(".", pa.string())))
     failing: Any = Cast(Call("concat", (text, nothing)), pa.int32())
+    if pt.is_binary(kind):  # no text becomes one
+        either = (Literal(b"", kind), Literal(b"0", kind))
+        return Call("coalesce", (tree, Call("case", (Call("is_null", (failing,)), *either))))
     return Call("coalesce", (tree, Cast(failing, kind) if pt.is_integer(kind) else Cast(Cast(failing, pa.string()), kind)))

@@ -4,7 +4,7 @@
 |---|---|
 | `default_hash_join`, `default_hash_table` | `memory`, `hybrid` |
 | `max_hot_keys`, `max_hot_bytes` | a number; without both, 256 MiB of hybrid state stay in memory |
-| `execution` | `executors`, `driver`, `auto`: where a query inside Spark runs; in process it changes nothing |
+| `execution` | `driver`, `auto`: as a session on Spark runs; `executors`: what `Query.explain` shows; a start is refused |
 | `cold_store` | `files`, `duckdb`: where the rest of hybrid state lies |
 | `join_max_buffered_bytes` | a number |
 | `join_buffer_policy` | `abort`, `evict_oldest`, `spill` |

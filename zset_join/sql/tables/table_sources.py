@@ -2,7 +2,6 @@
 
 | table | position |
 |---|---|
-| without a connector: a file per INSERT | how many files |
 | `filesystem`; with records of changes, which the query decodes | how many files, whose names are kept beside it |
 | `kafka` with JSON rows; with records of changes, which the query decodes | of the topic, by partition |
 | `datagen` | how many rows |
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from zset_join.changelog.formats import METADATA
 from zset_join.connectors.tables import local_path_of
@@ -39,12 +37,11 @@ from zset_join.sql.tables.feeds import GeneratedFeed, KafkaFeed, puts_aside, rec
 from zset_join.sql.tables.files import list_files, part_file, read_file, read_records
 from zset_join.sql.tables.read_names import ReadNames
 from zset_join.sql.tables.required import required_value
-from zset_join.sql.tables.stored_tables import STORED_WEIGHT, StoredTables
 from zset_join.sql_expressions.dialects import Statement
 from zset_join.sql_expressions.places import Place
 from zset_join.sql_expressions.scalars import ScalarBinder
 from zset_join.storage.local import modified_at
-from zset_join.zset import ZSet, single_batch
+from zset_join.zset import ZSet
 
 __all__ = ["DecodingCatalog", "TableSource", "decoded_rows", "recorded_rows", "source_of"]
 
@@ -56,7 +53,6 @@ Completed = Callable[[Table, pa.Table], pa.Table]
 
 def source_of(
     table: Table,
-    stored: StoredTables | None,
     completed: Completed,
     settings: Mapping[str, str] | None = None,
     names: Path | None = None,
@@ -65,7 +61,6 @@ def source_of(
 
     Args:
         table: it.
-        stored: the files of tables without a connector; None where there are none.
         completed: gives rows all columns of a table.
         settings: of the query: whether what cannot be read is put aside.
         names: directory in which the names of files that were read are kept; None keeps them in memory.
@@ -75,10 +70,7 @@ def source_of(
         return _Files(table, completed, ReadNames(names, table.name), is_lenient=puts_aside(settings or {}))
     if connector in {"kafka", "upsert-kafka"} and table.word != "SINK":
         return _KafkaRows(table, completed, settings)
-    if connector == "datagen":
-        return _Generated(table, completed)
-    assert stored is not None  # noqa: S101 - a session without files reads connectors alone
-    return _Stored(table, stored)
+    return _Generated(table, completed)
 
 
 def decoded_rows(table: Table, dialect: str) -> View | None:
@@ -184,37 +176,6 @@ class TableSource(Protocol):
     def close(self) -> None:
         """Release connections."""
         ...
-
-
-class _Stored(TableSource):
-    """The files of a table of the session, a file a poll; a poll costs nothing where no file was added."""
-
-    def __init__(self, table: Table, stored: StoredTables) -> None:
-        self._table = table
-        self._stored = stored
-        self._done = 0
-
-    def open(self, position: Any) -> None:
-        """Go behind so many files."""
-        self._done = 0 if position is None else int(position["files"])
-
-    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | PartlyRead | None, Any]:  # noqa: ARG002 - as the protocol has it
-        """Return the rows of the next file that has some."""
-        while self._done < self._stored.count(self._table.name):
-            rows = pq.read_table(self._stored.file(self._table.name, self._done)).replace_schema_metadata(None)
-            self._done += 1
-            if rows.num_rows:
-                return self._taken(rows), {"files": self._done}
-        return None, {"files": self._done}
-
-    def _taken(self, rows: pa.Table) -> pa.Table | ZSet:
-        weights = rows.column(STORED_WEIGHT).to_numpy()
-        plain = rows.drop_columns([STORED_WEIGHT]).cast(self._table.schema)
-        is_plain = self._table.mode == "append" or bool((weights == 1).all())
-        return plain if is_plain else ZSet(single_batch(plain), weights)
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class _Files(TableSource):

@@ -9,8 +9,9 @@ The query id is Spark's: it stays the same across restarts on one checkpoint, an
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,9 +21,15 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from zset_join.checkpoint.reading import stored_query_id
 from zset_join.core.errors import StateError, ZsetJoinError
 from zset_join.core.notebook import html_progress, html_text
+from zset_join.runners.local.stopped import not_kept_here
 from zset_join.runners.spark.api.stored_query import QueryRunner, QueryTools, StoredQuery
 from zset_join.runners.spark.driver.epochs import DriverSettings
 from zset_join.runners.spark.driver.served import ServedEpochs, ServedQuery, ServedTools, refuse_served
+
+if TYPE_CHECKING:
+    from zset_join.evolution.differences import PlanDiff
+    from zset_join.runners.spark.api.changing_query import ChangingQuery
+    from zset_join.runners.spark.epoch.progress import ProgressLog
 
 __all__ = ["JoinQuery", "start_query", "start_served"]
 
@@ -39,6 +46,8 @@ class JoinQuery(StoredQuery):
     def __init__(self, spark_query: StreamingQuery, runner: QueryRunner, tools: QueryTools) -> None:
         super().__init__(runner, tools)
         self.spark_query = spark_query
+        self.changing: ChangingQuery | None = None
+        self._changes = threading.Lock()
         if runner.heartbeat is not None:
             runner.heartbeat.start()
         self._closer = threading.Thread(target=self._close_at_the_end, name="zset_join-closer", daemon=True)
@@ -101,15 +110,22 @@ class JoinQuery(StoredQuery):
             ZsetJoinError: what stopped the query, when it was the engine.
             StreamingQueryException: what stopped it otherwise.
         """
-        try:
-            stopped = self.spark_query.awaitTermination() if timeout is None else self._awaited(timeout)
-        except PySparkException as error:
-            self._closer.join()
-            self._raise_own(error)
-            raise
-        if stopped is not False:
-            self._closer.join()
-        return stopped
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            awaited = self.spark_query
+            try:
+                stopped = awaited.awaitTermination() if until is None else _awaited(awaited, until)
+            except PySparkException as error:
+                if self._has_changed(awaited):
+                    continue
+                self._closer.join()
+                self._raise_own(error)
+                raise
+            if stopped is not False and self._has_changed(awaited):
+                continue
+            if stopped is not False:
+                self._closer.join()
+            return stopped
 
     def processAllAvailable(self) -> None:  # noqa: N802 - the name PySpark users type
         """Wait until everything the sources have now is in the output; for tests.
@@ -128,6 +144,58 @@ class JoinQuery(StoredQuery):
         self.spark_query.stop()
         self._closer.join()
 
+    def evolve(self, view: Any) -> PlanDiff:
+        """Go on with another query: outputs get the difference once, and Spark's batch ids go on.
+
+        The change is made between two epochs. Stages that are in both queries keep their state. This object is then the handle
+        of the new query: Spark's own, `spark_query`, is another one with another `runId` and the same `id`.
+
+        Args:
+            view: the new query over the same streams: a view, all views by name, or the `writeStream` of one. Options, trigger
+                and outputs stay; a view for which outputs were chosen in that writer gets these instead, with all its rows.
+
+        Returns:
+            What differs; `taken` is the epoch of the checkpoint that the change is, without a batch of Spark's.
+
+        Raises:
+            OptionError: `NOT_FROM_HERE`: the state is in executors, or on a server of Spark Connect.
+            PlanError: the driver cannot run the new query.
+            StateError: `QUERY_STOPPED`: it does not run; `EVOLVE_STREAM`: another stream; or as `Pipeline.evolve`. The query
+                goes on as it was.
+            SinkError: `EVOLVE_OUTPUT`: an output that stays would get other columns. The query goes on as it was.
+            Exception: an output, or the start of the new query, failed behind the change: the query has stopped, and the
+                checkpoint is the new query's; starting that brings outputs up to date.
+
+        Cost: that of `Pipeline.evolve`, and a stop and a start of Spark's query; epochs wait meanwhile.
+        """
+        if self.changing is None:
+            raise not_kept_here(self._runner.options.checkpoint_location)
+        with self._changes:
+            if not self.isActive:
+                raise StateError(
+                    "evolve() changes a query that runs, and this one has stopped. Change its checkpoint by zset-join evolve "
+                    f"{self._runner.options.checkpoint_location} QUERY, and start the new query on it.",
+                    code="QUERY_STOPPED",
+                )
+            changing = self.changing
+            try:
+                diff, after = changing.changed(view)
+                self.stop()
+                started = changing.started(after, diff)
+            except BaseException as error:
+                if changing.has_ended:
+                    self.stop()
+                    self._runner.error = error
+                raise
+            self.spark_query, self._closer = started.spark_query, started._closer
+            self._runner, self._tools, self.changing = started._runner, started._tools, started.changing
+        return diff
+
+    def keep_progress_of(self, before: ProgressLog) -> None:
+        """Go on with the counts of the epochs of this query before it was changed."""
+        log = self._runner.progress.entries
+        log.extendleft(reversed([one for one in before.entries if one not in log]))
+
     def exception(self) -> BaseException | None:
         """Return what stopped the query; None when it runs or was stopped."""
         own = self._runner.error
@@ -136,8 +204,10 @@ class JoinQuery(StoredQuery):
         error = self.spark_query.exception()
         return None if error is None else self._runner.failure_of(error) or error
 
-    def _awaited(self, timeout: float) -> bool:
-        return bool(self.spark_query.awaitTermination(timeout))  # type: ignore[arg-type]  # PySpark takes seconds as float
+    def _has_changed(self, before: StreamingQuery) -> bool:
+        """Return whether a query that Spark has stopped was stopped to be changed, and goes on as another one."""
+        with self._changes:
+            return self.spark_query is not before
 
     def _raise_own(self, error: PySparkException) -> None:
         own = self._runner.error
@@ -160,6 +230,10 @@ class JoinQuery(StoredQuery):
             if self._runner.heartbeat is not None:
                 self._runner.heartbeat.stop()
             self._runner.close()
+
+
+def _awaited(query: StreamingQuery, until: float) -> bool:
+    return bool(query.awaitTermination(max(until - time.monotonic(), 0.001)))  # type: ignore[arg-type]  # seconds as float
 
 
 class _Gate:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
@@ -29,7 +29,7 @@ from zset_join.runners.spark.driver.driver_query import DriverQuery, driver_quer
 from zset_join.runners.spark.epoch.outputs import ChosenOutput
 from zset_join.runners.spark.planning.placed_query import PlacedQuery
 
-__all__ = ["SeveralStreamWriter", "writeStream"]
+__all__ = ["SeveralStreamWriter", "writeStream", "writer_of"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,10 @@ class SeveralStreamWriter(JoinStreamWriter):
         self._view = name
         return self
 
+    @property
+    def _view_names(self) -> tuple[str, ...]:
+        return self._names
+
     def _to(self, output: ChosenOutput, sink: ChosenSink | None = None) -> JoinStreamWriter:
         if not self._view:
             raise _no_view(f"the output {output.describe()} belongs to no view", self._names, None)
@@ -117,6 +121,24 @@ def writeStream(views: Mapping[str, View]) -> SeveralStreamWriter:  # noqa: N802
     if not views or not all(str(name).strip() for name in views):
         raise _no_view("writeStream takes a mapping from names to views", tuple(views), None)
     return SeveralStreamWriter(dict(views))
+
+
+def writer_of(view: Any) -> JoinStreamWriter:
+    """Return the writer of a view, or of several by their names; a writer stays as it is.
+
+    Raises:
+        OptionError: `ARGUMENT`: it is none of these.
+    """
+    if isinstance(view, Mapping):
+        return writeStream(view)
+    found = view if isinstance(view, JoinStreamWriter) else getattr(view, "writeStream", None)
+    if not isinstance(found, JoinStreamWriter):
+        raise OptionError(
+            f"{view!r} is no query; expected a view such as orders.join(customers, ...), views by name, or the writeStream of "
+            "one.",
+            code="ARGUMENT",
+        )
+    return found
 
 
 def _no_view(what: str, names: tuple[str, ...], name: str | None) -> OptionError:

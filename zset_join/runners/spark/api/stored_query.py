@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from zset_join.checkpoint.leases import LEASE_SECONDS
 from zset_join.core.errors import ZsetJoinError
 from zset_join.core.progress_line import progress_line
+from zset_join.runners.local.stopped import not_kept_here
 from zset_join.runners.spark.api.watched import open_query_console
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.progress import ProgressLog
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
     from zset_join.console import Console
     from zset_join.core.options import QueryOptions
+    from zset_join.evolution.differences import PlanDiff
+    from zset_join.query.several import PlannedQuery
     from zset_join.runners.spark.tools.view_comparison import VerificationReport
     from zset_join.tools.savepoint import Savepoint
 
@@ -110,6 +114,10 @@ class QueryTools(Protocol):
         """Return where a row comes from; see `StoredQuery.explain_row`."""
         ...
 
+    def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:
+        """Return what another query would answer otherwise; see `StoredQuery.diff`."""
+        ...
+
     def dead_letters(self, **chosen: Any) -> pa.Table:
         """Return what was put aside; see `StoredQuery.dead_letters`."""
         ...
@@ -140,6 +148,14 @@ class ExecutorTools:
         from zset_join.runners.spark.tools.row_explaining import explain_row
 
         return explain_row(self._runner.query, self._runner, row, most_rows=most_rows)
+
+    def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:  # noqa: ARG002 - it is not computed here
+        """Refuse: the state is in executors.
+
+        Raises:
+            OptionError: `NOT_FROM_HERE`.
+        """
+        raise not_kept_here(self._runner.options.checkpoint_location)
 
     def dead_letters(self, **chosen: Any) -> pa.Table:
         """Return what was put aside; see `zset_join.dead_letters.read_letters`."""
@@ -250,6 +266,27 @@ class StoredQuery:
         """
         return self._tools.explain_row(row, most_rows=most_rows)
 
+    def diff(self, view: Any, *, lease_seconds: float = LEASE_SECONDS) -> PlanDiff:
+        """Return what another query would answer otherwise, over everything that came up to one epoch, which it names.
+
+        The files of that epoch are held by a lease while they are read; epochs go on meanwhile, and nothing else is written.
+
+        Args:
+            view: the other query: a view of the same streams, or all views by name.
+            lease_seconds: how long files are held at most.
+
+        Raises:
+            PlanError: the query cannot be planned for the driver.
+            StateError: there is no epoch yet; what the query needs was not kept (see `zset_join.pipeline.Pipeline.evolve`); or
+                the lease ran out (`LEASE_EXPIRED`).
+            OptionError: `NOT_FROM_HERE`: the state is in executors, or on a server of Spark Connect.
+
+        Cost: every snapshot and log is read, and the state is built once more as mapped files in the temporary directory.
+        """
+        from zset_join.runners.spark.api.several import writer_of
+
+        return self._tools.diff(writer_of(view).planned, lease_seconds=lease_seconds)
+
     def dead_letters(self, *, stream: str | None = None, epoch: int | None = None, code: str | None = None) -> pa.Table:
         """Return the rows that were put aside in epochs that count, oldest first, as `zset_join.dead_letters.LETTER_SCHEMA`.
 
@@ -282,7 +319,7 @@ class StoredQuery:
         """
         return self._tools.view_rows(view, values, most_rows=most_rows)
 
-    def console(self, *, port: int = 0) -> Console:
+    def console(self, *, port: int = 0, diff: Any = None) -> Console:
         """Serve a page about the query on this machine until it is closed; see `zset_join.console`.
 
         It reads the checkpoint; verification, the history of a row and rows of the view are answered by this process. Close it
@@ -290,10 +327,11 @@ class StoredQuery:
 
         Args:
             port: of 127.0.0.1; 0 takes a free one. The address to open is the attribute `url` of the answer.
+            diff: another query, as for `diff`: the page shows what it would answer otherwise, computed when it is opened there.
 
         Raises:
             MissingPackageError: the extra `console` is not installed.
             StateError: `NO_CHECKPOINT`: this process cannot read the checkpoint, as over Spark Connect to another machine.
             OptionError: the port is taken.
         """
-        return open_query_console(self, self._runner.options, self._runner.dead_letters, port=port)
+        return open_query_console(self, self._runner.options, self._runner.dead_letters, port=port, other=diff)

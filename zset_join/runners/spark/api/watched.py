@@ -20,6 +20,7 @@ from zset_join.zset import ZSet
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
     from zset_join.console import Console
+    from zset_join.evolution.differences import PlanDiff
 
 __all__ = ["WatchableQuery", "open_query_console"]
 
@@ -37,12 +38,18 @@ class WatchableQuery(Protocol):
         """Return where a row comes from."""
         ...
 
+    def diff(self, view: Any) -> PlanDiff:
+        """Return what another query would answer otherwise."""
+        ...
+
     def view_rows(self, view: str, values: Mapping[str, Any], *, most_rows: int = ...) -> tuple[ZSet, int]:
         """Return rows that an output holds."""
         ...
 
 
-def open_query_console(query: WatchableQuery, options: QueryOptions, dead_letters: str, *, port: int) -> Console:
+def open_query_console(
+    query: WatchableQuery, options: QueryOptions, dead_letters: str, *, port: int, other: Any = None
+) -> Console:
     """Serve the page about a query inside Spark.
 
     Args:
@@ -50,6 +57,7 @@ def open_query_console(query: WatchableQuery, options: QueryOptions, dead_letter
         options: its options.
         dead_letters: where its dead letters are.
         port: of 127.0.0.1; 0 takes a free one.
+        other: another query, whose difference the page shows; None without.
 
     Raises:
         MissingPackageError: the extra `console` is not installed.
@@ -78,6 +86,7 @@ def open_query_console(query: WatchableQuery, options: QueryOptions, dead_letter
         verify=verified,
         explain_row=lambda view, row: query.explain_row(row),  # noqa: ARG005 - of the only view
         view_rows=lambda view, values: query.view_rows(view, values, most_rows=_MOST_ROWS),
+        diff=None if other is None else lambda: query.diff(other),
         options={one.name: _plain(getattr(options, one.name)) for one in fields(options)},
     )
     return open_console(WatchedCheckpoint(location, answers, dead_letters=dead_letters), port=port)

@@ -19,13 +19,15 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
-from zset_join.core.errors import OptionError, PlanError, StateError
+from zset_join.core.errors import OptionError, PlanError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.query.several import PlannedQuery
+from zset_join.runners.spark.api.changing_query import ChangingQuery
 from zset_join.runners.spark.api.lookup_defaults import check_connections, is_lookup_option, job_defaults
 from zset_join.runners.spark.api.query import JoinQuery, start_query, start_served
 from zset_join.runners.spark.api.stored_query import ExecutorTools, QueryRunner, QueryTools, StoredQuery
+from zset_join.runners.spark.api.triggers import checked_trigger
 from zset_join.runners.spark.api.unknown_methods import missing_on_writer
 from zset_join.runners.spark.driver.choosing import Choice, chosen_mode, memory_budget
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
@@ -34,7 +36,14 @@ from zset_join.runners.spark.driver.driver_tools import DriverTools
 from zset_join.runners.spark.driver.epochs import DriverEpochs, DriverSettings
 from zset_join.runners.spark.driver.expecting import expected_state
 from zset_join.runners.spark.driver.served import ServedQuery, ServedTools, refuse_missing
-from zset_join.runners.spark.driver.starting import check_mode, driver_epochs, served_rows, streamed_rows
+from zset_join.runners.spark.driver.starting import (
+    check_mode,
+    driver_epochs,
+    in_stored_order,
+    make_place,
+    served_rows,
+    streamed_rows,
+)
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.epoch.named_outputs import TABLE, output_named
 from zset_join.runners.spark.epoch.outputs import ChosenOutput, FunctionOutput, SinkOutput
@@ -52,8 +61,7 @@ from zset_join.sinks.sink import Sink
 from zset_join.stages import LookupJoinStage, Stage, StageOptions
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.warm_up import warm_up
-from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
-from zset_join.storage.local import make_directories
+from zset_join.storage.folder import folder_below, open_folder
 
 __all__ = ["JoinStreamWriter"]
 
@@ -111,6 +119,11 @@ class JoinStreamWriter:
         """
         return self._on_driver().planned
 
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of its streams."""
+        return self._query.session
+
     def option(self, name: str, value: Any) -> JoinStreamWriter:
         """Set one option; see `zset_join.core.options` for all of them."""
         self._options[name] = value
@@ -144,37 +157,8 @@ class JoinStreamWriter:
             continuous: not possible; an epoch needs a batch.
             availableNow: all that is there in as many epochs as the sources make of it, then stop.
         """
-        given = {
-            name: value
-            for name, value in (
-                ("processingTime", processingTime),
-                ("once", once),
-                ("continuous", continuous),
-                ("availableNow", availableNow),
-            )
-            if value is not None
-        }
-        if len(given) != 1:
-            raise OptionError(
-                f"trigger takes exactly one of processingTime, once, availableNow; got {given or 'none'}.",
-                code="TRIGGER",
-                value=repr(given),
-            )
-        if continuous is not None:
-            raise OptionError(
-                f'trigger(continuous={continuous!r}): a join answers epoch by epoch. Use trigger(processingTime="1 second").',
-                code="TRIGGER",
-                value=continuous,
-            )
-        if once is False or availableNow is False:
-            raise OptionError(f"trigger({given}): the value must be True.", code="TRIGGER", value=repr(given))
-        if processingTime is not None and not str(processingTime).strip():
-            raise OptionError(
-                f'trigger(processingTime={processingTime!r}): expected an interval such as "5 seconds".',
-                code="TRIGGER",
-                value=processingTime,
-            )
-        self._trigger = given
+        given = {"processingTime": processingTime, "once": once, "continuous": continuous, "availableNow": availableNow}
+        self._trigger = checked_trigger(given)
         return self
 
     def to(self, connector: str, /, **options: Any) -> JoinStreamWriter:
@@ -378,34 +362,66 @@ class JoinStreamWriter:
             SinkError: the output belongs to another query or has other columns.
         """
         if self._of_driver():
-            return self._start_on_driver()
+            return self.start_behind_change(None)
         runner, tagged, location = self._prepared(makes_place=True)
         return start_query(
             lambda: self._stream(runner, tagged, location), runner, ExecutorTools(runner), checkpoint_location=location
         )
 
-    def _start_on_driver(self) -> JoinQuery:
+    def start_behind_change(self, given_through: int | None) -> JoinQuery:
+        """Start the query on the driver, as `start` does.
+
+        Args:
+            given_through: the epoch that functions were given last, where the query was changed to this one; else None.
+        """
         query, epochs, options = self._prepared_on_driver()
         location = options.checkpoint_location
         if is_connect(query.session):
             stream = self._of_spark(served_rows(query, epochs), location)
             baseline = None if epochs.baseline is None else frame_bytes(epochs.baseline)
             return start_served(stream, replace(epochs.settings, is_served=True), query.session, baseline)
-        _make_place(location)
+        make_place(location)
         check_mode(location, "driver")
-        return start_query(
+        epochs.given_through = given_through
+        started = start_query(
             lambda: self._of_spark(streamed_rows(query, epochs), location),
             epochs,
             DriverTools(epochs),
             checkpoint_location=location,
         )
+        started.changing = ChangingQuery(self, epochs)
+        return started
+
+    def changed_to(self, other: JoinStreamWriter) -> JoinStreamWriter:
+        """Return a writer of another query with the options, the trigger and the name of this one.
+
+        Args:
+            other: the other query. A view that has outputs in it gets these; other views keep the outputs that they have here.
+        """
+        after = type(other).__new__(type(other))
+        vars(after).update(vars(other), _options=self._options, _trigger=self._trigger, _name=self._name)
+        is_one = len(self._view_names) == len(other._view_names) == 1
+        before = dict(zip(other._view_names, self._sinks.values(), strict=False)) if is_one else self._sinks
+        chosen = {view: other._sinks.get(view) or before.get(view) or [] for view in other._view_names}
+        after._sinks = {view: [one.again() for one in sinks] for view, sinks in chosen.items()}
+        after._outputs = [*self._outputs, *other._outputs]
+        return after
+
+    @property
+    def chosen_sinks(self) -> Mapping[str, Sequence[Sink]]:
+        """Return the outputs that were chosen, by view."""
+        return {view: [one.sink for one in chosen] for view, chosen in self._sinks.items() if chosen}
+
+    @property
+    def _view_names(self) -> Sequence[str]:
+        return (self._view,)
 
     def _prepared_on_driver(self) -> tuple[DriverQuery, DriverEpochs, QueryOptions]:
         """Check everything; return the query, what runs its epochs, and its options."""
         options = QueryOptions.from_options(self._query_options)
         checkpoint_folder(options.checkpoint_location)
         self._check_output()
-        query = self._on_driver()
+        query = in_stored_order(self._on_driver(), options.checkpoint_location)
         for view in query.plan.views:
             encoded_schema(query.plan.output_of(view.name).schema, format_named("weight"))
         stages = [node.stage for node in query.plan.nodes]
@@ -477,7 +493,7 @@ class JoinStreamWriter:
         warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         check_session(session)
         if makes_place:
-            _make_place(options.checkpoint_location)
+            make_place(options.checkpoint_location)
         check_mode(options.checkpoint_location, "executors")
         plan = _as_stored(plan, options.checkpoint_location)
         stored = stored_buckets(options.checkpoint_location)
@@ -576,24 +592,6 @@ def _attached_on_server(settings: DriverSettings, session: SparkSession) -> Stor
     """Return the questions of a client of Spark Connect to a query that does not run: every question opens its checkpoint."""
     refuse_missing(settings, session)
     return StoredQuery(ServedQuery(settings, session, lambda: False), ServedTools(settings, session, lambda: False))
-
-
-def _make_place(location: str) -> None:
-    """Make the directory of a checkpoint, so that it is our error that says why it cannot be.
-
-    Raises:
-        StateError: it cannot be made.
-    """
-    if not is_local(location):
-        return
-    try:
-        make_directories(local_path(location))
-    except OSError as error:
-        raise StateError(
-            f"the checkpoint {location} cannot be made: {error}. Give a checkpointLocation where this process may write.",
-            code="STORAGE_FAILED",
-            location=location,
-        ) from error
 
 
 def _not_here(method: str, value: Any, cure: str) -> OptionError:

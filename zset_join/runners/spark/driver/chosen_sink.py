@@ -26,7 +26,8 @@ class ChosenSink:
         self._options = dict(options or {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (ChosenSink, (self._made if self._connector is None else None, self._connector, self._options))
+        again = self.again()
+        return (ChosenSink, (again._made, again._connector, again._options))
 
     @property
     def sink(self) -> Sink:
@@ -38,3 +39,7 @@ class ChosenSink:
         if self._made is None:
             self._made = sink(self._connector or "", **self._options)
         return self._made
+
+    def again(self) -> ChosenSink:
+        """Return the output for another start: one with a connector's name is made once more, one of the user's own stays."""
+        return ChosenSink(self._made if self._connector is None else None, self._connector, self._options)

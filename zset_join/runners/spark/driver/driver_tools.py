@@ -24,6 +24,8 @@ from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
+    from zset_join.evolution.differences import PlanDiff
+    from zset_join.query.several import PlannedQuery
     from zset_join.runners.spark.tools.view_comparison import VerificationReport
 
 __all__ = ["DriverTools", "refuse_given"]
@@ -106,6 +108,12 @@ class DriverTools:
         epochs = self._kept("explain_row()")
         with epochs.pause():
             return epochs.opened().explain_row(row, most_changes=most_rows)
+
+    def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:
+        """Return what another query would answer otherwise; epochs go on meanwhile. See `StoredQuery.diff`."""
+        from zset_join.runners.local.pinned import diff_of_running
+
+        return diff_of_running(self._epochs.location, query, lease_seconds=lease_seconds)
 
     def dead_letters(self, **chosen: Any) -> pa.Table:
         """Return what was put aside; see `zset_join.dead_letters.read_letters`."""

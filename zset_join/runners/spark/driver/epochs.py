@@ -28,6 +28,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from zset_join.checkpoint.changed_plans import CHANGED_TO, ChangedPlan
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.reading import (
     START_OVER,
@@ -36,24 +37,26 @@ from zset_join.checkpoint.reading import (
     has_commits,
     read_committed,
     read_record,
+    record_name,
+    stored_description,
 )
 from zset_join.core.errors import StateError
 from zset_join.core.options import QueryOptions
 from zset_join.core.progress_line import progress_line
-from zset_join.core.shown_values import shown_names, shown_value
 from zset_join.core.tick import Tick
+from zset_join.evolution.differences import PlanDiff
 from zset_join.query.several import PlannedQuery
-from zset_join.runners.common.rejected import Rejected
-from zset_join.runners.local.dead_letters import SCHEMA as DEAD_LETTERS
-from zset_join.runners.local.dead_letters import PartlyRead
+from zset_join.runners.local.outputs import Outputs, OutputsByView
 from zset_join.runners.local.pipeline import Pipeline
 from zset_join.runners.local.place import Place
 from zset_join.runners.local.processing_time import processing_time_us
+from zset_join.runners.local.stopped import check_streams
 from zset_join.runners.spark.driver.choosing import memory_budget, refuse_first_rows, refuse_outgrown, state_bytes
 from zset_join.runners.spark.driver.chosen_sink import ChosenSink
 from zset_join.runners.spark.driver.collected import CollectedLayout, SourceRows
 from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
 from zset_join.runners.spark.driver.memory import refuse_without_memory
+from zset_join.runners.spark.driver.rows_taken import rows_taken, together
 from zset_join.runners.spark.epoch.disk_failures import disk_failure
 from zset_join.runners.spark.epoch.frame_sink import FrameSink, TakesSession
 from zset_join.runners.spark.epoch.heartbeat import Heartbeat
@@ -63,19 +66,14 @@ from zset_join.runners.spark.epoch.offsets import is_completed, offsets_digest
 from zset_join.runners.spark.epoch.progress import ProgressLog
 from zset_join.runners.spark.rows.baseline import resolve_baselines
 from zset_join.runners.spark.rows.user_functions import UserFunction, with_functions
-from zset_join.runners.spark.worker.quarantine import refusal, undecodable_reasons
 from zset_join.sinks.sink import Sink
 from zset_join.stages import StageOptions
 from zset_join.storage.folder import open_folder
 from zset_join.storage.full_disk import nothing_committed
-from zset_join.tools.dead_letters import record_in
 from zset_join.tools.savepoint import Savepoint, backup
-from zset_join.zset import ZSet
 
 __all__ = ["DriverEpochs", "DriverSettings", "spark_query_id"]
 
-_UNREAD = pa.schema([at for at in DEAD_LETTERS if at.name not in {"epoch", "source", "weight"}])
-"""What is told of a row that cannot be read."""
 _log = logging.getLogger("zset_join.epochs")
 
 
@@ -140,6 +138,8 @@ class DriverEpochs:
         progress: what the newest epochs did.
         heartbeat: brings an epoch when something is due though no row comes; None where nothing waits for a time.
         lock: held while an epoch runs.
+        has_ended: the query has changed, and another object runs its epochs; this one takes none any more.
+        given_through: the epoch that functions were given last by the object before; None: it follows from Spark's files.
     """
 
     settings: DriverSettings
@@ -149,6 +149,8 @@ class DriverEpochs:
     heartbeat: Heartbeat | None = None
     progress: ProgressLog = field(default_factory=ProgressLog)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    has_ended: bool = False
+    given_through: int | None = None
     _pipeline: Pipeline[Any] | None = None
     _query_id: str = ""
     _topic_ids: Mapping[str, Any] = field(default_factory=dict)
@@ -205,7 +207,8 @@ class DriverEpochs:
         for sink in self._spark_sinks():
             sink.session = session or SparkSession.active()
             if isinstance(sink, FrameSink):
-                sink.goes_on_behind(_completed_epoch(options.checkpoint_location))
+                known = self.given_through
+                sink.goes_on_behind(_completed_epoch(options.checkpoint_location) if known is None else known)
         place = Place(
             location=options.checkpoint_location,
             query_id=query_id,
@@ -265,6 +268,8 @@ class DriverEpochs:
         """
         try:
             with self.lock:
+                if self.has_ended:
+                    raise _has_ended(self.location, epoch)
                 if epoch:
                     self._run(batch, epoch)
                     return
@@ -296,6 +301,26 @@ class DriverEpochs:
         with self.lock:
             yield
 
+    def evolve(self, query: PlannedQuery, outputs: Outputs | OutputsByView) -> PlanDiff:
+        """Change the query between two epochs; outputs get the difference. This object takes no epoch any more.
+
+        Args:
+            query: the new one.
+            outputs: new outputs, of several views by name; a view that has none here keeps its own.
+
+        Raises:
+            ZsetJoinError: as `Pipeline.evolve`; where the change does not count, the query goes on as it was.
+        """
+        with self.lock:
+            pipeline = self.opened()
+            before = pipeline.plan
+            check_streams(before, query.plan, stored_description(self.location) or {})
+            try:
+                diff = pipeline.evolve(query, outputs=outputs or None)
+            finally:
+                self.has_ended = pipeline.plan is not before
+        return diff
+
     def backup(self, directory: str | Path) -> Savepoint:
         """Copy checkpoint and outputs between two epochs, also after the query has stopped."""
         with self.pause():
@@ -323,14 +348,14 @@ class DriverEpochs:
         pipeline = self.opened()
         for sink in self._spark_sinks():
             sink.session = session
-        started = time.perf_counter()
+        started, number = time.perf_counter(), epoch
         seconds: dict[str, float] = {}
         read = offsets_digest(self.location, epoch)
         checkpoint = pipeline.directory.checkpoint
         if (changed := checkpoint.changed) is not None:
             epoch += changed.changes
-            if epoch == changed.epoch and changed.unseen:  # outputs got it at the start, before the change
-                check_same_batch(checkpoint, changed.unseen[0], read)
+            if epoch == changed.epoch:  # it was taken before the change, and outputs got it then or at the start
+                check_same_batch(checkpoint, _epoch_before(checkpoint, changed), read)
                 return
         is_replay = checkpoint.committed(epoch, read) is not None
         rows: dict[str, Any] = {}
@@ -349,7 +374,8 @@ class DriverEpochs:
         seconds |= {"answer": finished - answering, "total": finished - started}
         held = state_bytes(self.settings.options, pipeline.directory.query_id)
         rounded = {name: round(value, 4) for name, value in seconds.items()}
-        self.progress.entries.append({**pipeline.progress, "replayed": is_replay, "state_bytes": held, "seconds": rounded})
+        counts = {**pipeline.progress, **({"batch": number} if number != epoch else {})}
+        self.progress.entries.append({**counts, "replayed": is_replay, "state_bytes": held, "seconds": rounded})
         _log.info("%s: epoch %d on the driver, %s", self.settings.name, epoch, rounded)
         if self.heartbeat is not None:
             self.heartbeat.wake()
@@ -369,7 +395,7 @@ class DriverEpochs:
             refuse_first_rows(size, options, epoch)
             for name, rows in self._rows(self.settings.layout.parted(table), epoch).items():
                 parts.setdefault(name, []).append(rows)
-        return {name: _together(parts.pop(name)) for name in list(parts)}
+        return {name: together(parts.pop(name)) for name in list(parts)}
 
     def _first_tables(self, batch: DataFrame, epoch: int) -> Iterator[pa.Table]:
         """Yield the rows of baselines, then those of the first batch."""
@@ -386,37 +412,8 @@ class DriverEpochs:
         return {name: self._of_source(name, rows, epoch) for name, rows in parted.items()}
 
     def _of_source(self, name: str, rows: SourceRows, epoch: int) -> Any:
-        if not len(rows.rejected):
-            return rows.delta
-        rejected = Rejected()
-        rejected.add(rows.rejected, *undecodable_reasons(rows.raw))
-        if self.settings.options.on_bad_input == "error":
-            key = self.settings.query.plan.source(name).relation.primary_key
-            raise refusal(name, key, rejected, Tick(epoch))
-        return PartlyRead(rows.delta, _letters(rejected))
-
-
-def _together(given: list[Any]) -> Any:
-    """Return the rows of a source, in the order in which they were collected."""
-    if len(given) == 1:
-        return given[0]
-    deltas = [one.rows if isinstance(one, PartlyRead) else one for one in given]
-    unread = [one.unread for one in given if isinstance(one, PartlyRead)]
-    rows = ZSet.concat(deltas, schema=deltas[0].schema)
-    return PartlyRead(rows, pa.concat_tables(unread)) if unread else rows
-
-
-def _letters(rejected: Rejected) -> pa.Table:
-    """Return rows that cannot be read as `Undecodable` has them: records as they came, other rows as JSON."""
-    lines: list[dict[str, Any]] = []
-    for piece in rejected.rows:
-        names = shown_names(piece.rows.schema.names)
-        for at in range(len(piece)):
-            code, reason = rejected.codes[len(lines)], rejected.reasons[len(lines)]
-            row = {name: shown_value(piece.rows.column(name), at) for name in names}
-            told = record_in(reason) or {"row": json.dumps(row, default=str, ensure_ascii=False)}
-            lines.append({"code": code, "reason": reason, **told})
-    return pa.Table.from_pylist(lines, schema=_UNREAD)
+        key = self.settings.query.plan.source(name).relation.primary_key
+        return rows_taken(name, rows, key, epoch, on_bad_input=self.settings.options.on_bad_input)
 
 
 def _completed_epoch(location: str) -> int | None:
@@ -431,13 +428,39 @@ def _completed_epoch(location: str) -> int | None:
     return newest if is_completed(location, batch) else None
 
 
+def _epoch_before(checkpoint: Checkpoint, changed: ChangedPlan) -> int:
+    """Return the last epoch with input before the last change of the query."""
+    if changed.unseen:
+        return changed.unseen[0]
+    epoch = changed.epoch - 1
+    for _ in range(changed.changes - 1):  # changes that followed each other
+        if checkpoint.files.folder.size(record_name(epoch)) is None:
+            break
+        record = read_record(checkpoint.files, epoch)
+        if record is None or record.offsets is None or not record.offsets.startswith(CHANGED_TO):
+            break
+        epoch -= 1
+    return epoch
+
+
+def _has_ended(location: str, batch: int) -> StateError:
+    return StateError(
+        f"the query of the checkpoint {location} has changed, and batch {batch} came to it as it was before; it was not taken. "
+        "Spark plans it again for the changed query: nothing need be done.",
+        code="QUERY_CHANGED",
+        location=location,
+        batch=batch,
+    )
+
+
 def check_same_batch(checkpoint: Checkpoint, epoch: int, read: str | None) -> None:
     """Refuse a batch of Spark's that is not the one which an epoch before a change of the query has taken.
 
     Raises:
         StateError: `EPOCH_REPLANNED`.
     """
-    record = read_record(checkpoint.files, epoch)
+    is_there = epoch >= 0 and checkpoint.files.folder.size(record_name(epoch)) is not None
+    record = read_record(checkpoint.files, epoch) if is_there else None
     if record is None or record.offsets is None or read is None or record.offsets == read:
         return
     raise StateError(

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_query_id
 from zset_join.core import errors
-from zset_join.core.errors import PlanError, StateError, ZsetJoinError
+from zset_join.core.errors import OptionError, PlanError, StateError, ZsetJoinError
 from zset_join.core.options import QueryOptions
 from zset_join.kernels.machine.first_use import compile_rest_in_background
 from zset_join.runners.spark.driver.driver_tools import refuse_given
@@ -42,6 +42,8 @@ from zset_join.zset import ZSet, single_batch
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
+    from zset_join.evolution.differences import PlanDiff
+    from zset_join.query.several import PlannedQuery
     from zset_join.runners.spark.tools.view_comparison import VerificationReport
 
 __all__ = ["ServedEpochs", "ServedQuery", "ServedTools", "refuse_missing", "refuse_served"]
@@ -261,6 +263,19 @@ class ServedTools:
         given = {"view": view, "values": dict(values), "most_rows": most_rows}
         content, weights, count = self._asked("view_rows", given)
         return ZSet(single_batch(table_of(content)), np.asarray(weights, np.int64)), count
+
+    def diff(self, query: PlannedQuery, *, lease_seconds: float) -> PlanDiff:  # noqa: ARG002 - it is not computed here
+        """Refuse: the rows that differ lie on the server.
+
+        Raises:
+            OptionError: `NOT_FROM_HERE`.
+        """
+        raise OptionError(
+            "the checkpoint of this query is on the server of Spark Connect, and a diff is computed beside it. Run zset-join "
+            f"diff {self._settings.options.checkpoint_location} QUERY there; the query may run meanwhile.",
+            code="NOT_FROM_HERE",
+            what="diff",
+        )
 
     def dead_letters(self, **chosen: Any) -> pa.Table:
         """Return what was put aside; see `zset_join.dead_letters.read_letters`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -20,11 +21,12 @@ from zset_join.runners.spark.epoch.heartbeat import Heartbeat
 from zset_join.runners.spark.frames.facts import is_connect
 from zset_join.runners.spark.planning.source_stream import SourceStream
 from zset_join.runners.spark.planning.stages import hybrid_stages
-from zset_join.runners.spark.rows.baseline import has_baseline, with_made_start, with_start
+from zset_join.runners.spark.rows.baseline import has_baseline, has_start, with_made_start, with_start
 from zset_join.stages import StageOptions
-from zset_join.storage.folder import folder_below, open_folder
+from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
+from zset_join.storage.local import make_directories
 
-__all__ = ["check_mode", "driver_epochs", "served_rows", "streamed_rows"]
+__all__ = ["check_mode", "driver_epochs", "in_stored_order", "make_place", "served_rows", "streamed_rows"]
 
 
 def check_mode(location: str, mode: str, *, is_served: bool = False) -> None:
@@ -106,6 +108,13 @@ def driver_epochs(
     return DriverEpochs(settings, baseline, topics)
 
 
+def in_stored_order(query: DriverQuery, location: str) -> DriverQuery:
+    """Return a query with its streams in the order in which its checkpoint has them: Spark's own files number them."""
+    described = (stored_description(location) or {}).get("inputs", ())
+    known = [name for one in described if (name := one["name"]) in query.streams]
+    return replace(query, streams={name: query.streams[name] for name in dict.fromkeys([*known, *query.streams])})
+
+
 def served_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
     """Return the rows of all sources as the server of Spark Connect is to bring them."""
     rows = united_rows(query.layout, query.streams, {name: stream.prepared for name, stream in query.streams.items()})
@@ -119,7 +128,7 @@ def streamed_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
     """Return the rows of all sources as Spark is to bring them, with a source that brings epochs when none has a row."""
     rows = united_rows(query.layout, query.streams, {name: stream.prepared for name, stream in query.streams.items()})
     location, is_timed = epochs.location, epochs.settings.is_timed
-    if epochs.baseline is not None or has_baseline(stored_description(location)) or is_timed:
+    if epochs.baseline is not None or has_baseline(stored_description(location)) or is_timed or has_start(location):
         rows = with_start(rows, location)
     if is_timed:
         epochs.heartbeat = Heartbeat(checkpoint_folder(location), epochs.next_due)
@@ -129,3 +138,21 @@ def streamed_rows(query: DriverQuery, epochs: DriverEpochs) -> DataFrame:
 def _described(stream: SourceStream) -> dict[str, Any]:
     described: dict[str, Any] = {"name": stream.name, "operation": list(stream.operation)}
     return {**described, **({"baseline": True} if stream.baseline is not None else {})}
+
+
+def make_place(location: str) -> None:
+    """Make the directory of a checkpoint, so that it is our error that says why it cannot be.
+
+    Raises:
+        StateError: it cannot be made.
+    """
+    if not is_local(location):
+        return
+    try:
+        make_directories(local_path(location))
+    except OSError as error:
+        raise StateError(
+            f"the checkpoint {location} cannot be made: {error}. Give a checkpointLocation where this process may write.",
+            code="STORAGE_FAILED",
+            location=location,
+        ) from error

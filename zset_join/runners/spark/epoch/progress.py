@@ -3,6 +3,7 @@
 | key | what it counts |
 |---|---|
 | `epoch`, `replayed` | Spark's batch id; whether the answer was committed before this run |
+| `batch` | on the driver, where the query was changed: Spark's batch id; `epoch` is ahead of it by one per change |
 | `rows_in`, `retractions_in`, `quarantined` | per stream: rows that came, deletes and retractions applied, rows put aside |
 | `delta_rows`, `retractions` | rows of the answer, and those of them that retract |
 | `fan_out` | the join key that made the most pairs, old and new ones, and how many; None where there was none |
@@ -66,8 +67,11 @@ class ProgressLog:
             _logs[query_id] = self
 
     def of_epoch(self, epoch: int) -> dict[str, Any] | None:
-        """Return what an epoch did; None when it has not run here, or long ago."""
-        return next((entry for entry in reversed(list(self.entries)) if entry["epoch"] == epoch), None)
+        """Return what the epoch of one of Spark's batches did; None when it has not run here, or long ago.
+
+        Behind a change of the query the epochs of a checkpoint are ahead of Spark's batches; such an entry has its `batch`.
+        """
+        return next((one for one in reversed(list(self.entries)) if one.get("batch", one["epoch"]) == epoch), None)
 
     def of_epochs(self, epochs: Sequence[int]) -> dict[int, dict[str, Any] | None]:
         """Return what each of some epochs did, as `of_epoch`."""

@@ -46,6 +46,7 @@ __all__ = [
     "check_baseline",
     "check_overlap",
     "has_baseline",
+    "has_start",
     "in_types_of",
     "make_start",
     "resolve_baselines",
@@ -206,6 +207,11 @@ def make_start(location: str) -> None:
     folder = folder_below(location, "zset/start")
     if folder.size(_START) is None:
         folder.put(_START, b"")
+
+
+def has_start(location: str) -> bool:
+    """Return whether a query has read that source, which Spark's own files then name."""
+    return folder_below(location, "zset/start").size(_START) is not None
 
 
 def with_made_start(rows: DataFrame, location: str) -> DataFrame:

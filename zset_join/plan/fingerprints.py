@@ -25,7 +25,7 @@ __all__ = ["FeedPrint", "Fingerprints"]
 
 @dataclass(frozen=True)
 class FeedPrint:
-    """Say which rows a feed passes on, whatever plan it is in.
+    """Identify the rows that a feed passes on, whatever plan it is in.
 
     Args:
         origin: fingerprint of the source or stage.

@@ -1,0 +1,107 @@
+"""Another query is compared with one that runs: its files are read at one epoch, which a lease holds, and it waits for nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.test_durable_changes import BY_CITY, LARGE, MORE, ROWS
+from zset_join.checkpoint import leases
+from zset_join.cli import main
+from zset_join.core.errors import OptionError, StateError
+from zset_join.pipeline import Pipeline
+from zset_join.runners.local.pinned import diff_of_running
+
+
+def _held(directory: Path) -> list[Path]:
+    return sorted((directory / "zset" / leases.LEASES).glob("*"))
+
+
+def test_a_running_pipeline_is_compared_at_the_epoch_that_is_held_while_epochs_go_on(tmp_path: Path) -> None:
+    directory = tmp_path / "dir"
+    later: list[int] = []
+
+    def goes_on(pinned: int) -> None:
+        for number in range(5):  # five epochs: logs are merged and files of the pinned epoch are due to go
+            pipeline.step({"orders": [{"id": 50 + number, "who": "a", "total": 100}]})
+            later.append(pinned)
+        assert len(_held(directory)) == 1
+
+    with Pipeline(BY_CITY, directory, snapshot_after_bytes=1) as pipeline:
+        pipeline.step(ROWS)
+        pipeline.step(MORE)
+        pipeline.step({})
+        expected = pipeline.diff(LARGE)
+        found = diff_of_running(str(directory), LARGE, on_pinned=goes_on)
+        now = diff_of_running(str(directory), LARGE)
+        pipeline.step({})
+
+        assert (later, found.epoch, now.epoch) == ([2] * 5, 2, 7)
+        assert list(found.lines()) == list(expected.lines())
+        assert found.views[pipeline.plan.name].samples() == expected.views[pipeline.plan.name].samples()
+        assert _held(directory) == []
+
+
+def test_files_that_a_lease_held_go_once_it_is_over(tmp_path: Path) -> None:
+    directory = tmp_path / "dir"
+
+    def files() -> set[str]:
+        return {str(path.relative_to(directory / "zset")) for path in (directory / "zset" / "delta").glob("*/*")}
+
+    with Pipeline(BY_CITY, directory) as pipeline:
+        pipeline.step(ROWS)
+        pinned = files()
+        lease = directory / "zset" / leases.LEASES / "reader.json"
+        lease.parent.mkdir()
+        lease.write_text(json.dumps({"epoch": 0, "until": time.time() + 600, "files": sorted(pinned)}))
+        for total in range(3):
+            pipeline.step({"orders": [{"id": 0, "who": "a", "total": 100 + total}]})
+        kept = files()
+        lease.write_text(json.dumps({"epoch": 0, "until": time.time() - 1, "files": sorted(pinned)}))
+        pipeline.step({"orders": [{"id": 0, "who": "a", "total": 200}]})
+
+        assert len(pinned) == 1
+        assert kept > pinned
+        assert not files() & pinned
+        assert not lease.exists()
+
+
+def test_a_lease_that_is_too_short_is_an_error_and_nothing_is_compared_without_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "dir"
+
+    def loses(pinned: int) -> None:
+        time.sleep(0.05)
+        for _ in range(4):
+            pipeline.step(ROWS)
+
+    with Pipeline(BY_CITY, directory, snapshot_after_bytes=1) as pipeline:
+        with pytest.raises(StateError, match="NOTHING_COMMITTED"):
+            diff_of_running(str(directory), LARGE)
+        for _ in range(3):
+            pipeline.step(ROWS)
+        with pytest.raises(OptionError, match="OPTION_VALUE"):
+            diff_of_running(str(directory), LARGE, lease_seconds=0)
+        with pytest.raises(StateError, match="LEASE_EXPIRED"):
+            diff_of_running(str(directory), LARGE, lease_seconds=0.01, on_pinned=loses)
+
+
+def test_the_command_names_the_epoch_that_it_compares_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["diff", str(tmp_path / "dir"), "tests.pipeline.test_durable_changes:LARGE"]
+    with Pipeline(BY_CITY, tmp_path / "dir") as pipeline:
+        pipeline.step(ROWS)
+        running = main(command)
+        printed = capsys.readouterr()
+        pipeline.step(MORE)
+    stopped = main(command)
+    later = capsys.readouterr()
+
+    assert (running, stopped) == (1, 1)
+    assert "comparing at epoch 0, held for 600 seconds" in printed.err
+    assert printed.out.startswith("after epoch 0: keeps 1 of 2 stages")
+    assert "comparing" not in later.err
+    assert later.out.startswith("after epoch 1:")

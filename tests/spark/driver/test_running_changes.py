@@ -1,0 +1,198 @@
+"""A query on the driver that runs is compared with another one and changed to it; its handle, outputs and batch ids go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import duckdb
+import pytest
+from pyspark.sql import functions as SF  # noqa: N812 - PySpark's own habit
+
+from tests.spark.conftest import Collected, Source
+from tests.spark.driver.test_changed_queries import _by_name, _sums
+from tests.spark.driver.test_driver_epochs import _filled, _joined
+from zset_join.core.errors import OptionError, SinkError, StateError
+from zset_join.runners.local.durable import PipelineDirectory
+from zset_join.runners.local.outputs import PipelineOutputs
+from zset_join.runners.spark.api.writer import JoinStreamWriter
+from zset_join.spark import JoinQuery, changes
+from zset_join.spark import functions as F  # noqa: N812 - PySpark's own habit
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Any]:
+    """Give a function that starts a query which goes on until the end of the test."""
+    started: list[JoinQuery] = []
+
+    def start(view: Any, sink: Any = None, **options: Any) -> JoinQuery:
+        writer = view.writeStream.options(
+            checkpointLocation=str(tmp_path / "checkpoint"),
+            localStateDir=str(tmp_path / "local"),
+            execution="driver",
+            **options,
+        )
+        writer = writer.toDuckDB(tmp_path / "out.duckdb", "v") if sink is None else writer.toSink(sink)
+        started.append(writer.start())
+        started[-1].processAllAvailable()
+        return started[-1]
+
+    yield start
+    for query in started:
+        query.stop()
+
+
+def _stored(tmp_path: Path) -> list[tuple[Any, ...]]:
+    with duckdb.connect(str(tmp_path / "out.duckdb")) as connection:
+        return sorted(connection.sql("SELECT name, n FROM v").fetchall())
+
+
+def test_a_running_query_is_compared_and_changed_and_goes_on(
+    orders: Source, customers: Source, running: Any, tmp_path: Path
+) -> None:
+    _filled(orders, customers)
+    before, after = (_sums(orders, customers, at_least=at) for at in (0, 4))
+    query = running(before)
+    first, batches = _stored(tmp_path), query.lastProgress["batchId"] + 1
+    waited: list[Any] = []
+    waiter = threading.Thread(target=lambda: waited.append(query.awaitTermination()))
+    waiter.start()
+
+    differs = query.diff(after)
+    run = query.runId
+    changed = query.evolve(after)
+    second = _stored(tmp_path)
+    orders.add((None, 5, 10, "bag", 4))
+    query.processAllAvailable()
+    progress = query.lastProgress
+
+    assert (differs.epoch, differs.taken, changed.taken) == (batches - 1, None, batches)
+    assert list(differs.lines()) == list(changed.lines())
+    assert (first, second, _stored(tmp_path)) == ([("ANNA", 1), ("BOB", 1)], [("BOB", 1)], [("ANNA", 1), ("BOB", 1)])
+    assert query.runId != run
+    assert progress["batchId"] == batches
+    assert (progress["join"]["epoch"], progress["join"]["batch"]) == (batches + 1, batches)
+    assert waited == []
+    back = query.evolve(before)
+    assert len(back.kept) == 1
+    assert _stored(tmp_path) == [("ANNA", 2), ("BOB", 1)]
+    query.stop()
+    waiter.join(30)
+    assert waited == [None]
+
+
+def test_a_user_function_is_given_the_difference_once(orders: Source, customers: Source, running: Any) -> None:
+    _filled(orders, customers)
+    sink = Collected()
+    query = running(_sums(orders, customers, at_least=0), sink)
+    query.evolve(_sums(orders, customers, at_least=4))
+    query.evolve(_sums(orders, customers, at_least=0))
+    orders.add((None, 5, 10, "bag", 4))
+    query.processAllAvailable()
+
+    assert _by_name(sink) == [("ANNA", 2), ("BOB", 1)]
+    assert [dict(epoch) for epoch in sink.epochs[-3:]] == [
+        {("ANNA", 1): -1},
+        {("ANNA", 1): 1},
+        {("ANNA", 1): -1, ("ANNA", 2): 1},
+    ]
+
+
+def test_what_is_refused_leaves_the_query_running_as_it_was(
+    orders: Source, customers: Source, running: Any, tmp_path: Path
+) -> None:
+    _filled(orders, customers)
+    query = running(_sums(orders, customers, at_least=0))
+    run = query.runId
+    alone = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")
+    wider = _joined(orders, customers).groupBy("name").agg(F.count().alias("n"), F.max("order_id").alias("last"))
+    with pytest.raises(StateError, match="EVOLVE_STREAM"):
+        query.evolve(alone)
+    with pytest.raises(SinkError, match="EVOLVE_OUTPUT"):
+        query.evolve(_joined(orders, customers).groupBy("name").agg(F.count().alias("many")))
+    with pytest.raises(OptionError, match="ARGUMENT"):
+        query.evolve(7)
+    orders.add((None, 5, 10, "bag", 4))
+    query.processAllAvailable()
+
+    assert query.runId == run
+    assert _stored(tmp_path) == [("ANNA", 2), ("BOB", 1)]
+    query.evolve(wider)
+    with duckdb.connect(str(tmp_path / "out.duckdb")) as connection:
+        assert sorted(connection.sql("SELECT name, n, last FROM v").fetchall()) == [("ANNA", 2, 5), ("BOB", 1, 4)]
+    query.evolve(wider.writeStream.toDuckDB(tmp_path / "wider.duckdb", "v"))
+    with duckdb.connect(str(tmp_path / "wider.duckdb")) as connection:
+        assert sorted(connection.sql("SELECT name, n, last FROM v").fetchall()) == [("ANNA", 2, 5), ("BOB", 1, 4)]
+    query.stop()
+    with pytest.raises(StateError, match="QUERY_STOPPED"):
+        query.evolve(wider)
+
+
+def test_streams_in_another_order_are_still_those_that_sparks_files_name(
+    orders: Source, customers: Source, running: Any, tmp_path: Path
+) -> None:
+    _filled(orders, customers)
+    query = running(_sums(orders, customers, at_least=0))
+    left = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")
+    right = changes(customers.stream(), name="customers", keys=["customer_id"], sequence_by="ts")
+    turned = right.select("customer_id", SF.upper("name").alias("name")).join(left.where("item <> 'ink'"), on="customer_id")
+    query.evolve(turned.groupBy("name").agg(F.count().alias("n")))
+    orders.add((None, 5, 10, "bag", 4))
+    customers.add((11, "Rob", 3))
+    query.processAllAvailable()
+
+    assert _stored(tmp_path) == [("ANNA", 2), ("ROB", 1)]
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "counts"),
+    [(PipelineDirectory, "change", False), (PipelineOutputs, "settle", True), (JoinStreamWriter, "start_behind_change", True)],
+)
+def test_a_change_that_fails_anywhere_leaves_the_old_query_or_the_new_one(
+    orders: Source, customers: Source, running: Any, tmp_path: Path, owner: type, method: str, counts: bool
+) -> None:
+    _filled(orders, customers)
+    before, after = (_sums(orders, customers, at_least=at) for at in (0, 4))
+    query = running(before)
+    effects: Any = [None, OSError("it fails here")] if method == "settle" else OSError("it fails here")
+    with mock.patch.object(owner, method, side_effect=effects), pytest.raises(OSError, match="it fails here"):
+        query.evolve(after)
+
+    if counts:
+        assert not query.isActive
+        assert isinstance(query._runner.error, OSError)
+        with pytest.raises(StateError, match="QUERY_CHANGED"):
+            running(before)
+        query = running(after)
+        assert _stored(tmp_path) == [("BOB", 1)]
+    orders.add((None, 5, 10, "bag", 4))
+    query.processAllAvailable()
+    assert _stored(tmp_path) == [("ANNA", 1 if counts else 2), ("BOB", 1)]
+
+
+def test_questions_behind_a_change_are_about_the_new_query(
+    orders: Source, customers: Source, running: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _filled(orders, customers)
+    before, after = (_sums(orders, customers, at_least=at) for at in (0, 4))
+    query = running(before, retainInputLog=True)
+    query.evolve(after)
+    orders.add((None, 5, 10, "bag", 4))
+    query.processAllAvailable()
+
+    query.explain()
+    printed = capsys.readouterr().out
+    report, history = query.verify(), query.explain_row({"name": "ANNA"})
+    with query.console(diff=before) as console:
+        shown = console._watched.diff()
+        described = console._watched.overview()["described"]
+
+    assert "order_id" in printed
+    assert (report.equal, report.expected_rows) == (True, 2)
+    assert "bag" in str(history)
+    assert shown["views"][0]["counts"] == {"added": 0, "removed": 0, "changed": 1}
+    assert shown["views"][0]["pairs"] == [[{"name": "ANNA", "n": 1}, {"name": "ANNA", "n": 2}]]
+    assert any("order_id" in line for line in described)

@@ -1,0 +1,120 @@
+"""The views of a session on Spark are one pipeline: one checkpoint, one commit, and one reading of each table."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.sql.test_killed_sessions import Killed, killed_at
+from zset_join.core.errors import StateError
+from zset_join.runners.spark.driver.polled_rows import PolledRows
+from zset_join.sql import Session, connect
+
+ORDERS = "CREATE TABLE orders (id INT, who STRING, total INT) WITH ('connector'='filesystem', 'path'='{place}/in');"
+PEOPLE = "CREATE TABLE people (who STRING, city STRING, PRIMARY KEY (who));"
+JOINED = "FROM orders o JOIN people p ON o.who = p.who"
+
+
+def put(place: Path, number: int, *orders: tuple[int, str, int]) -> None:
+    (place / "in").mkdir(exist_ok=True)
+    lines = [json.dumps(dict(zip(("id", "who", "total"), one, strict=True))) + "\n" for one in orders]
+    (place / "in" / f"{number}.json").write_text("".join(lines))
+
+
+def opened(spark: SparkSession, place: Path) -> Session:
+    return connect(engine="spark", spark=spark, directory=place / "session")
+
+
+def rows(running: Any) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in running.table().to_pylist())
+
+
+def test_views_share_what_they_have_in_common_and_take_each_batch_in_one_commit(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path, 1, (1, "ada", 5))
+    with opened(spark, tmp_path) as session:
+        session.sql(ORDERS.format(place=tmp_path) + PEOPLE + "INSERT INTO people VALUES ('ada', 'oslo'), ('bob', 'rome')")
+        session.sql(f"CREATE MATERIALIZED VIEW cities AS SELECT p.city, sum(o.total) AS total {JOINED} GROUP BY p.city")
+        session.sql(f"CREATE MATERIALIZED VIEW homes AS SELECT o.id, p.city {JOINED}")
+        before = session.running[0].whole.epoch
+        put(tmp_path, 2, (2, "bob", 9), (3, "ada", 1))
+        assert session.read() == 1
+
+        cities, homes = session.running
+        assert cities.whole is homes.whole
+        assert cities.whole.epoch == before + 1
+        assert [node.stage.kind for node in cities.whole.plan.nodes].count("join") == 1
+        assert (rows(cities), rows(homes)) == ([("oslo", 6), ("rome", 9)], [(1, "oslo"), (2, "rome"), (3, "oslo")])
+    assert [one.parent.name for one in (tmp_path / "session").rglob("offsets")] == ["orders"]  # read once for both
+    with opened(spark, tmp_path) as again:
+        put(tmp_path, 3, (4, "bob", 1))
+        again.sql("CREATE MATERIALIZED VIEW ids AS SELECT id FROM orders")  # while the others run
+
+        cities, homes, ids = again.running
+        assert (rows(cities), rows(homes)) == (
+            [("oslo", 6), ("rome", 10)],
+            [(1, "oslo"), (2, "rome"), (3, "oslo"), (4, "rome")],
+        )
+        assert rows(ids) == [(1,), (2,), (3,), (4,)]
+
+
+def test_a_session_killed_within_an_epoch_gives_it_to_all_outputs_once(spark: SparkSession, tmp_path: Path) -> None:
+    out = "WITH ('connector'='filesystem', 'format'='json', 'path'='{place}/{name}')"
+    made = f"""
+        {PEOPLE} {ORDERS}
+        CREATE TABLE first (id INT, city STRING) {out.replace("{name}", "first")};
+        CREATE TABLE second (id INT, total INT) {out.replace("{name}", "second")};
+        INSERT INTO people VALUES ('ada', 'oslo');
+        INSERT INTO first SELECT o.id, p.city {JOINED};
+        INSERT INTO second SELECT o.id, o.total {JOINED}
+    """
+
+    def written(place: Path, name: str) -> Counter[str]:
+        return Counter(
+            line for file in (place / name).glob("*.json") for line in file.read_text().splitlines() if line.startswith('{"id"')
+        )
+
+    def run(place: Path, number: int | None) -> int:
+        put(place, 1, (1, "ada", 5))
+        session = opened(spark, place)
+        session.sql(made.replace("{place}", str(place)))
+        put(place, 2, (2, "ada", 6))
+        with killed_at(number) as done, pytest.MonkeyPatch.context() as patch:
+            if number is not None:
+                patch.setattr(PolledRows, "open", lambda *_: None)  # so Spark does not complete the batch
+            with contextlib.suppress(Killed):
+                session.read()
+        session.close()
+        return done["files"]
+
+    (tmp_path / "whole").mkdir()
+    count = run(tmp_path / "whole", None)
+    expected = [written(tmp_path / "whole", name) for name in ("first", "second")]
+    states = set()
+    for number in range(count):
+        place = tmp_path / str(number)
+        place.mkdir()
+        run(place, number)
+        states.add(tuple(written(place, name).total() for name in ("first", "second")))
+        with opened(spark, place) as session:
+            session.read()
+        assert [written(place, name) for name in ("first", "second")] == expected, number
+    assert states >= {(1, 1), (2, 1)}  # before the commit, or between the two outputs
+
+
+def test_a_table_whose_reading_was_rolled_back_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path, 1, (1, "ada", 5))
+    with opened(spark, tmp_path) as session:
+        session.sql(ORDERS.format(place=tmp_path) + "CREATE MATERIALIZED VIEW ids AS SELECT id FROM orders")
+    shutil.rmtree(tmp_path / "session" / "spark" / "orders")
+
+    with opened(spark, tmp_path) as session, pytest.raises(StateError) as refused:
+        session.read()
+
+    assert refused.value.code == "FOREIGN_STATE"

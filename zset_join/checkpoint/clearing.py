@@ -1,0 +1,72 @@
+"""What is removed from a checkpoint: files that no record lists any more, records that are old, what dead attempts left.
+
+The law: the two newest epochs can be gone back to, and no file goes that a lease holds (`zset_join.checkpoint.leases`): such a
+file is tried again after the next commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from zset_join.checkpoint.leases import leased_names
+from zset_join.checkpoint.reading import RECORD_NAME, CommittedState, record_name
+from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.rescaling import RESCALINGS, rescaling_numbers
+from zset_join.storage.folder import Folder
+
+__all__ = ["Clearing"]
+
+_RECORDS_KEPT = 10
+
+
+class Clearing:
+    """Clear away what a checkpoint has no use for any more.
+
+    Args:
+        folder: of the checkpoint.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._garbage: list[str] = []
+
+    def after(self, before: CommittedState, record: CommitRecord) -> None:
+        """Remove what the record before the last one listed and nobody lists any more.
+
+        Args:
+            before: what was committed before the newest epoch.
+            record: of the newest epoch.
+        """
+        removable, self._garbage = self._garbage, []
+        if before.last is not None:
+            listed = {name for history in before.histories.values() for name in history.file_names()}
+            self._garbage = sorted((listed | before.last.state_files()) - record.state_files())
+            self._garbage += [part.file.name for part in before.last.parts if part.file.name.startswith("delta/")]
+        held = leased_names(self._folder) if removable else set()
+        self._garbage += [name for name in removable if name in held]
+        removable = [name for name in removable if name not in held]
+        if record.epoch >= _RECORDS_KEPT:
+            removable.append(record_name(record.epoch - _RECORDS_KEPT))
+        for name in removable:
+            self._folder.remove(name)
+
+    def sweep(self, last: CommitRecord, states: Iterable[Mapping[str, BucketHistory]]) -> None:
+        """Remove what dead attempts and drivers left behind: files of epochs before the last one that no record lists.
+
+        Args:
+            last: the newest record.
+            states: what the state is made of after the epochs that can be gone back to.
+        """
+        listed = last.state_files() | {part.file.name for part in last.parts} | leased_names(self._folder)
+        for histories in states:
+            listed |= {name for history in histories.values() for name in history.file_names()}
+        for under in ("log", "snapshot", "delta"):
+            for name in list(self._folder.names(under)):
+                epoch = name.rpartition("/")[2].partition("-")[0]
+                if epoch.isdecimal() and int(epoch) < last.epoch and name not in listed:
+                    self._folder.remove(name)
+        for name in [*self._folder.names("commits"), *self._folder.names(RESCALINGS)]:
+            match = RECORD_NAME.fullmatch(name)
+            numbers = (int(match[1]), 0) if match is not None else rescaling_numbers(name)
+            if numbers is not None and numbers[0] <= last.epoch - _RECORDS_KEPT:
+                self._folder.remove(name)

@@ -1,0 +1,65 @@
+"""What a directory keeps of rows beside its stages: the contents of views, and the inputs of all epochs where they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from zset_join.checkpoint.added_columns import conformed_rows
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.log import read_log
+from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.snapshot import read_snapshot
+from zset_join.core.tick import Tick
+from zset_join.plan.query_plan import PlanSource, QueryPlan
+from zset_join.runners.local.history import InputHistory
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["WEIGHT", "input_folder", "load_inputs", "view_folder", "view_rows"]
+
+WEIGHT = "__weight"
+_VIEW = "view"
+
+
+def view_folder(plan: QueryPlan, number: int) -> str:
+    """Return what the log of a view is called, by its place in the plan."""
+    return f"{_VIEW}-{number}" if len(plan.views) > 1 else _VIEW
+
+
+def input_folder(number: int) -> str:
+    """Return what the log of a source is called, by its place among all that the query ever had."""
+    return f"input-{number}"
+
+
+def view_rows(files: CheckpointFiles, history: BucketHistory, schema: pa.Schema) -> Iterator[ZSet]:
+    """Yield what a view holds, in parts.
+
+    Raises:
+        StateError: a file is missing or damaged.
+    """
+    if history.snapshot is not None:
+        table = read_snapshot(files, history.snapshot)["view"]
+        weights = single_batch(table.select([WEIGHT])).column(0).to_numpy()
+        rows = conformed_rows(single_batch(table.drop_columns([WEIGHT])), schema)
+        yield ZSet(rows.cast(schema), weights)
+    for log in history.logs:
+        for logged in read_log(files, log, schemas=[schema]):
+            yield logged.deltas[0]
+
+
+def load_inputs(files: CheckpointFiles, record: CommitRecord, sources: Sequence[PlanSource], history: InputHistory) -> None:
+    """Fill a history with everything that came up to an epoch.
+
+    Raises:
+        StateError: a file is missing or damaged.
+    """
+    epochs: dict[int, tuple[Tick, dict[str, ZSet]]] = {}
+    for number, source in enumerate(sources):
+        logs = record.histories.get(f"{input_folder(number)}/0", BucketHistory()).logs
+        for log in logs:
+            for logged in read_log(files, log, schemas=[source.relation.schema]):
+                epochs.setdefault(logged.tick.epoch, (logged.tick, {}))[1][source.name] = logged.deltas[0]
+    for epoch in range(record.epoch + 1):
+        tick, deltas = epochs.get(epoch, (Tick(epoch), {}))
+        history.add(epoch, tick.processing_time_us, deltas)

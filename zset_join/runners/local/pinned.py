@@ -1,0 +1,175 @@
+"""What another query would answer over the directory of one that runs: its files are read at one epoch, under a lease.
+
+    diff_of_running(path, view)     as `diff_of_directory`, while the query goes on
+    diff_wherever(path, view)       one or the other, as the directory is in use or not
+
+The law: nothing but the lease is written, and the query waits for nothing. The answer is that of the epoch which was the newest
+one when reading began, and names it (`PlanDiff.epoch`). All rows are read under the lease, and compared behind it.
+
+Cost: every snapshot and every log of the query is read, and its state is built once more as mapped files below
+`temporary_directory`; then as `Pipeline.diff`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from zset_join.checkpoint.bucket import BucketState, StageContext
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.leases import LEASE_SECONDS, leased_record
+from zset_join.checkpoint.reading import (
+    changed_plan_of,
+    checkpoint_folder,
+    no_checkpoint,
+    plan_in,
+    query_of,
+    read_format,
+)
+from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.core.errors import StateError
+from zset_join.core.progress_line import progress_line
+from zset_join.core.tick import Tick
+from zset_join.evolution.differences import PlanDiff
+from zset_join.plan.query_plan import PlanSource, QueryPlan
+from zset_join.query.several import PlannedQuery
+from zset_join.query.view import View
+from zset_join.runners.local.contents import Contents
+from zset_join.runners.local.directory_rows import load_inputs, view_folder, view_rows
+from zset_join.runners.local.evolving import Evolution, Standing
+from zset_join.runners.local.history import InputHistory
+from zset_join.runners.local.query_changes import plan_of_program
+from zset_join.runners.local.stage_states import operators_of
+from zset_join.runners.local.stopped import check_kept_here, check_streams, diff_of_directory
+from zset_join.runners.local.watermarks import Watermarks
+from zset_join.stages.stage import StageOptions
+from zset_join.state.rows.hash_seed import seed_of_query
+from zset_join.zset.protocol import DurableOperator
+
+__all__ = ["diff_of_running", "diff_wherever"]
+
+
+def diff_of_running(
+    directory: str,
+    view: View | Mapping[str, View] | PlannedQuery,
+    *,
+    lease_seconds: float = LEASE_SECONDS,
+    on_pinned: Callable[[int], object] | None = None,
+) -> PlanDiff:
+    """Return what another query would answer otherwise over what a directory holds, whose query may run.
+
+    Args:
+        directory: of a pipeline, or the checkpoint of a query inside Spark that runs on the driver.
+        view: the other query: a view, or all views by name; or a planned query, of Spark's.
+        lease_seconds: how long the files of the epoch are held at most.
+        on_pinned: called with the epoch once its files are held.
+
+    Raises:
+        StateError: there is no epoch yet (`NOTHING_COMMITTED`); the lease ran out (`LEASE_EXPIRED`) or cannot be had
+            (`STATE_MOVES_ON`, `STORAGE_FAILED`); or what the query needs is not there, as `Pipeline.diff`.
+        OptionError: `NOT_FROM_HERE`: the state of the query is in Spark's executors.
+        PlanError: the query cannot be planned.
+        BadInputError: a row that the new query cannot take.
+    """
+    with ExitStack() as held:
+        temporary = held.enter_context(tempfile.TemporaryDirectory(prefix="zset_join-"))
+        with _leased(directory, lease_seconds) as (files, record):
+            if on_pinned is not None:
+                on_pinned(record.epoch)
+            with progress_line(f"reading epoch {record.epoch} of {directory}"):
+                known = query_of(files.folder, read_format(files.folder) or {}, record)
+                state = _state_at(directory, files, record, known, temporary, held)
+        plan = plan_of_program(view, state.plan)
+        check_streams(state.plan, plan, known["description"])
+        with progress_line("comparing with another query"), closing(Evolution(state, plan)) as evolution:
+            return evolution.diff()
+
+
+def diff_wherever(
+    directory: str,
+    view: View | Mapping[str, View] | PlannedQuery,
+    *,
+    lease_seconds: float = LEASE_SECONDS,
+    on_pinned: Callable[[int], object] | None = None,
+) -> PlanDiff:
+    """Return what `diff_of_directory` does, and of a directory that is in use what `diff_of_running` does."""
+    try:
+        return diff_of_directory(directory, view)
+    except StateError as error:
+        if error.code != "CHECKPOINT_IN_USE":
+            raise
+    return diff_of_running(directory, view, lease_seconds=lease_seconds, on_pinned=on_pinned)
+
+
+@contextmanager
+def _leased(directory: str, seconds: float) -> Iterator[tuple[CheckpointFiles, CommitRecord]]:
+    folder = checkpoint_folder(directory)
+    known = read_format(folder)
+    if known is None:
+        raise no_checkpoint(directory)
+    files = CheckpointFiles(folder, str(known["query_id"]))
+    with leased_record(files, seconds) as record:
+        if record is None:
+            raise StateError(
+                f"no epoch is committed in the checkpoint {directory}, so there is nothing to compare yet. Try again once the "
+                "query has answered an epoch.",
+                code="NOTHING_COMMITTED",
+                location=directory,
+            )
+        yield files, record
+
+
+def _state_at(
+    directory: str, files: CheckpointFiles, record: CommitRecord, known: Mapping[str, Any], temporary: str, held: ExitStack
+) -> Standing:
+    """Return the state of the query after an epoch: everything that is read of the checkpoint is read here."""
+    changed = changed_plan_of(files.folder, record)
+    described = known["description"]
+    check_kept_here(directory, described)
+    plan = QueryPlan.from_json(plan_in(directory, known)["plan"])
+    tick = Tick(record.epoch + 1, record.processing_time_us)
+    watermarks = Watermarks(plan)
+    watermarks.load(record.watermarks, record.progress.get("late_rows", {}))
+    options = StageOptions(on_bad_input="quarantine", hash_seed=seed_of_query(files.query_id))
+    contents: dict[str, Contents] | None = None
+    if described["keeps_view"]:
+        contents = {one.name: Contents(plan.output_of(one.name).schema) for one in plan.views}
+        for number, (name, rows) in enumerate(contents.items()):
+            logged = record.histories.get(f"{view_folder(plan, number)}/0", BucketHistory())
+            for delta in view_rows(files, logged, plan.output_of(name).schema):
+                rows.add(delta)
+    history = InputHistory() if described["keeps_inputs"] else None
+    if history is not None:
+        sources = plan.sources if changed is None else tuple(map(PlanSource.from_json, changed.sources))
+        load_inputs(files, record, sources, history)
+    states: dict[int, DurableOperator] = {}
+    for node in plan.states:
+        kept = record.histories.get(f"{node.name}/0", BucketHistory())
+        context = StageContext(
+            query_id=files.query_id,
+            stage=node.name,
+            tick=tick,
+            root=files.folder.location,
+            local_state_dir=str(Path(temporary) / "local"),
+            digest="",
+            histories={} if kept == BucketHistory() else {0: kept},
+            has_added_columns=bool(known.get("added_columns")),
+        )
+        state = BucketState(context, 0, partial(node.stage.build, options))
+        held.callback(state.release)
+        states[node.number] = operators_of(node, state.__enter__().operator)[node.number]
+    return Standing(
+        plan=plan,
+        epoch=tick.epoch,
+        processing_time_us=tick.processing_time_us,
+        options=options,
+        states=states,
+        contents=contents,
+        history=history,
+        known=watermarks.known,
+        gone=frozenset() if changed is None else changed.gone,
+    )

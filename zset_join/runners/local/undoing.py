@@ -1,0 +1,98 @@
+"""The query before the last change: for how long it is there, and how a directory knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from zset_join.checkpoint.reading import plan_before
+from zset_join.core.errors import OptionError, StateError
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.query.reading import Reading
+from zset_join.query.several import PlannedQuery
+
+if TYPE_CHECKING:
+    from zset_join.checkpoint.checkpoint import Checkpoint
+
+__all__ = ["UNDO_EPOCHS", "check_undo", "checked_undo_epochs", "nothing_to_undo", "query_before"]
+
+UNDO_EPOCHS = 1000
+"""How many epochs behind a change it can be undone, where nothing else is requested."""
+
+
+def checked_undo_epochs(epochs: int) -> int:
+    """Return the option `undo_epochs`.
+
+    Raises:
+        OptionError: `UNDO_EPOCHS`: it is no whole number from 0 on.
+    """
+    if isinstance(epochs, bool) or epochs < 0:
+        raise OptionError(
+            f"undo_epochs={epochs!r} is no whole number from 0 on: for so many epochs behind a change of the query it can be "
+            f"undone. Leave it out for {UNDO_EPOCHS}.",
+            code="UNDO_EPOCHS",
+            value=epochs,
+        )
+    return epochs
+
+
+def check_undo(epoch: int, change: int, undo_epochs: int) -> None:
+    """Refuse to undo a change that is too long ago.
+
+    Args:
+        epoch: number of the next epoch.
+        change: that of the change.
+        undo_epochs: how many epochs behind a change it can be undone.
+
+    Raises:
+        StateError: `UNDO_GONE`.
+    """
+    behind = max(0, epoch - change - 1)
+    if behind > undo_epochs:
+        raise StateError(
+            f"the query was changed in epoch {change}, {behind} epochs ago, and undo_epochs={undo_epochs}: the query before is "
+            "no longer kept. Change to it with evolve, which takes any query.",
+            code="UNDO_GONE",
+            epoch=change,
+            undo_epochs=undo_epochs,
+        )
+
+
+def nothing_to_undo(where: str, by: str) -> StateError:
+    """Return the error of a query that was never changed.
+
+    Args:
+        where: what holds it.
+        by: what changes it.
+    """
+    return StateError(
+        f"the query in {where} has no change to undo. Change it with {by}.",
+        code="NOTHING_TO_UNDO",
+        location=where,
+    )
+
+
+def query_before(checkpoint: Checkpoint, readings: Mapping[str, Reading]) -> PlannedQuery:
+    """Return the query before the last change, as the directory has it written down.
+
+    Args:
+        checkpoint: of a query that was changed behind an epoch.
+        readings: how the rows of sources are read under the query of now.
+
+    Raises:
+        StateError: `UNDO_SOURCES`: it reads a source that the query of now does not; or what is written is damaged.
+    """
+    last = checkpoint.last
+    assert last is not None  # noqa: S101 - it has changed behind an epoch
+    plan = QueryPlan.from_json(plan_before(checkpoint.files.folder, last)["plan"])
+    missing = [source.name for source in plan.sources if source.name not in readings]
+    if missing:
+        raise StateError(
+            f"the query before reads the sources {missing}, and how their rows are read is not written down. Change to it with "
+            "evolve(), given the query itself.",
+            code="UNDO_SOURCES",
+            sources=missing,
+        )
+    mine = {source.name: readings[source.name] for source in plan.sources}
+    return PlannedQuery(plan=replace(plan, state_names=()), readings=mine, has_several=len(plan.views) > 1)

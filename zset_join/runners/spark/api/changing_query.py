@@ -1,0 +1,71 @@
+"""Change a query of the driver while it runs: between two epochs, and go on with Spark's next batch.
+
+    the lock of the epochs is taken -> the pipeline commits plan and difference, outputs get it -> Spark's query is stopped
+    -> it is started with the new query on the same checkpoint, the same options, trigger and outputs
+
+The law: what can be refused is refused while the query goes on as it was. From the commit on the checkpoint is the new
+query's: a process that dies behind it starts again with the new program, one that dies before with the old one. A batch that
+was on its way meanwhile is not taken by the old query; Spark plans it again for the new one.
+
+Cost: that of `Pipeline.evolve`; epochs wait for it, and for Spark's stop and start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from zset_join.core.errors import PlanError
+from zset_join.evolution.differences import PlanDiff
+from zset_join.runners.spark.driver.epochs import DriverEpochs
+
+if TYPE_CHECKING:
+    from zset_join.runners.spark.api.query import JoinQuery
+    from zset_join.runners.spark.api.writer import JoinStreamWriter
+
+__all__ = ["ChangingQuery"]
+
+
+class ChangingQuery:
+    """Hold what a running query is started again with when it changes.
+
+    Args:
+        writer: that it was started with.
+        epochs: what runs them.
+    """
+
+    def __init__(self, writer: JoinStreamWriter, epochs: DriverEpochs) -> None:
+        self._writer = writer
+        self._epochs = epochs
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a change counts, so that the epochs of before have come to an end."""
+        return self._epochs.has_ended
+
+    def changed(self, view: Any) -> tuple[PlanDiff, JoinStreamWriter]:
+        """Change the query in its checkpoint; return the difference, and the writer that it goes on with.
+
+        Raises:
+            ZsetJoinError: as `JoinQuery.evolve`.
+        """
+        from zset_join.runners.spark.api.several import writer_of
+
+        other = writer_of(view)
+        if other is self._writer or other.session is not self._writer.session:
+            raise PlanError(
+                "evolve() was given the writer of the query that runs, or a query of another session. Write the new query with "
+                "the streams of this session, and give evolve() the view.",
+                code="EVOLVE_SESSION",
+            )
+        fresh = {view: sinks for view, sinks in other.chosen_sinks.items() if sinks}
+        planned = other.planned
+        after = self._writer.changed_to(other)
+        outputs = fresh if planned.has_several else [sink for sinks in fresh.values() for sink in sinks]
+        diff = self._epochs.evolve(planned, outputs)
+        return diff, after
+
+    def started(self, after: JoinStreamWriter, diff: PlanDiff) -> JoinQuery:
+        """Start the new query once Spark has stopped the one before."""
+        started = after.start_behind_change(diff.taken)
+        started.keep_progress_of(self._epochs.progress)
+        return started

@@ -1,0 +1,285 @@
+"""The rows of one stream of Spark's, polled by a pipeline of this process: Spark reads and decodes, the pipeline commits.
+
+    foreachBatch -> rows are collected -> poll() returns them with a position -> the pipeline commits both in one epoch
+                                                                              -> the next poll lets Spark complete the batch
+
+The law: a batch of Spark's is taken once. Its number is in the position, which the pipeline commits with the rows; Spark
+completes the batch only after that, so after any crash it repeats the last batch at most, and that one is passed over. A batch
+of an equal number over other input is refused, as is a checkpoint that was rolled back.
+
+Memory: the rows of one batch. Cost: one job per batch; where queries end, one start of a streaming query per look for rows.
+
+Limits: not over Spark Connect, whose `foreachBatch` runs in another process than the pipeline.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from zset_join.core.errors import StateError, ZsetJoinError
+from zset_join.runners.spark.driver.collected import collected_layout, united_rows
+from zset_join.runners.spark.driver.collecting import collected_slices, collected_table, first_tables
+from zset_join.runners.spark.driver.epochs import spark_query_id
+from zset_join.runners.spark.driver.memory import refuse_without_memory
+from zset_join.runners.spark.driver.rows_taken import rows_taken, together
+from zset_join.runners.spark.epoch.lost_records import lost_records
+from zset_join.runners.spark.epoch.offsets import offsets_digest
+from zset_join.runners.spark.planning.source_stream import SourceStream
+from zset_join.runners.spark.rows.baseline import make_start, with_made_start
+from zset_join.storage.folder import folder_below
+
+__all__ = ["PolledRows"]
+
+_WHOLE = "Bring the directory back as a whole, or begin with a new one and a new output."
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Hold the rows of a batch until the pipeline has committed them.
+
+    Args:
+        number: Spark's.
+        rows: as the pipeline takes them.
+        position: what is committed with them.
+    """
+
+    number: int
+    rows: Any
+    position: dict[str, Any]
+
+
+class PolledRows:
+    """Poll the rows of a stream; a source of rows as `zset_join.sources.source.Source` describes it.
+
+    Args:
+        stream: the stream; its name is that of the source.
+        location: where Spark keeps what it has read, of this stream alone.
+        on_bad_input: `error` or `quarantine`.
+        is_endless: the query runs on and on; else it reads what is there and ends.
+        trigger: the time between two batches of a query that runs on and on; None: none.
+        max_bytes: most bytes of a batch in Arrow; 0: any.
+    """
+
+    def __init__(
+        self,
+        stream: SourceStream,
+        location: str,
+        *,
+        on_bad_input: str,
+        is_endless: bool = False,
+        trigger: str | None = None,
+        max_bytes: int = 1 << 30,
+    ) -> None:
+        self._stream = stream
+        self._location = location
+        self._on_bad_input = on_bad_input
+        self._trigger: dict[str, Any] = {} if is_endless else {"availableNow": True}
+        if is_endless and trigger is not None:
+            self._trigger = {"processingTime": trigger}
+        self._is_endless = is_endless
+        self._max_bytes = max_bytes
+        self._layout = collected_layout({stream.name: stream})
+        self._done: dict[str, Any] | None = None
+        self._topics: Any = None
+        self._topic_ids: Any = {}
+        self._changed = threading.Condition()
+        self._held: _Batch | None = None
+        self._is_given = False
+        self._is_closing = False
+        self._has_ended = False
+        self._failure: BaseException | None = None
+        self._own: BaseException | None = None
+        self._query: StreamingQuery | None = None
+        self._watcher: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f'rows of "{self._stream.name}" as Spark reads them'
+
+    def open(self, position: Any) -> None:
+        """Go to a position: the batch behind it comes next, also where it was polled already. None is the beginning.
+
+        Raises:
+            StateError: `FOREIGN_STATE`: what Spark has read there is of another query.
+        """
+        found = spark_query_id(self._location)
+        expected = None if position is None else position["query"]
+        if position is not None and found != expected:
+            raise StateError(
+                f'"{self._stream.name}" was read by the query {expected} of Spark, and {self._location} is of '
+                f"{found or 'none'}: Spark's own files there were removed or exchanged. {_WHOLE}",
+                code="FOREIGN_STATE",
+                found=found,
+                expected=expected,
+            )
+        with self._changed:
+            self._done, self._is_given = position, False
+            if self._held is not None and position is not None and self._held.number <= position["batch"]:
+                self._held = None
+                self._changed.notify_all()
+
+    def look(self) -> None:
+        """Let Spark begin to read what has come since its query ended, beside other sources."""
+        self._has_ended = False
+        if self._held is None and self._query is None:
+            self._start()
+
+    def poll(self, *, wait_seconds: float) -> tuple[Any, Any]:
+        """Return the rows of the next batch that has some, None where there are none now, and the position behind them.
+
+        A poll confirms that what the one before returned is committed; `open` denies it.
+
+        Args:
+            wait_seconds: how long to wait for a query that runs on and on; one that ends is waited for.
+
+        Raises:
+            ZsetJoinError: rows cannot be read, or are too large; nothing of their batch counts.
+            StateError: `SOURCE_IO`: Spark cannot read them.
+        """
+        until = time.monotonic() + wait_seconds
+        with self._changed:
+            if self._is_given and self._held is not None:
+                self._done, self._held = self._held.position, None
+                self._changed.notify_all()
+            self._is_given = False
+        while True:
+            if self._held is None and self._query is None:
+                if self._has_ended and not self._is_endless:
+                    return None, self._done
+                self._start()
+            with self._changed:
+                timeout = max(0.0, until - time.monotonic()) if self._is_endless else None
+                self._changed.wait_for(self._has_news, timeout)
+                failure, self._failure = self._failure, None
+                held = self._held
+                if held is not None:
+                    self._is_given = True
+                    return held.rows, held.position
+            if failure is not None:
+                raise self._failed(failure) from failure
+            if self._is_endless or self._query is None:
+                return None, self._done
+
+    def close(self) -> None:
+        """End the query; a batch that was not committed comes again."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        if self._query is not None:
+            self._query.stop()
+        if self._watcher is not None:
+            self._watcher.join()
+        if self._topics is not None:
+            self._topics.close()
+
+    def _has_news(self) -> bool:
+        return self._held is not None or self._failure is not None or self._query is None
+
+    # ---------------------------------------------------------------- the query
+
+    def _start(self) -> None:
+        from zset_join.runners.spark.frames.classic.kafka_topics import KafkaTopics
+
+        stream, name = self._stream, self._stream.name
+        if self._topics is None:
+            self._topics = KafkaTopics([(name, stream.dataframe)], self._location)
+            self._topic_ids = self._topics.start({} if self._done is None else self._done["topics"])
+        rows = united_rows(self._layout, {name: stream}, {name: stream.prepared})
+        if stream.baseline is not None:
+            make_start(self._location)
+        if folder_below(self._location, "zset/start").size("epoch-0") is not None:
+            rows = with_made_start(rows, self._location)
+        writer = rows.writeStream.option("checkpointLocation", self._location).trigger(**self._trigger).foreachBatch(self._take)
+        self._query = writer.start()
+        self._watcher = threading.Thread(target=self._watch, args=(self._query,), name=f"zset_join-{name}", daemon=True)
+        self._watcher.start()
+
+    def _watch(self, query: StreamingQuery) -> None:
+        failure: BaseException | None = None
+        try:
+            query.awaitTermination()
+        except PySparkException as error:
+            failure = error
+        with self._changed:
+            self._query, self._has_ended = None, failure is None
+            self._failure, self._own = self._own or failure, None
+            self._changed.notify_all()
+
+    def _failed(self, error: BaseException) -> BaseException:
+        """Return what a query that ended has ended of, in our words."""
+        if isinstance(error, ZsetJoinError):
+            return error
+        known = lost_records(error, self._location)
+        if known is not None:
+            return known
+        reason = " ".join(str(error).split("\n\nJVM stacktrace")[0].split())
+        return StateError(
+            f'"{self._stream.name}": Spark cannot read it: {reason[:600]}. No query took any of these rows; mend what '
+            "it reads, and read again.",
+            code="SOURCE_IO",
+            location=self._location,
+        )
+
+    # ---------------------------------------------------------------- a batch, in a thread of Spark's
+
+    def _take(self, batch: DataFrame, number: int) -> None:
+        try:
+            held = self._collected(batch, number)
+        except BaseException as error:
+            self._own = error
+            raise
+        if held is None:
+            return
+        with self._changed:
+            self._held = held
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._held is not held or self._is_closing)
+            if self._held is held:
+                self._held = None
+                raise InterruptedError(f"batch {number} was not committed: the session is closed")
+
+    def _collected(self, batch: DataFrame, number: int) -> _Batch | None:
+        """Return the rows of a batch; None where it has none, or was committed before."""
+        read = offsets_digest(self._location, number)
+        done = self._done
+        if done is not None and number <= done["batch"]:
+            if number < done["batch"] or read != done["read"]:
+                raise StateError(
+                    f'batch {number} of "{self._stream.name}" comes again with other input, and batch {done["batch"]} is '
+                    f"committed: Spark's own files in {self._location} were rolled back. {_WHOLE}",
+                    code="EPOCH_REPLANNED",
+                    epoch=number,
+                )
+            return None
+        parts, size, name = [], 0, self._stream.name
+        for table in self._tables(batch, number):
+            size += table.nbytes
+            refuse_without_memory(size, number)
+            parts += [
+                rows_taken(name, rows, self._stream.keys, number, on_bad_input=self._on_bad_input)
+                for rows in self._layout.parted(table).values()
+            ]
+        if self._topics is not None:
+            self._topic_ids = self._topics.check_epoch(self._topic_ids)
+        if not parts:
+            return None
+        query_id = spark_query_id(self._location)
+        position = {"batch": number, "read": read, "query": query_id, "topics": dict(self._topic_ids)}
+        return _Batch(number, together(parts), position)
+
+    def _tables(self, batch: DataFrame, number: int) -> Iterator[pa.Table]:
+        if number:
+            yield collected_table(batch, number, self._max_bytes)
+            return
+        if self._stream.baseline is not None:
+            layout, name = self._layout, self._stream.name
+            yield from collected_slices(united_rows(layout, {name: self._stream}, {name: self._stream.baseline}), number, 0)
+        yield from first_tables(batch, number, self._max_bytes)

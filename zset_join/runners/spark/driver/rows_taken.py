@@ -1,0 +1,69 @@
+"""Rows that Spark collected, as a pipeline takes them: changes, and what is known of rows that cannot be read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.core.shown_values import shown_names, shown_value
+from zset_join.core.tick import Tick
+from zset_join.runners.common.rejected import Rejected
+from zset_join.runners.local.dead_letters import SCHEMA as DEAD_LETTERS
+from zset_join.runners.local.dead_letters import PartlyRead
+from zset_join.runners.spark.driver.collected import SourceRows
+from zset_join.runners.spark.worker.quarantine import refusal, undecodable_reasons
+from zset_join.tools.dead_letters import record_in
+from zset_join.zset import ZSet
+
+__all__ = ["rows_taken", "together"]
+
+_UNREAD = pa.schema([at for at in DEAD_LETTERS if at.name not in {"epoch", "source", "weight"}])
+"""What is known of a row that cannot be read."""
+
+
+def rows_taken(name: str, rows: SourceRows, key: Sequence[str], epoch: int, *, on_bad_input: str) -> ZSet | PartlyRead:
+    """Return the rows of a source.
+
+    Args:
+        name: of the source.
+        rows: as they were collected.
+        key: the columns that identify a row.
+        epoch: the epoch.
+        on_bad_input: `error` refuses rows that cannot be read.
+
+    Raises:
+        BadInputError: rows that cannot be read, and they are refused.
+    """
+    if not len(rows.rejected):
+        return rows.delta
+    rejected = Rejected()
+    rejected.add(rows.rejected, *undecodable_reasons(rows.raw))
+    if on_bad_input == "error":
+        raise refusal(name, tuple(key), rejected, Tick(epoch))
+    return PartlyRead(rows.delta, _letters(rejected))
+
+
+def together(given: Sequence[Any]) -> Any:
+    """Return the rows of a source, in the order in which they were collected."""
+    if len(given) == 1:
+        return given[0]
+    deltas = [one.rows if isinstance(one, PartlyRead) else one for one in given]
+    unread = [one.unread for one in given if isinstance(one, PartlyRead)]
+    rows = ZSet.concat(deltas, schema=deltas[0].schema)
+    return PartlyRead(rows, pa.concat_tables(unread)) if unread else rows
+
+
+def _letters(rejected: Rejected) -> pa.Table:
+    """Return rows that cannot be read as `Undecodable` has them: records as they came, other rows as JSON."""
+    lines: list[dict[str, Any]] = []
+    for piece in rejected.rows:
+        names = shown_names(piece.rows.schema.names)
+        for at in range(len(piece)):
+            code, reason = rejected.codes[len(lines)], rejected.reasons[len(lines)]
+            row = {name: shown_value(piece.rows.column(name), at) for name in names}
+            reported = record_in(reason) or {"row": json.dumps(row, default=str, ensure_ascii=False)}
+            lines.append({"code": code, "reason": reason, **reported})
+    return pa.Table.from_pylist(lines, schema=_UNREAD)
